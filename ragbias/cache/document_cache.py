@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 from collections.abc import Callable
@@ -87,6 +88,13 @@ class DocumentCache:
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
         self._warned: set[str] = set()
         self._models: set[str] = set()
+        self.salt = ""
+
+    def salted(self, salt: str) -> DocumentCache:
+        """This cache for one tenant: the same memory and folder, but entries with another salt are not used."""
+        cache = copy.copy(self)
+        cache.salt = salt
+        return cache
 
     def register(self, model: str) -> None:
         """Warn where the model of this identity shares the cache with others."""

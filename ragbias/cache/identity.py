@@ -157,6 +157,7 @@ def identity_of(model: PreTrainedModel, backend: str) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
-def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
-    """The key of the states of ``tokens`` after a prefix: the model's identity and a digest of both."""
-    return f"{identity}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"
+def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
+    """The key of the states of ``tokens`` after a prefix: the model's identity and a digest of both and the salt."""
+    parts = [list(prefix), list(tokens), *([salt] if salt else [])]
+    return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

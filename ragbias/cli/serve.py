@@ -26,7 +26,7 @@ REPLICAS = Bounds(1, 10_000)
 
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
 Port = Annotated[int, whole(PORTS, "Port to listen on; 0 for any free one.")]
-ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="Key that requests must send.")]
+ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="Key that requests must send, or one a line.")]
 Separator = Annotated[str, typer.Option(help="Text between documents, for prompts without `documents`.")]
 StripNumbering = Annotated[bool, typer.Option("--strip-numbering", help="Remove document numbers.")]
 OnMissing = Annotated[
@@ -60,6 +60,12 @@ def serve(
     cache_memory: Annotated[
         str | None, typer.Option(help="Memory for cached documents, such as 4GB. Default: 2GB with --cache, else none.")
     ] = None,
+    share_cache: Annotated[
+        bool, typer.Option("--share-cache", help="Let all API keys and tenants share cached documents.")
+    ] = False,
+    tenant_header: Annotated[
+        str, typer.Option(help="Header in which your gateway names the tenant; tenants share no cached documents.")
+    ] = "",
     separator: Separator = "",
     on_missing: OnMissing = "warn",
     max_batch: Annotated[int, whole(COUNTS, "Requests per padded batch.")] = 8,

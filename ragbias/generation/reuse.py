@@ -82,7 +82,7 @@ class DocumentStates:
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """The states of ``tokens`` after a prefix, and whether they came from the cache."""
-        key = "" if self._cache is None else key_of(self._identity, prefix, tokens)
+        key = "" if self._cache is None else key_of(self._identity, prefix, tokens, self._cache.salt)
         cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)))
         states = cached or self._computed(prefix, tokens)
         if self._cache is not None and cached is None:
@@ -93,7 +93,7 @@ class DocumentStates:
 
     def add(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
         """Add missing states to the cache; returns whether they were computed."""
-        if self._cache is not None and key_of(self._identity, prefix, tokens) in self._cache:
+        if self._cache is not None and key_of(self._identity, prefix, tokens, self._cache.salt) in self._cache:
             return False
         return not self.of(prefix, tokens)[1]
 

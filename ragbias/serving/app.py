@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -15,7 +16,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from ragbias.serving.answers import report_headers
-from ragbias.serving.errors import ApiError, internal, unknown_model
+from ragbias.serving.errors import ApiError, internal, refused, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import EventStream, Metrics, base_app, log, unless_gone
 from ragbias.serving.settings import ServerSettings
@@ -31,10 +32,13 @@ class Engine(Protocol):
     async def models(self) -> list[Json]:
         """The models, in the format of ``/v1/models``."""
 
-    async def answer(self, body: RequestBody) -> Json:
-        """The body of the response. Cancelling stops the computation at the next token."""
+    async def answer(self, body: RequestBody, salt: str = "") -> Json:
+        """The body of the response. Cancelling stops the computation at the next token.
 
-    def stream(self, body: RequestBody) -> AsyncGenerator[Json, None]:
+        Requests with different salts share no cached documents.
+        """
+
+    def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
         """The report, then the chunks. Closing the generator stops the computation at the next token."""
 
     async def tokens(self, body: TokenizeRequest) -> Json:
@@ -65,12 +69,12 @@ def create_app(engine: Engine, settings: ServerSettings, metrics: Metrics) -> Fa
     @app.post("/v1/chat/completions", responses=_responses(ChatCompletion), response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
-        return await _respond(engine, body, request, metrics)
+        return await _respond(engine, body, request, cache_salt(request, body, settings), metrics)
 
     @app.post("/v1/completions", responses=_responses(Completion), response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
-        return await _respond(engine, body, request, metrics)
+        return await _respond(engine, body, request, cache_salt(request, body, settings), metrics)
 
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
@@ -85,19 +89,30 @@ def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
-async def _respond(engine: Engine, body: RequestBody, request: Request, metrics: Metrics) -> Response:
+def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
+    """A digest of API key, tenant header and ``prompt_cache_key``; empty without any, or if tenants share the cache."""
+    if settings.share_cache:
+        return ""
+    tenant = request.headers.get(settings.tenant_header, "") if settings.tenant_header else ""
+    if settings.tenant_header and not tenant:
+        raise refused(None, f"no header {settings.tenant_header}; the gateway must set it to the tenant's name")
+    parts = [request.state.api_key, tenant, body.prompt_cache_key or ""]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if any(parts) else ""
+
+
+async def _respond(engine: Engine, body: RequestBody, request: Request, salt: str, metrics: Metrics) -> Response:
     begin = time.perf_counter()
     fields: dict[str, Any] = request.state.log_fields
     fields |= {"model": body.model, "stream": bool(body.stream)}
     fields["documents_sent"] = None if body.documents is None else len(body.documents)
     if body.stream:
-        chunks = engine.stream(body)
+        chunks = engine.stream(body, salt)
         report = await unless_gone(request, anext(chunks))
         _log_report(fields, report)
         headers = {**report_headers(report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         first_token = metrics.first.labels(body.model)
         return EventStream(_events(chunks, fields, first_token.observe, begin), chunks.aclose, headers)
-    answer = await unless_gone(request, engine.answer(body))
+    answer = await unless_gone(request, engine.answer(body, salt))
     _log_end(fields, answer)
     return JSONResponse(answer, headers=report_headers(answer["ragbias"]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ T = TypeVar("T")
 class _Job:
     request: Request
     arguments: dict[str, Any]
+    salt: str
     future: asyncio.Future[Generation]
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -83,9 +85,10 @@ class Scheduler:
 
         return await bridge.run(limited)
 
-    async def answer(self, request: Request, arguments: dict[str, Any]) -> Generation:
+    async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
         """The complete answer. Cancelling stops the computation at the next token."""
-        job = _Job(request, arguments, asyncio.get_running_loop().create_future())
+        salt = "" if self.lm.cache is None else salt
+        job = _Job(request, arguments, salt, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -96,18 +99,28 @@ class Scheduler:
             if job in self._jobs:
                 self._jobs.remove(job)
 
-    async def pieces(self, request: Request, arguments: dict[str, Any]) -> AsyncGenerator[str | Generation, None]:
+    async def pieces(
+        self, request: Request, arguments: dict[str, Any], salt: str = ""
+    ) -> AsyncGenerator[str | Generation, None]:
         """The pieces of an answer, then the complete answer. Closing the generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
-                stream = self.lm.stream(request, **arguments)
+                stream = self._salted(salt).stream(request, **arguments)
                 async with aclosing(bridge.pieces(stream)) as pieces:
                     async for piece in pieces:
                         yield piece
                 yield stream.generation
             finally:
                 self._count(running=-1)
+
+    def _salted(self, salt: str) -> DebiasedLM:
+        """The model with the cached documents of one tenant."""
+        if self.lm.cache is None:
+            return self.lm
+        lm = copy.copy(self.lm)
+        lm.cache, lm._joined = self.lm.cache.salted(salt), None  # which joins calls with the cache of all
+        return lm
 
     def _count(self, waiting: int = 0, running: int = 0) -> None:
         self._waiting += waiting - running
@@ -128,20 +141,20 @@ class Scheduler:
         for job in self._jobs[1:]:
             n_tokens = max(member.tokens for member in (*batch, job)) * (len(batch) + 1)
             fits = len(batch) < self._settings.batch_size and n_tokens <= self._settings.max_batch_tokens
-            if fits and job.arguments == batch[0].arguments and job.request.method == batch[0].request.method:
+            if fits and _shared(job) == _shared(batch[0]):
                 batch.append(job)
         self._jobs = [job for job in self._jobs if job not in batch]
         return batch
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
         """Answer a batch. After an error each job runs alone, so that only its client gets the error."""
-        requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
+        lm, requests = self._salted(jobs[0].salt), [replace(job.request, cancelled=job.cancelled) for job in jobs]
         most = max(len(jobs), GenerationSettings.batch_size)  # a vote's answers share batches, alone as in a stream
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
             answers = await bridge.run(
-                lambda event: self.lm.batch(requests, batch_size=most, cancelled=event, **jobs[0].arguments)
+                lambda event: lm.batch(requests, batch_size=most, cancelled=event, **jobs[0].arguments)
             )
         except Exception as error:
             if len(jobs) == 1 and not jobs[0].future.done():
@@ -157,6 +170,11 @@ class Scheduler:
             for job in jobs:
                 if not job.cancelled.is_set():
                     await self._run([job])
+
+
+def _shared(job: _Job) -> tuple[object, ...]:
+    """The part of a job that all jobs of a batch share."""
+    return job.arguments, job.request.method, job.salt
 
 
 class ServedModel(Scheduler):
@@ -259,19 +277,19 @@ class LocalEngine:
     async def models(self) -> list[Json]:
         return [served.card() for served in self._served.values()]
 
-    async def answer(self, body: RequestBody) -> Json:
+    async def answer(self, body: RequestBody, salt: str = "") -> Json:
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, arguments):
-            generation = await served.answer(request, arguments)
+            generation = await served.answer(request, arguments, salt)
             return formatter.whole(served.counted(generation), served.lm.tokenizer)
 
-    async def stream(self, body: RequestBody) -> AsyncGenerator[Json, None]:
+    async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, arguments):
             yield request.report.as_dict()
             if (first := formatter.first()) is not None:
                 yield first
-            async with aclosing(served.pieces(request, arguments)) as pieces:
+            async with aclosing(served.pieces(request, arguments, salt)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Generation):
                         for chunk in formatter.last(served.counted(piece), served.lm.tokenizer):

@@ -91,14 +91,14 @@ class ClusterEngine:
         answers = await asyncio.gather(*(_begun(handle.models.remote) for handle in self._handles.values()))
         return [card for _, cards in answers for card in cards]
 
-    async def answer(self, body: RequestBody) -> Json:
+    async def answer(self, body: RequestBody, salt: str = "") -> Json:
         handle = self._handle(body)
-        _, answer = await _begun(lambda: handle.answer.remote(body))
+        _, answer = await _begun(lambda: handle.answer.remote(body, salt))
         return dict(answer)
 
-    async def stream(self, body: RequestBody) -> AsyncGenerator[Json, None]:
+    async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
         handle = self._handle(body).options(stream=True)
-        response, report = await _begun(lambda: handle.stream.remote(body), streamed=True)
+        response, report = await _begun(lambda: handle.stream.remote(body, salt), streamed=True)
         try:
             yield report
             while True:

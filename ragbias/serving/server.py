@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import FrameType
@@ -130,7 +130,10 @@ def base_app(
     app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
     app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
     app.router.route_class = BoundedRoute
-    app.add_middleware(Guard, api_key=settings.api_key.encode(), metrics=metrics)
+    api_keys = [stripped for line in settings.api_key.split("\n") if (stripped := line.strip(" \r"))]
+    if settings.api_key and not api_keys:
+        raise ArgumentError("the API key is blank; leave it out, or give a key")
+    app.add_middleware(Guard, api_keys=api_keys, metrics=metrics)
     for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _on_error)
 
@@ -213,11 +216,15 @@ class BoundedRoute(APIRoute):
 class Guard:
     """Check the API key; log and count each request.
 
-    Routes add to ``scope["state"]["log_fields"]``, never text of a prompt.
+    Routes add to ``scope["state"]["log_fields"]``, never text of a prompt; ``scope["state"]["api_key"]`` is the key.
     """
 
-    def __init__(self, app: ASGIApp, api_key: bytes, metrics: Metrics) -> None:
-        self._app, self._key, self._metrics = app, api_key, metrics
+    def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+        self._keys = {key.encode(): key for key in api_keys}
+        for key in api_keys:  # clients use either encoding
+            with suppress(UnicodeEncodeError):
+                self._keys[key.encode("latin-1")] = key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -227,7 +234,8 @@ class Guard:
         client_id = headers.get("x-request-id", "")
         request_id = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
         fields: dict[str, Any] = {"request_id": request_id}
-        scope.setdefault("state", {})["log_fields"] = fields
+        key = self._key_of(headers)
+        scope.setdefault("state", {}).update(log_fields=fields, api_key=key)
         begin, status, ended = time.perf_counter(), 0, False
 
         async def recorded(message: Message) -> None:
@@ -239,7 +247,7 @@ class Guard:
             ended = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            if scope["path"] in OPEN or self._has_key(headers):
+            if scope["path"] in OPEN or key is not None:
                 await self._app(scope, receive, recorded)
             else:
                 fields["code"] = "invalid_api_key"
@@ -253,10 +261,14 @@ class Guard:
         finally:
             self._record(scope, status if ended else GONE, time.perf_counter() - begin, fields)
 
-    def _has_key(self, headers: Headers) -> bool:
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip(" ").encode("latin-1")  # other blanks may be bytes of a letter
-        return not self._key or (scheme.lower() == "bearer" and hmac.compare_digest(given, self._key))
+    def _key_of(self, headers: Headers) -> str | None:
+        """The API key of a request, empty if none is configured; None if it is wrong or missing."""
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        sent = credentials.strip(" ").encode("latin-1")  # other blanks may be bytes of a letter
+        matches = [key for encoded, key in self._keys.items() if hmac.compare_digest(sent, encoded)]
+        if not self._keys:
+            return ""
+        return matches[0] if matches and scheme.lower() == "bearer" else None
 
     def _record(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
         path = getattr(scope.get("route"), "path", "other")  # clients must not make up labels

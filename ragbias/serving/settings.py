@@ -20,7 +20,9 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    api_key: str = Field(default="", repr=False)
+    api_key: str = Field(default="", repr=False)  # several, one a line, for several tenants
+    share_cache: bool = False  # let tenants reuse the cached documents of each other
+    tenant_header: str = ""  # set by a gateway; names the tenant of a request
     max_body_bytes: int = Field(default=4 * 2**20, ge=1, lt=2**31)
     max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
     max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: the model's window

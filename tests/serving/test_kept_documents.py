@@ -42,6 +42,27 @@ def test_a_remote_model_tells_what_was_kept() -> None:
     assert kept[0] == 0 < kept[1] == answers[1].report.cached_tokens
 
 
+def test_tenants_do_not_share_cached_documents() -> None:
+    models = ModelSettings(model="tiny", cache_memory="4MB").load()
+    keys = [{"authorization": f"Bearer {name}"} for name in ("a", "b")]
+    body = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 1, "documents": DOCUMENTS}
+    body["ragbias"] = {"method": "ape"}
+
+    def cached(address: str, headers: dict[str, str], **fields: str) -> int:
+        answer = httpx.post(f"{address}/v1/completions", json={**body, **fields}, headers=headers).json()
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with serving(models, api_key="a\nb") as address:
+        assert [cached(address, key) > 0 for key in (keys[0], keys[1], keys[0], keys[1])] == [False, False, True, True]
+        assert cached(address, keys[0], prompt_cache_key="x") == 0 < cached(address, keys[0], prompt_cache_key="x")
+    with serving(models, tenant_header="x-tenant") as address:
+        assert [cached(address, {"X-Tenant": name}) > 0 for name in ("m", "n", "m")] == [False, False, True]
+        refused = httpx.post(f"{address}/v1/completions", json=body)
+        assert refused.status_code == 400 and "no header x-tenant" in refused.json()["error"]["message"]
+    with serving(models, api_key="a\nb", share_cache=True) as address:
+        assert cached(address, keys[0]) == 0 < cached(address, keys[1])
+
+
 def test_nonsense_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     assert ModelSettings(model="tiny").document_cache() is None
     with pytest.raises(ArgumentError, match="memory"):

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
-from ragbias.errors import ModelFileError
+from ragbias.errors import ArgumentError, ModelFileError
 from ragbias.serving.server import JsonLines
 from ragbias.serving.settings import ModelSettings
 from support.live_server import listening_app, local_app, logs_restored, serving
@@ -49,7 +49,19 @@ async def test_too_many_requests_are_told_when_to_come_again(tiny):
 
 def test_a_key_may_end_in_any_letter(tiny):
     with serving({"tiny": tiny}, api_key="voil\u00e0") as address:  # its last byte is a blank in Latin-1
-        assert httpx.get(f"{address}/v1/models", headers={"authorization": "Bearer voil\u00e0".encode()}).is_success
+        for encoding in ("utf-8", "latin-1"):
+            key = "Bearer voil\u00e0".encode(encoding)
+            assert httpx.get(f"{address}/v1/models", headers={"authorization": key}).is_success
+
+
+def test_a_blank_key_does_not_open_the_server(tiny):
+    with pytest.raises(ArgumentError, match="the API key is blank"):
+        local_app({"tiny": tiny}, api_key=" \n")
+
+
+def test_a_key_that_latin_1_lacks_has_one_form(tiny):
+    with serving({"tiny": tiny}, api_key="\u20ac") as address:
+        assert httpx.get(f"{address}/v1/models", headers={"authorization": "Bearer ?"}).status_code == 401
 
 
 def test_more_tokens_than_the_server_writes_are_refused(tiny):
@@ -130,7 +142,7 @@ def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
 def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeypatch):
     app, engine, _ = local_app({"tiny": tiny})
 
-    async def fails(body: object) -> None:
+    async def fails(body: object, salt: str) -> None:
         raise ZeroDivisionError("Zanzibar")
 
     monkeypatch.setattr(engine, "answer", fails)
