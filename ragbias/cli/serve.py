@@ -34,6 +34,7 @@ OnMissing = Annotated[
 ]
 MaxDocuments = Annotated[int, whole(COUNTS, "Documents per request.")]
 MaxBody = Annotated[int, whole(MEGABYTES, "Megabytes per request.")]
+MaxConnections = Annotated[int, whole(COUNTS, "Open connections, at most half of the limit of open files.")]
 Grace = Annotated[int, whole(SECONDS, "Time for running requests to finish at shutdown.")]
 
 
@@ -75,6 +76,7 @@ def serve(
     max_documents: MaxDocuments = 1_000,
     max_new_tokens: Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")] = None,
     max_body_mb: MaxBody = 4,
+    max_connections: MaxConnections = 1_000,
     grace_seconds: Grace = 30,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="One process, or replicas on Ray Serve.")] = "local",
     replicas: Annotated[int, whole(REPLICAS, "Replicas on Ray Serve.")] = 1,
@@ -132,6 +134,7 @@ def proxy(
     on_missing: OnMissing = "warn",
     max_documents: MaxDocuments = 1_000,
     max_body_mb: MaxBody = 4,
+    max_connections: MaxConnections = 1_000,
     timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte from the upstream server.")] = 600,
     grace_seconds: Grace = 30,
 ) -> None:

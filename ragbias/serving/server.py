@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -43,6 +44,7 @@ from ragbias.serving.errors import GONE, ApiError, from_validation, internal, re
 from ragbias.serving.settings import ServerSettings
 
 OPEN = ("/health", "/ready", "/metrics")  # need no key, and are not logged
+SECONDS_FOR_HEAD = 15.0  # of a request, from the connection or the answer before it
 SECONDS_FOR_BODY = 60.0
 STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors, for the OpenAPI schema
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -320,17 +322,42 @@ class EventStream(StreamingResponse):
             await self._close()
 
 
-class _Server(uvicorn.Server):
-    """Mark the application as draining on a signal."""
+class Server(uvicorn.Server):
+    """uvicorn, with limits on connections that send no request."""
 
-    def __init__(self, app: FastAPI, grace_seconds: int) -> None:
-        quiet: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False}
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=grace_seconds, **quiet))
+    def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         self._state = app.state
+        self._idle_since: dict[tuple[Any, Any], float] = {}  # by connection and its last request
+        max_files = os.sysconf("SC_OPEN_MAX") if os.name == "posix" else 2_048
+        self._max_connections = min(settings.max_connections, max_files // 2)
+        config = uvicorn.Config(
+            app,
+            http="h11",  # which bounds headers to 64 KiB
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            limit_concurrency=self._max_connections * 3 // 2,
+            timeout_graceful_shutdown=settings.grace_seconds,
+        )
+        super().__init__(config)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._state.draining = True
         super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections without a request: those that are too old, and the oldest of too many. Runs every 0.1 s."""
+        now, before = time.monotonic(), self._idle_since
+        protocols: list[Any] = list(self.server_state.connections)
+        connections = [(protocol, protocol.cycle) for protocol in protocols]
+        idle = [pair for pair in connections if pair[1] is None or pair[1].response_complete]
+        self._idle_since = {pair: before.get(pair, now) for pair in idle}
+        n_excess = len(connections) - self._max_connections
+        for index, pair in enumerate(sorted(idle, key=lambda pair: self._idle_since[pair])):
+            if index < n_excess or now - self._idle_since[pair] > SECONDS_FOR_HEAD:
+                pair[0].transport.abort()
+        return await super().on_tick(counter)
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -348,7 +375,7 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     Args:
         load: loads the models while the server is alive, but not ready; its error ends the server and is raised.
     """
-    listener, server = listening(host, port), _Server(app, settings.grace_seconds)
+    listener, server = listening(host, port), Server(app, settings)
     failures: list[BaseException] = []
 
     def load_models(load: Callable[[], None]) -> None:

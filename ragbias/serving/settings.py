@@ -27,6 +27,7 @@ class ServerSettings(BaseModel):
     max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
     max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: the model's window
     max_waiting: int = Field(default=256, ge=1, le=1_000_000)  # requests
+    max_connections: int = Field(default=1_000, ge=1, le=1_000_000)  # at most half of the process's open files
     max_batch: int = Field(default=8, ge=1, le=1_000_000)
     max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)  # padding and new tokens included
     batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # for others to share the batch

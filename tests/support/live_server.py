@@ -11,23 +11,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
 from ragbias import DebiasedLM
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.server import Metrics, listening
+from ragbias.serving.server import Metrics, Server, listening
 from ragbias.serving.settings import ServerSettings
 
 SECONDS = 30.0  # to start
 
 
 @contextmanager
-def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
+def listening_app(app: FastAPI, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of an application, without a path, as long as the block lasts."""
     listener = listening("127.0.0.1", port)
-    server = uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=5))
+    server = Server(app, ServerSettings(**{"grace_seconds": 5, **settings}))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     deadline = time.monotonic() + SECONDS
