@@ -17,7 +17,7 @@ from ray import serve
 
 from ragbias.models.tiny.world import held_out_corpus
 from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build, start
-from ragbias.serving.server import listening
+from ragbias.serving.run import listening
 from studies import arguments_of
 
 QUESTION = [{"role": "user", "content": "Which of them is the oldest?"}]

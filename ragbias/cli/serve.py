@@ -92,8 +92,8 @@ def serve(
     required_all("serve")
     from ragbias.serving.app import create_app
     from ragbias.serving.local_engine import LocalEngine
+    from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
-    from ragbias.serving.server import serve as run
     from ragbias.serving.settings import ModelSettings, ServerSettings
 
     if (model is None) == (named is None):
@@ -145,8 +145,8 @@ def proxy(
     options = {**locals(), "max_body_bytes": max_body_mb * 2**20}
     required_all("serve")
     from ragbias.serving.proxy import Upstream, create_proxy
+    from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
-    from ragbias.serving.server import serve as run
     from ragbias.serving.settings import ServerSettings
 
     settings = ServerSettings(**_named(options, ServerSettings))

@@ -146,10 +146,10 @@ async def _events(
             yield _event(chunk)
     except ApiError as error:
         fields["code"] = error.code
-        yield _event(error.as_dict())
+        yield error.event()
     except Exception as error:
         log("failed", logging.ERROR, error, request_id=fields["request_id"])
-        yield _event(internal(fields["request_id"]).as_dict())
+        yield internal(fields["request_id"]).event()
     yield "data: [DONE]\n\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,10 @@ class ApiError(HTTPException):
         """The response to the client."""
         return JSONResponse(self.as_dict(), self.status_code, self.headers)
 
+    def event(self) -> str:
+        """The error as a server-sent event."""
+        return f"data: {json.dumps(self.as_dict())}\n\n"
+
 
 def refused(param: str | None, message: str, code: str | None = None) -> ApiError:
     """A 400 about a field of the body."""
@@ -72,6 +77,11 @@ def unknown_model(name: str, known: Iterable[str]) -> ApiError:
     """A 404 for a model that is not served."""
     message = f"there is no model {name!r}; available: {', '.join(map(repr, known))}"
     return ApiError(404, message, "model", "model_not_found")
+
+
+def shutting_down() -> ApiError:
+    """A 503 for a request that runs at the end of the grace period."""
+    return ApiError(503, "the server is shutting down; try again", None, "shutting_down", retry_after=5)
 
 
 def internal(request_id: str) -> ApiError:

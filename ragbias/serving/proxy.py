@@ -253,7 +253,7 @@ async def _events(
         yield rest
     except ApiError as error:
         log_fields["code"] = error.code
-        yield f"\ndata: {json.dumps(error.as_dict())}\n\n"
+        yield f"\n{error.event()}"
 
 
 def _with_report(line: bytes, report: Json | None) -> bytes:

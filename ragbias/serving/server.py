@@ -9,21 +9,15 @@ import asyncio
 import hmac
 import json
 import logging
-import os
 import re
-import signal
-import socket
-import threading
 import time
 import traceback
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
@@ -40,11 +34,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbias import __version__
 from ragbias.errors import ArgumentError
-from ragbias.serving.errors import GONE, ApiError, from_validation, internal, refused
+from ragbias.serving.errors import GONE, ApiError, from_validation, internal, refused, shutting_down
 from ragbias.serving.settings import ServerSettings
 
 OPEN = ("/health", "/ready", "/metrics")  # need no key, and are not logged
-SECONDS_FOR_HEAD = 15.0  # of a request, from the connection or the answer before it
 SECONDS_FOR_BODY = 60.0
 STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors, for the OpenAPI schema
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -131,6 +124,7 @@ def base_app(
     responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in STATUSES}
     app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
     app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
+    app.state.ended = asyncio.Event()  # the grace period of a shutdown
     app.router.route_class = BoundedRoute
     api_keys = [stripped for line in settings.api_key.split("\n") if (stripped := line.strip(" \r"))]
     if settings.api_key and not api_keys:
@@ -284,16 +278,17 @@ class Guard:
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of ``work``; if the client disconnects, a 499, and ``work`` is cancelled."""
+    """The result of ``work``, cancelled with a 499 if the client disconnects, or a 503 if the grace period ends."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    ended = asyncio.ensure_future(request.app.state.ended.wait())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(GONE, "the client disconnected")
+            raise shutting_down() if ended.done() else ApiError(GONE, "the client disconnected")
         return task.result()
     finally:
-        task.cancel()
-        gone.cancel()
+        for future in (task, gone, ended):
+            future.cancel()
 
 
 async def _disconnected(request: Request) -> None:
@@ -302,7 +297,10 @@ async def _disconnected(request: Request) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; ``close`` is called after the last one, and if the client leaves."""
+    """Server-sent events; ``close`` is called after the last one, and if the client leaves.
+
+    When the grace period of a shutdown ends, an error event is the last one.
+    """
 
     def __init__(
         self,
@@ -311,89 +309,28 @@ class EventStream(StreamingResponse):
         headers: dict[str, str],
         status: int = 200,
     ) -> None:
-        super().__init__(events, status, headers, None if "content-type" in headers else "text/event-stream")
+        media_type = None if "content-type" in headers else "text/event-stream"
+        super().__init__(self._until_ended(), status, headers, media_type)
         self._events, self._close = events, close
+        self._ended = self._next = asyncio.Future[Any]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._ended = asyncio.ensure_future(scope["app"].state.ended.wait())
         try:
             await super().__call__(scope, receive, send)
         finally:
+            self._ended.cancel()
+            self._next.cancel()
+            await asyncio.wait({self._next})  # a generator that runs cannot be closed
             await self._events.aclose()
             await self._close()
 
-
-class Server(uvicorn.Server):
-    """uvicorn, with limits on connections that send no request."""
-
-    def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
-        self._state = app.state
-        self._idle_since: dict[tuple[Any, Any], float] = {}  # by connection and its last request
-        max_files = os.sysconf("SC_OPEN_MAX") if os.name == "posix" else 2_048
-        self._max_connections = min(settings.max_connections, max_files // 2)
-        config = uvicorn.Config(
-            app,
-            http="h11",  # which bounds headers to 64 KiB
-            ws="none",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            limit_concurrency=self._max_connections * 3 // 2,
-            timeout_graceful_shutdown=settings.grace_seconds,
-        )
-        super().__init__(config)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._state.draining = True
-        super().handle_exit(sig, frame)
-
-    async def on_tick(self, counter: int) -> bool:
-        """Close connections without a request: those that are too old, and the oldest of too many. Runs every 0.1 s."""
-        now, before = time.monotonic(), self._idle_since
-        protocols: list[Any] = list(self.server_state.connections)
-        connections = [(protocol, protocol.cycle) for protocol in protocols]
-        idle = [pair for pair in connections if pair[1] is None or pair[1].response_complete]
-        self._idle_since = {pair: before.get(pair, now) for pair in idle}
-        n_excess = len(connections) - self._max_connections
-        for index, pair in enumerate(sorted(idle, key=lambda pair: self._idle_since[pair])):
-            if index < n_excess or now - self._idle_since[pair] > SECONDS_FOR_HEAD:
-                pair[0].transport.abort()
-        return await super().on_tick(counter)
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A listening socket."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise ArgumentError(f"cannot listen on {host} port {port}: {error}; give another --host or --port") from error
-
-
-def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Callable[[], None] | None = None) -> None:
-    """Serve an application until a signal ends the process; running requests finish first.
-
-    Args:
-        load: loads the models while the server is alive, but not ready; its error ends the server and is raised.
-    """
-    listener, server = listening(host, port), Server(app, settings)
-    failures: list[BaseException] = []
-
-    def load_models(load: Callable[[], None]) -> None:
-        try:
-            load()
-        except BaseException as error:
-            failures.append(error)
-            server.should_exit = True
-        else:
-            log("ready")
-
-    log("listening", host=host, port=listener.getsockname()[1])
-    if load is not None:
-        threading.Thread(target=load_models, args=(load,), daemon=True, name="ragbias-load").start()
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again after it has ended
-        with suppress(ValueError):  # not in the main thread
-            signal.signal(number, lambda *_: None)
-    server.run([listener])
-    if failures:
-        raise failures[0]
-    log("ended")
+    async def _until_ended(self) -> AsyncGenerator[str | bytes, None]:
+        with suppress(StopAsyncIteration):
+            while True:
+                self._next = asyncio.ensure_future(anext(self._events))
+                await asyncio.wait({self._next, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not self._next.done():
+                    yield shutting_down().event()
+                    return
+                yield self._next.result()

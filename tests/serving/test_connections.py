@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 import time
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 
 import httpx
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
-from ragbias.serving import server as server_module
-from ragbias.serving.server import Metrics, base_app
+from ragbias.serving import run as run_module
+from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings
-from support.live_server import listening_app
+from support.live_server import events, listening_app
 
 HALF = b"GET /health HTTP/1.1\r\nHost: a\r\n"
 
@@ -43,7 +46,7 @@ def is_closed(connection: socket.socket, timeout: float = 5.0) -> bool:
 
 
 def test_half_open_headers_time_out(monkeypatch):
-    monkeypatch.setattr(server_module, "SECONDS_FOR_HEAD", 0.3)
+    monkeypatch.setattr(run_module, "SECONDS_FOR_HEAD", 0.3)
     with listening_app(app()) as address, ExitStack() as stack:
         first, second = connected(address, stack), connected(address, stack)
         first.sendall(HALF)
@@ -58,3 +61,40 @@ def test_the_oldest_connections_without_a_request_make_room():
         time.sleep(0.3)
         assert httpx.get(f"{address}/health").status_code == 200
         assert sum(is_closed(connection, 0.01) for connection in connections) >= 8
+
+
+def test_requests_that_outlast_the_grace_period_end_with_an_error():
+    slow, started, closed = app(), threading.Semaphore(0), threading.Event()
+
+    async def numbers() -> AsyncGenerator[str, None]:
+        yield 'data: {"number": 1}\n\n'
+        started.release()
+        await asyncio.sleep(60)
+
+    async def close() -> None:
+        closed.set()
+
+    @slow.get("/stream")
+    async def stream() -> EventStream:
+        return EventStream(numbers(), close, {})
+
+    @slow.get("/whole")
+    async def whole(request: Request) -> None:
+        started.release()
+        await unless_gone(request, asyncio.sleep(60))
+
+    answers: dict[str, httpx.Response] = {}
+    with listening_app(slow, grace_seconds=0) as address:
+
+        def get(path: str) -> None:
+            answers[path] = httpx.get(f"{address}{path}")
+
+        threads = [threading.Thread(target=get, args=(path,)) for path in ("/stream", "/whole")]
+        for thread in threads:
+            thread.start()
+        assert started.acquire(timeout=10) and started.acquire(timeout=10)
+    for thread in threads:
+        thread.join(10)
+    number, error = events(answers["/stream"])
+    assert number == {"number": 1} and error["error"]["code"] == "shutting_down" and closed.is_set()
+    assert answers["/whole"].status_code == 503 and answers["/whole"].json() == error

@@ -180,6 +180,25 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
     assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "ended"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
+def test_the_command_ends_with_code_0_after_the_grace_period():
+    command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--grace-seconds=0", "--method=none"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    address = f"http://127.0.0.1:{json.loads(process.stderr.readline())['port']}"
+    while httpx.get(f"{address}/ready").status_code != 200:
+        time.sleep(0.1)
+    body = {**BODY, "max_tokens": 3_000, "temperature": 100.0}
+    with httpx.stream("POST", f"{address}{CHAT}", json={**body, "stream": True}, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        last = [line for line in lines if line][-1]
+    _, errors = process.communicate(timeout=30)
+    assert '"code": "shutting_down"' in last
+    assert process.returncode == 0 and json.loads(errors.splitlines()[-1])["event"] == "ended", errors
+
+
 def test_the_command_refuses_in_one_line(cli, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for arguments, words in (

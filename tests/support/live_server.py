@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -16,7 +17,8 @@ from fastapi import FastAPI
 from ragbias import DebiasedLM
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.server import Metrics, Server, listening
+from ragbias.serving.run import Server, listening
+from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
 SECONDS = 30.0  # to start
@@ -25,6 +27,8 @@ SECONDS = 30.0  # to start
 @contextmanager
 def listening_app(app: FastAPI, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of an application, without a path, as long as the block lasts."""
+    if not hasattr(app.state, "ended"):  # an application without base_app
+        app.state.ended = asyncio.Event()
     listener = listening("127.0.0.1", port)
     server = Server(app, ServerSettings(**{"grace_seconds": 5, **settings}))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -1,0 +1,113 @@
+"""Run an application with uvicorn until a signal ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from ragbias.errors import ArgumentError
+from ragbias.serving.server import log
+from ragbias.serving.settings import ServerSettings
+
+SECONDS_FOR_HEAD = 15.0  # of a request, from the connection or the answer before it
+SECONDS_FOR_ERRORS = 5  # to reach clients after the grace period
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with limits on connections that send no request."""
+
+    def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
+        self._state = app.state
+        self._idle_since: dict[tuple[Any, Any], float] = {}  # by connection and its last request
+        max_files = os.sysconf("SC_OPEN_MAX") if os.name == "posix" else 2_048
+        self._max_connections = min(settings.max_connections, max_files // 2)
+        config = uvicorn.Config(
+            app,
+            http="h11",  # which bounds headers to 64 KiB
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            limit_concurrency=self._max_connections * 3 // 2,
+            timeout_graceful_shutdown=settings.grace_seconds + SECONDS_FOR_ERRORS,
+        )
+        super().__init__(config)
+        self._grace_seconds = settings.grace_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests finish within the grace period; those that still run then end with an error."""
+        asyncio.get_running_loop().call_later(self._grace_seconds, self._state.ended.set)
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._state.draining = True
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections without a request: those that are too old, and the oldest of too many. Runs every 0.1 s."""
+        now, before = time.monotonic(), self._idle_since
+        protocols: list[Any] = list(self.server_state.connections)
+        connections = [(protocol, protocol.cycle) for protocol in protocols]
+        idle = [pair for pair in connections if pair[1] is None or pair[1].response_complete]
+        self._idle_since = {pair: before.get(pair, now) for pair in idle}
+        n_excess = len(connections) - self._max_connections
+        for index, pair in enumerate(sorted(idle, key=lambda pair: self._idle_since[pair])):
+            if index < n_excess or now - self._idle_since[pair] > SECONDS_FOR_HEAD:
+                pair[0].transport.abort()
+        return await super().on_tick(counter)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A listening socket."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise ArgumentError(f"cannot listen on {host} port {port}: {error}; give another --host or --port") from error
+
+
+def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Callable[[], None] | None = None) -> None:
+    """Serve an application until a signal ends the process; running requests finish within the grace period.
+
+    Exits with code 0 if threads still compute after the grace period: inside torch, they would abort the interpreter.
+
+    Args:
+        load: loads the models while the server is alive, but not ready; its error ends the server and is raised.
+    """
+    listener, server = listening(host, port), Server(app, settings)
+    failures: list[BaseException] = []
+
+    def load_models(load: Callable[[], None]) -> None:
+        try:
+            load()
+        except BaseException as error:
+            failures.append(error)
+            server.should_exit = True
+        else:
+            log("ready")
+
+    log("listening", host=host, port=listener.getsockname()[1])
+    if load is not None:
+        threading.Thread(target=load_models, args=(load,), daemon=True, name="ragbias-load").start()
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again after it has ended
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(number, lambda *_: None)
+    server.run([listener])
+    if failures:
+        raise failures[0]
+    log("ended")
+    if any(thread.name.startswith("ragbias-") for thread in threading.enumerate()):
+        logging.shutdown()
+        os._exit(0)
