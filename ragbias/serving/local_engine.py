@@ -72,18 +72,32 @@ class Scheduler:
             self._count(waiting=-1)
 
     async def prepared(self, work: Callable[[threading.Event], T]) -> T:
-        """The result of ``work``, which runs in a thread and gets the event that cancels it."""
+        """The result of ``work``, which runs in a thread and gets the event that cancels it.
+
+        The thread may outlive a client that leaves. Until it ends, it holds its slot and counts as waiting.
+        """
         await self._preparing.acquire()
-        loop = asyncio.get_running_loop()
+        loop, running, abandoned = asyncio.get_running_loop(), True, False
+
+        def ended() -> None:
+            nonlocal running
+            running = False
+            self._preparing.release()
+            self._count(waiting=-abandoned)
 
         def limited(cancelled: threading.Event) -> T:
             try:
                 return work(cancelled)
             finally:
                 with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(self._preparing.release)  # the thread outlives a client that leaves
+                    loop.call_soon_threadsafe(ended)
 
-        return await bridge.run(limited)
+        try:
+            return await bridge.run(limited)
+        except asyncio.CancelledError:
+            abandoned = running
+            self._count(waiting=abandoned)
+            raise
 
     async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
         """The complete answer. Cancelling stops the computation at the next token."""
@@ -235,6 +249,7 @@ class ServedModel(Scheduler):
         return text, self._located(text, documents)
 
     def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
+        prompts.check_characters(body.prompt, self.lm, "prompt")
         documents = prompts.documents_of(body, self._settings.max_documents)
         boundaries = prompts.in_prompt(body.prompt, documents) if documents else self._located(body.prompt, documents)
         if boundaries is None:
@@ -301,8 +316,10 @@ class LocalEngine:
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         served = self._model(body.model)
+        prompts.check_characters(body.prompt, served.lm, "prompt")
         options = {"add_special_tokens": body.add_special_tokens}
-        ids = await served.prepared(lambda _: served.lm.tokenizer(body.prompt, **options)["input_ids"])
+        async with served.admitted():
+            ids = await served.prepared(lambda _: served.lm.tokenizer(body.prompt, **options)["input_ids"])
         return {"count": len(ids), "max_model_len": served.lm.window, "tokens": list(ids)}
 
     def _model(self, name: str) -> ServedModel:

@@ -19,6 +19,7 @@ from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, Earli
 
 SEPARATOR = "\n\n"
 """Follows each document that the server inserts before the user's last message."""
+CHARACTERS_PER_TOKEN = 16  # about three times the average of a text
 # in a method: the parameter that is a file, and characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\bprofile\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 # variables of a template that clients must not set
@@ -35,6 +36,13 @@ def client_method(requested: str | None, default: Method, model_name: str | None
     if _NAMES_A_FILE.search(requested):
         raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)
+
+
+def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
+    """Raise a 400 for a text too long for the model's window, without tokenising it."""
+    if len(text) > (limit := lm.window * CHARACTERS_PER_TOKEN):
+        message = f"{param}: {len(text):,} characters; expected at most {limit:,}, because of the model's window"
+        raise refused(param, message, "context_length_exceeded")
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
@@ -170,12 +178,14 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[
 
     def render(messages: list[Json], more: Json) -> str:
         try:
-            return lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
+            text = lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
             raise refused(
                 "messages", f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
             ) from error
+        check_characters(text, lm, "messages")
+        return text
 
     return render

@@ -202,6 +202,15 @@ def test_completions_name_their_fields_too(http):
     check(http.post("/v1/completions", json={**given, "prompt": "owl " * 20_000}), 400, "prompt")
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize"])
+def test_a_text_far_beyond_the_window_is_never_tokenised(http, tiny, monkeypatch, path):
+    monkeypatch.setattr(type(tiny.tokenizer), "__call__", lambda *_, **__: pytest.fail("it was tokenised"))
+    text = "x" * (16 * tiny.window + 1)
+    fields = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text}
+    error = check(http.post(path, json={"model": "tiny", **fields}), 400, next(iter(fields)))
+    assert error["code"] == "context_length_exceeded" and "characters; expected at most" in error["message"]
+
+
 def test_the_server_is_up_after_all_of_it(http):
     assert http.get("/health").json() == {"status": "ok"}
     assert http.post(CHAT, json=body(documents=DOCUMENTS)).status_code == 200

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
+from ragbias.serving.errors import ApiError
 from ragbias.serving.local_engine import PREPARED_AT_ONCE, Scheduler
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
@@ -131,7 +132,7 @@ async def test_a_hundred_that_leave_leave_nothing_behind(server, slow):
 
 
 async def test_who_leaves_during_preparation_holds_the_slot_until_its_thread_ends(small_lm):
-    scheduler = Scheduler(small_lm, "slow", ServerSettings(), Metrics())
+    scheduler = Scheduler(small_lm, "slow", ServerSettings(max_waiting=PREPARED_AT_ONCE), Metrics())
     ended, running, most, count = threading.Event(), 0, 0, PREPARED_AT_ONCE + 2
 
     def work(cancelled: threading.Event) -> None:
@@ -147,5 +148,10 @@ async def test_who_leaves_during_preparation_holds_the_slot_until_its_thread_end
         task.cancel()
     await asyncio.sleep(0.1)
     assert running == most == PREPARED_AT_ONCE
+    with pytest.raises(ApiError, match=f"{PREPARED_AT_ONCE} requests are waiting"):
+        async with scheduler.admitted():
+            pass
     ended.set()
     assert await asyncio.gather(*tasks[PREPARED_AT_ONCE:]) == [None, None]
+    async with scheduler.admitted():
+        assert scheduler._waiting == 1
