@@ -31,7 +31,8 @@ PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 # routes that are passed on unchanged; others are a 404, so that no client uses the upstream key for more
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
-MAX_ANSWER_BYTES = 256 * 2**20  # of an unpacked answer that is not streamed
+MAX_ANSWER_BYTES = 256 * 2**20  # not streamed
+MAX_LINE_BYTES = 16 * 2**20  # of an event
 
 END = "<|im_end|>"  # marks the end of a message, which no document crosses
 ROLES = ("system", "developer", "user", "tool")  # whose messages may contain documents
@@ -58,7 +59,8 @@ class Upstream:
         if not url.startswith(("http://", "https://")):
             raise ArgumentError(f"upstream={url!r}; expected an address, such as 'http://127.0.0.1:8000'")
         self._key, self._keep_clients_key = key, keep_clients_key
-        self.client = httpx.AsyncClient(base_url=url.rstrip("/").removesuffix("/v1"), timeout=timeout)
+        address, headers = url.rstrip("/").removesuffix("/v1"), {"accept-encoding": "identity"}
+        self.client = httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
         """Send a request on and return the response, whose body is not read yet."""
@@ -77,7 +79,11 @@ class Upstream:
         self.client.cookies.clear()  # they belong to another client's answer
         built = self.client.build_request(request.method, url, headers=headers, content=body)
         with upstream_errors():
-            return await self.client.send(built, stream=True)
+            response = await self.client.send(built, stream=True)
+        if response.headers.get("content-encoding", "identity") != "identity":  # it may unpack to any size
+            await response.aclose()
+            raise ApiError(502, "the upstream server compresses answers; disable that", None, "upstream_compressed")
+        return response
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
@@ -110,10 +116,10 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 
     async def why_not_ready() -> str:
         try:
-            await upstream.client.get("/v1/models")
+            async with upstream.client.stream("GET", "/v1/models"):
+                return ""
         except httpx.HTTPError:
             return "the upstream server does not answer"
-        return ""
 
     app = base_app("ragbias proxy", settings, metrics, why_not_ready, lifespan)
 
@@ -234,9 +240,13 @@ async def _content(response: httpx.Response) -> bytes:
     with upstream_errors():
         async for part in response.aiter_bytes():
             content += part
-            if len(content) > MAX_ANSWER_BYTES:
-                raise ApiError(502, "the upstream server's answer is too large", None, "upstream_too_large")
+            _check_size(content, MAX_ANSWER_BYTES)
     return bytes(content)
+
+
+def _check_size(content: bytes | bytearray, limit: int) -> None:
+    if len(content) > limit:
+        raise ApiError(502, "the upstream server's answer is too large", None, "upstream_too_large")
 
 
 async def _events(
@@ -248,6 +258,7 @@ async def _events(
         with upstream_errors():
             async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which JSON may hold
                 *lines, rest = (rest + part).split(b"\n")
+                _check_size(rest, MAX_LINE_BYTES)
                 for line in lines:
                     yield _with_report(line.removesuffix(b"\r"), report) + b"\n"
         yield rest

@@ -204,13 +204,16 @@ class Odd:
     async def answer(self, request: Request) -> Response:
         self.cookies.append(request.headers.get("cookie"))
         kind = (await request.json())["kind"]
-        if kind in ("dies", "lines"):
+        if kind in ("dies", "lines", "endless"):
             return StreamingResponse(self.events(kind), media_type="text/event-stream")
         content = {"number": b'{"x": NaN}', "half": b'{"x": "\\ud83d"}', "packed": b"{}"}[kind]
         headers = {"set-cookie": "of=another"} | ({"content-encoding": "gzip"} if kind == "packed" else {})
         return Response(content, media_type="application/json", headers=headers)
 
     async def events(self, kind: str):
+        if kind == "endless":
+            yield b"data:"
+            return
         yield 'data: {"choices": [{"delta": {"content": "a\u2028b"}, "finish_reason": "stop"}]}\n\n'.encode()
         if kind == "dies":
             await asyncio.sleep(0.05)
@@ -237,8 +240,6 @@ def test_a_line_separator_within_an_event_does_not_part_it(odd):
 
 
 def test_an_upstream_that_breaks_off_is_an_error_of_the_upstream(odd):
-    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="packed"))
-    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_unreachable"
     events = odd[1].post(CHAT, json=body(DOCUMENTS, kind="dies")).content.decode().strip().split("\n\n")
     assert json.loads(events[-1].strip().removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
 
@@ -294,7 +295,15 @@ def test_bodies_in_utf_16_and_half_characters_are_refused(proxy):
         assert told.status_code == 400 and "not valid JSON" in told.json()["error"]["message"]
 
 
+def test_a_compressed_answer_is_refused_and_never_unpacked(odd):
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="packed"))
+    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_compressed"
+
+
 def test_a_large_answer_of_the_upstream_is_an_error(odd, monkeypatch):
     monkeypatch.setattr(proxy_module, "MAX_ANSWER_BYTES", 3)
     told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="number"))
     assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_too_large"
+    monkeypatch.setattr(proxy_module, "MAX_LINE_BYTES", 3)
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="endless"))
+    assert json.loads(told.text.strip().removeprefix("data: "))["error"]["code"] == "upstream_too_large"
