@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import ray.exceptions
@@ -65,13 +67,36 @@ class Cluster(BaseModel):
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
-class Replica(LocalEngine):
-    """An engine with one model in a separate process."""
+class Replica:
+    """An engine with one model in a separate process. It returns errors, because Ray logs the text of raised ones."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()
-        super().__init__(model.load, settings, Metrics())
-        self.load()
+        self._engine = LocalEngine(model.load, settings, Metrics())
+        self._engine.load()
+
+    async def models(self) -> list[Json]:
+        return await self._engine.models()
+
+    async def answer(self, body: RequestBody, salt: str = "") -> Json | ApiError:
+        try:
+            return await self._engine.answer(body, salt)
+        except Exception as error:
+            return _as_result(error)
+
+    async def tokens(self, body: TokenizeRequest) -> Json | ApiError:
+        try:
+            return await self._engine.tokens(body)
+        except Exception as error:
+            return _as_result(error)
+
+    async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json | ApiError, None]:
+        async with aclosing(self._engine.stream(body, salt)) as chunks:
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            except Exception as error:
+                yield _as_result(error)
 
 
 class ClusterEngine:
@@ -103,7 +128,7 @@ class ClusterEngine:
             yield report
             while True:
                 try:
-                    chunk = await _raised_here(anext(response))
+                    chunk = await _received(anext(response))
                 except StopAsyncIteration:
                     return
                 yield chunk
@@ -142,7 +167,7 @@ async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, 
     for tries_left in reversed(range(TRIES)):
         response = send()
         try:
-            return response, await _raised_here(anext(response) if streamed else response)
+            return response, await _received(anext(response) if streamed else response)
         except asyncio.CancelledError:
             response.cancel()
             raise
@@ -154,14 +179,19 @@ async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, 
     raise ApiError(503, "the replicas of this model die", None, "replica_died", retry_after=5) from died
 
 
-async def _raised_here(response: Awaitable[Any]) -> Any:
-    """Await a replica's answer; raise its ``ApiError`` as it was raised there."""
-    try:
-        return await response
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ApiError):
-            raise error.cause from None
-        raise
+async def _received(response: Awaitable[Any]) -> Any:
+    """The result of a replica; an error is raised."""
+    result = await response
+    if isinstance(result, ApiError):
+        raise result
+    return result
+
+
+def _as_result(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    log("failed", logging.ERROR, error)
+    return ApiError(500, "internal error; the replica's log has it", None, "internal_error")
 
 
 @serve.deployment(health_check_period_s=2)
@@ -228,4 +258,4 @@ def start(cluster: Cluster, host: str, port: int) -> None:
     else:
         needed = sum((model.max_replicas or model.replicas) * model.num_cpus for model in cluster.models)
         ray.init(num_cpus=max(os.cpu_count() or 1, int(needed) + 1), include_dashboard=False, **quiet)
-    serve.start(http_options={"host": host, "port": port})
+    serve.start(http_options={"host": host, "port": port}, logging_config={"enable_access_log": False})

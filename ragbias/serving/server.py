@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": record.getMessage().rstrip(),  # warnings end with a newline
+            "event": record.getMessage().partition("\n")[0],  # further lines of asyncio quote the exception
             **getattr(record, "fields", {}),
         }
         if record.exc_info and record.exc_info[0] is not None:
@@ -70,12 +70,11 @@ def log(event: str, level: int = logging.INFO, error: BaseException | None = Non
 
 
 def log_to_stderr() -> None:
-    """Write the logs of the server and uvicorn, and warnings, to standard error."""
+    """Write warnings, the log of the server, and errors that libraries log to standard error, without their text."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    levels = {"ragbias.serving": logging.INFO, "uvicorn.error": logging.WARNING, "py.warnings": logging.WARNING}
-    for name, level in levels.items():
+    for name, level in (("", logging.WARNING), ("ragbias.serving", logging.INFO), ("uvicorn.error", logging.WARNING)):
         library = logging.getLogger(name)
         library.handlers, library.propagate = [handler], False
         library.setLevel(level)

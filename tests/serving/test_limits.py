@@ -17,7 +17,7 @@ import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import ArgumentError, ModelFileError
-from ragbias.serving.server import JsonLines
+from ragbias.serving.server import JsonLines, log_to_stderr
 from ragbias.serving.settings import ModelSettings
 from support.live_server import listening_app, local_app, logs_restored, serving
 
@@ -154,6 +154,18 @@ def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeyp
     (record,) = [each for each in caplog.records if each.getMessage() == "failed"]
     line = JsonLines().format(record)
     assert json.loads(line)["error"] == "ZeroDivisionError" and "Zanzibar" not in line
+
+
+def test_errors_that_libraries_log_are_written_without_their_text(capfd):
+    with logs_restored():
+        log_to_stderr()
+        try:
+            raise ValueError("Zanzibar")
+        except ValueError:
+            message = "Task exception was never retrieved\nfuture: <Task exception=ValueError('Zanzibar')>"
+            logging.getLogger("asyncio").exception(message)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert json.loads(line)["error"] == "ValueError" and "Zanzibar" not in line
 
 
 @pytest.mark.slow

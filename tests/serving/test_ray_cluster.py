@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -56,3 +57,17 @@ def test_every_request_is_answered_though_a_replica_dies(address):
         ray.kill(ray.get_actor(replicas[0]["name"], namespace=replicas[0]["namespace"]))
         told = [each.result() for each in asked]
     assert told == before * 12
+
+
+def test_no_log_of_ray_contains_text_of_a_client(address):
+    talk = [{"role": "user", "content": "Zanzibar"}]
+    for fields in (
+        {"ragbias": {"method": "Zanzibar"}},
+        {"tools": [{"type": "function", "function": {"name": "f", "description": "Zanzibar"}}]},
+        {"response_format": {"type": "Zanzibar"}},
+        {"ragbias": {"method": "Zanzibar"}, "stream": True},
+    ):
+        body = {"model": "tiny", "messages": talk, **fields}
+        assert httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60).status_code == 400
+    logs = Path("/tmp/ray/session_latest/logs")
+    assert [path for path in logs.rglob("*") if path.is_file() and b"Zanzibar" in path.read_bytes()] == []

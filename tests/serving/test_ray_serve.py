@@ -64,6 +64,18 @@ def test_errors_of_a_replica_are_the_clients(address):
         assert told.status_code == status and told.json()["error"]["param"] == param
 
 
+async def test_replicas_raise_nothing_that_ray_would_log(caplog):
+    with logs_restored():
+        replica = ray_serve.Replica.func_or_class(ReplicatedModel(model="tiny", name="mine"), ServerSettings())
+    wrong = request(ragbias={"method": "Zanzibar"})
+    streamed = [item async for item in replica.stream(wrong)]
+    for error in (await replica.answer(wrong), *streamed):
+        assert isinstance(error, ApiError) and "Zanzibar" in error.detail
+    replica._engine._served["mine"].begun = None  # a mistake
+    error = await replica.answer(request())
+    assert error.status_code == 500 and error.code == "internal_error" and "Zanzibar" not in caplog.text
+
+
 def request(**changes: object) -> ChatRequest:
     return ChatRequest.model_validate({**BODY, **changes})
 

@@ -52,7 +52,7 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 @contextmanager
 def logs_restored() -> Iterator[None]:
     """What writes the log to standard error, for all of a process, does so within the block only."""
-    loggers = [logging.getLogger(name) for name in ("ragbias.serving", "uvicorn.error", "py.warnings")]
+    loggers = [logging.getLogger(name) for name in ("", "ragbias.serving", "uvicorn.error")]
     before = [(each.handlers, each.propagate, each.level) for each in loggers]
     try:
         yield
