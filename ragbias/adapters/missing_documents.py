@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from ragbias.boundaries import current_documents
-from ragbias.call_site import WarnedLines, warn
+from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -18,12 +20,12 @@ GIVEN = {"documents", "segmenter"}  # sources of which every document must occur
 
 
 class MissingDocumentsWarning(UserWarning):
-    """Expected documents do not occur in the prompt, or a model whose method needs documents never found any."""
+    """A method needs documents, and none, or not all that are expected, were found in the prompt."""
 
 
 @dataclass
 class MissingDocuments:
-    """Checks a model's requests; warns once per call site.
+    """Checks a model's requests; warns once per call site and reason.
 
     Args:
         remedy: a sentence for users who gave no documents.
@@ -33,7 +35,6 @@ class MissingDocuments:
     remedy: str
     complete: frozenset[str] = frozenset()
     _lines: WarnedLines = field(default_factory=WarnedLines, init=False, repr=False)
-    _found_any: bool = field(default=False, init=False, repr=False)  # or the user was warned that none were found
 
     def check(
         self,
@@ -47,8 +48,7 @@ class MissingDocuments:
     ) -> None:
         """Check a request whose method needs documents.
 
-        A single document is fine, because it has no order, and so is an empty list of documents. A request without
-        documents warns once, and only if the model never found any: beside requests with documents it is no mistake.
+        A single document is fine, because it has no order, and so is an empty list of documents.
 
         Args:
             documents: given with the call; ``None``: those of ``ragbias.documents``, if it is open.
@@ -69,7 +69,6 @@ class MissingDocuments:
         plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.method_requested.fewest_documents))
         too_few = plain and not (all_found and report.n_found < 2)
         lost = (complete and not all_found) or (explicit and report.source not in CERTAIN)
-        self._found_any = self._found_any or report.n_found > 0
         if on_missing == "ignore":
             return
         if found.n_untreated > 1 and not too_few:
@@ -85,22 +84,12 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {remedy}; on_missing='ignore' silences this."
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        if report.n_expected or report.n_found or suspected:
-            self._lines.warn(message, MissingDocumentsWarning, report.source)
-        elif at_end:
-            at_end(lambda: self._warn_of_none(report, remedy))
+        kind = re.sub(r"\d+", "", report.reason)
+        warn = partial(self._lines.warn, message, MissingDocumentsWarning, kind)
+        if at_end is None or report.n_expected or report.n_found or suspected:
+            warn()
         else:
-            self._warn_of_none(report, remedy)
-
-    def _warn_of_none(self, report: Report, remedy: str) -> None:
-        if not self._found_any:
-            self._found_any = True
-            warn(
-                f"{report.method_requested} needs the retrieved documents, and this model has never found any "
-                f"documents in a prompt, so it runs plain ({report.reason}). {remedy}; on_missing='ignore' silences "
-                "this.",
-                MissingDocumentsWarning,
-            )
+            at_end(warn)
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
@@ -110,7 +99,7 @@ class MissingDocuments:
         if explicit:
             other = "leave them to the segmenter" if segmented else "a segmenter= that finds them there"
             return f"Pass documents= as they occur in the prompt, or {other}"
-        return self.remedy
+        return self.remedy if report.n_expected else f"{self.remedy}, or documents=[] if there are none"
 
 
 def _explanation(report: Report, plain: bool) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -85,8 +87,15 @@ class _Seen:
     failed: float = float("-inf")
 
 
+Tasks = tuple[tuple["ref[asyncio.Task[Any]]", Registry], ...]
+"""Tasks, the innermost first, each with the retrievals of its threads and child tasks, which it alone sees."""
+
+
 class Retrievals:
     """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
+
+    An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context. They
+    do not see each other's: a server may run each request in one of them.
 
     Two users of one process do not see each other's documents, unless one thread serves both in turn; then run each
     request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
@@ -101,15 +110,47 @@ class Retrievals:
         """Forget all retrievals and failures in all contexts."""
         self._shared = self._copy(None) if self.process_wide else None
         self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
+        self._tasks: ContextVar[Tasks] = ContextVar(f"{self._name}_tasks", default=())
+        self._requests: ContextVar[Sequence[Registry]] = ContextVar(f"{self._name}_requests")
+
+    def enter_task(self) -> Tasks:
+        """Let the current asyncio task see the retrievals of threads and tasks that it starts from now on.
+
+        Returns:
+            this task and those whose contexts it is a copy of; outside tasks, those of the copied context.
+        """
+        current, tasks = _current_task(), self._tasks.get()
+        if current is not None and not (tasks and tasks[0][0]() is current):
+            running = ((task, registry) for task, registry in tasks if (known := task()) and not known.done())
+            tasks = ((ref(current), self._copy(None).registry), *running)
+            self._tasks.set(tasks)
+        return tasks
 
     def registry(self) -> Registry | None:
         """The retrievals of this context, read-only; ``None`` if there are none."""
         seen = self._shared or self._seen.get()
-        return None if seen is None else seen.registry
+        below = () if self._shared else self._below()
+        if not below:
+            return None if seen is None else seen.registry
+        merged = self._copy(seen).registry
+        for texts in chain.from_iterable(reversed(registry.candidates()) for registry in below):
+            merged.add(texts)
+        return merged
+
+    def _below(self) -> list[Registry]:
+        """Copies of what the threads and child tasks of this task, or of the one that began a request, retrieved."""
+        current = _current_task()
+        tasks = self.enter_task()[:1] if current else ()
+        here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]
+        return [*self._requests.get(()), *here]
 
     def add(self, texts: Iterable[str]) -> None:
         """Add one retrieval."""
+        texts, current = tuple(texts), _current_task()
         (self._shared or self._seen.own()).registry.add(texts)
+        for task, registry in self.enter_task():
+            if task() is not current:
+                registry.add(texts)
 
     def fail(self, failure: str) -> None:
         """Record why documents may have been missed."""
@@ -121,14 +162,33 @@ class Retrievals:
         seen = self._shared or self._seen.get()
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
-    def begin(self) -> Callable[[], None]:
-        """Begin a run; the returned function ends it."""
-        return self._seen.begin()
+    def begin(self, shared: bool = True) -> Callable[[], None]:
+        """Begin a request: copied contexts know what its task sees; the returned function ends it.
+
+        ``shared``: it is a run, whose steps share their retrievals.
+        """
+        below = self._below()
+        self._requests.set(below)
+        ends: list[Callable[[], None]] = [below.clear]
+        ends += [self._seen.begin()] if shared else []
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
 
     def _copy(self, seen: _Seen | None) -> _Seen:
         if seen is None:
             return _Seen(Registry(max_age=MAX_AGE, clock=self._clock, process_wide=self.process_wide))
         return _Seen(seen.registry.copy(), seen.failure, seen.failed)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
 
 
 class Owner:

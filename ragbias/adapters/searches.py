@@ -26,37 +26,54 @@ class SearchWatch:
         names: prefixes of the names of its search methods.
         retriever: base class of all retrievers, whose own searches do not count.
         steps: names of the retrievers' methods that search.
+        calls: names of the retrievers' methods for users.
+        before: called where a search or one of ``calls`` is looked up, in the context that gets the result.
     """
 
     def __init__(
-        self, base: type, names: tuple[str, ...], retriever: type, steps: tuple[str, ...], seen: Callable[[Any], None]
+        self,
+        base: type,
+        names: tuple[str, ...],
+        retriever: type,
+        steps: tuple[str, ...],
+        seen: Callable[[Any], None],
+        calls: tuple[str, ...],
+        before: Callable[[], object],
     ) -> None:
         self._base, self._names, self._retriever, self._steps = base, names, retriever, steps
-        self._installed: Callable[[Any, str], Any] | None = None
+        self._calls, self._before = calls, before
+        self._installed: dict[type, Callable[[Any, str], Any]] = {}
         self._seen = seen
         self._watched = functools.lru_cache(maxsize=256)(self._watch)
 
     def install(self) -> None:
         """Start watching; a second call does nothing."""
-        if self._installed is not None:
+        if self._installed:
             return
-        lookup: Callable[[Any, str], Any] = self._base.__getattribute__  # type: ignore[assignment]  # a function, not bound
+        self._hook(self._base, self._names)
+        self._hook(self._retriever, self._calls)
 
-        def look_up(store: Any, name: str) -> Any:
-            found = lookup(store, name)
-            if not name.startswith(self._names) or self._installed is None or self._is_retrieving():
+    def _hook(self, watched: type, names: tuple[str, ...]) -> None:
+        lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # a function, not bound
+
+        def look_up(owner: Any, name: str) -> Any:
+            found = lookup(owner, name)
+            if not name.startswith(names) or not self._installed or self._is_retrieving():
                 return found
+            self._before()
             method = isinstance(found, MethodType) and isinstance(found.__func__, FunctionType)
-            return MethodType(self._watched(found.__func__), store) if method and found.__self__ is store else found
+            searches = watched is self._base and method and found.__self__ is owner
+            return MethodType(self._watched(found.__func__), owner) if searches else found
 
-        self._installed = look_up
-        self._base.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
+        self._installed[watched] = look_up
+        watched.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
 
     def uninstall(self) -> None:
-        """Stop watching and restore the base class."""
-        if self._installed is not None and self._base.__dict__.get("__getattribute__") is self._installed:
-            del self._base.__getattribute__
-        self._installed = None
+        """Stop watching and restore the base classes."""
+        for watched, hook in self._installed.items():
+            if watched.__dict__.get("__getattribute__") is hook:
+                del watched.__getattribute__
+        self._installed = {}
         self._watched.cache_clear()
 
     def _is_retrieving(self) -> bool:
@@ -82,7 +99,7 @@ class SearchWatch:
         return awatched if inspect.iscoroutinefunction(search) else watched
 
     def _reported(self, result: Any, is_outermost: bool) -> Any:
-        if is_outermost and self._installed is not None:  # a method looked up before may be called later
+        if is_outermost and self._installed:  # a method looked up before may be called later
             self._seen(result)
         return result
 

@@ -85,26 +85,26 @@ def test_a_selective_method_that_stays_out_misses_nothing(lm, policy):
     policy.check(request, "raise")
 
 
-def test_a_model_that_never_found_any_documents_says_so_once(lm, policy):
+def test_no_success_spends_the_warning_of_a_call_without_documents(lm, policy):
+    policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), "warn")
     request = lm.prepare("Hello.", boundaries=found("none", 0, 0))
-    with pytest.warns(MissingDocumentsWarning, match=r"never found any documents .*\. Retrieve inside") as seen:
+    with pytest.warns(
+        MissingDocumentsWarning, match=r"located none .*\. Retrieve inside .*, or documents=\[\] if"
+    ) as seen:
         policy.check(request, "warn")
     assert [each.filename for each in seen] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        policy.check(request, "warn")
 
 
-@pytest.mark.parametrize(
-    ("boundaries", "on_missing"),
-    [(found("run", 3, 3), "warn"), (found("run", 1, 1), "warn"), (found("none", 0, 0), "ignore")],
-    ids=["found three", "found one", "ignored"],
-)
-def test_calls_without_documents_beside_others_are_no_mistake(lm, policy, boundaries, on_missing):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        policy.check(lm.prepare(TEXT, boundaries=boundaries), on_missing)
-        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), on_missing)
+def test_a_line_warns_once_for_each_reason(lm, policy):
+    requests = [
+        lm.prepare("Hello.", boundaries=Boundaries((), "none", count, reason))
+        for count, reason in ((0, "nothing known"), (3, "0 of 3 appear"), (4, "0 of 4 appear"), (0, "nothing known"))
+    ]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for request in requests:
+            policy.check(request, "warn")
+    assert ["nothing known" in str(each.message) for each in seen] == [True, False]
 
 
 def test_a_call_that_says_there_are_none_is_no_mistake(lm, policy):
@@ -113,19 +113,14 @@ def test_a_call_that_says_there_are_none_is_no_mistake(lm, policy):
         policy.check(lm.prepare("Hello.", documents=[]), "warn", documents=[])
 
 
-def test_in_a_run_the_model_is_judged_at_the_end(lm, policy):
+def test_in_a_run_the_warning_waits_for_its_end(lm, policy):
     plain = lm.prepare("Hello.", boundaries=found("none", 0, 0))
-    judges = []
+    checks = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        policy.check(plain, "warn", at_end=judges.append)
-        policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), "warn", at_end=judges.append)
-        for judge in judges:
-            judge()
-    other = MissingDocuments("Retrieve inside the chain")
-    other.check(plain, "warn", at_end=judges.append)
-    with pytest.warns(MissingDocumentsWarning, match="never found any documents"):
-        judges[-1]()
+        policy.check(plain, "warn", at_end=checks.append)
+    with pytest.warns(MissingDocumentsWarning, match="located none in the prompt"):
+        checks[0]()
 
 
 def test_a_suspicion_warns(lm, policy):

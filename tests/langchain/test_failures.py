@@ -201,7 +201,7 @@ def warnings_of(work) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("how", ["alone", "in a chain", "in a stream", "in an agent"])
-def test_a_model_that_never_finds_documents_says_so_once(lm, how):
+def test_a_line_that_never_finds_documents_warns_once(lm, how):
     llm = ChatRagBias(lm=lm, max_tokens=2)
     chain = RunnableLambda(str) | llm
     agent = create_agent(llm)
@@ -219,8 +219,8 @@ def test_a_model_that_never_finds_documents_says_so_once(lm, how):
 
     ((filename, text),) = warnings_of(talk)
     assert filename == __file__
-    assert "never found any documents" in text
-    assert "Pass documents= as they occur in the prompt, or retrieve inside the chain" in text
+    assert "located none in the prompt" in text
+    assert "Pass documents= as they occur in the prompt, or retrieve inside the chain, or documents=[] if" in text
 
 
 async def test_a_warning_names_the_line_that_awaits_the_model(lm):
@@ -240,7 +240,7 @@ def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(lm, retriever):
     asked = RunnableLambda(lambda question: f"Rewrite: {question}") | llm | RunnableLambda(lambda _: "Which?")
     chain = asked | retriever | RunnableLambda(lambda found: "\n\n".join(d.page_content for d in found) + "\nOK?") | llm
     assert warnings_of(lambda: chain.invoke("Which gate?")) == []
-    assert warnings_of(lambda: llm.invoke("Hello!")) == []
+    assert len(warnings_of(lambda: llm.invoke("Hello!"))) == 1
 
 
 def test_plain_talk_does_not_warn_if_that_is_wanted(lm):

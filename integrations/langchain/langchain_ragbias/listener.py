@@ -208,7 +208,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_llm_start(self, _: Any, prompts: list[str], *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id)
+        self._open(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
         with self._lock:
             self._prompts[run_id] = (prompts[0], parent_run_id)
             while len(self._prompts) > MAX_TREES:
@@ -216,7 +216,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_chat_model_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id)
+        self._open(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
 
     @_guarded
     def on_llm_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
@@ -329,7 +329,13 @@ def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
 listener = RetrievalCallbackHandler()
 _hook: ContextVar[RetrievalCallbackHandler | None] = ContextVar("langchain_ragbias_listener", default=listener)
 _searches = SearchWatch(
-    VectorStore, SEARCHES, BaseRetriever, ("_get_relevant_documents", "_aget_relevant_documents"), listener.searched
+    VectorStore,
+    SEARCHES,
+    BaseRetriever,
+    ("_get_relevant_documents", "_aget_relevant_documents"),
+    listener.searched,
+    ("invoke", "ainvoke"),
+    lambda: listener.retrievals.enter_task(),
 )
 
 

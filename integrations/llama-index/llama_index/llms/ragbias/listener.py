@@ -201,7 +201,13 @@ def _searched(result: object) -> None:
 
 
 _searches = SearchWatch(
-    BasePydanticVectorStore, ("query", "aquery"), BaseRetriever, ("_retrieve", "_aretrieve"), _searched
+    BasePydanticVectorStore,
+    ("query", "aquery"),
+    BaseRetriever,
+    ("_retrieve", "_aretrieve"),
+    _searched,
+    ("retrieve", "aretrieve"),
+    lambda: _listener and _listener._retrievals.enter_task(),
 )
 
 
