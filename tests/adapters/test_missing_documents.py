@@ -107,6 +107,13 @@ def test_a_line_warns_once_for_each_reason(lm, policy):
     assert ["nothing known" in str(each.message) for each in seen] == [True, False]
 
 
+def test_one_of_several_documents_is_no_mistake_if_the_others_left_no_trace(lm):
+    policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
+    policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=3)), "raise")
+    with pytest.raises(NoDocumentsError, match="located 1 of 4"):
+        policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=2)), "raise")
+
+
 def test_a_call_that_says_there_are_none_is_no_mistake(lm, policy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
