@@ -4,55 +4,57 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextvars import Context, ContextVar
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from types import FrameType
 
-FRAMEWORKS = frozenset(  # top-level packages between user code and this library
-    {
-        *("langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"),
-        *("llama_index", "llama_index_instrumentation", "pydantic", "torch", "workflows", "wrapt"),
-    }
-)
+NOT_USER_CODE = sys.stdlib_module_names | {  # top-level packages between user code and this library
+    *("langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_experimental"),
+    *("langchain_huggingface", "langchain_ragbias", "langgraph", "langgraph_supervisor", "langgraph_swarm"),
+    *("llama_index", "llama_index_instrumentation", "workflows", "wrapt", "pydantic", "torch", "ragbias"),
+    *("anyio", "fastapi", "starlette", "uvicorn"),
+}
 Line = tuple[str, int]  # file and number
+NO_LINE = ("<thread without user code>", 1)
+EVENT_LOOP = ("asyncio.base_events", "asyncio.events", "asyncio.runners")
 
-_of_worker: ContextVar[Line | None] = ContextVar("ragbias_call_site", default=None)
-
-
-def pass_to_worker(context: Context) -> None:
-    """Store the caller's line in a context, for warnings of the thread that runs in it."""
-    context.run(_of_worker.set, call_site()[1])
+_remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", default=())
 
 
-def call_site() -> tuple[int, Line | None]:
-    """Stack level, and file and line, of the user's code that called the caller.
+def remember_call_site() -> Callable[[], None]:
+    """Store the user's line in this context, for warnings in copies of it, until the returned function is called."""
+    lines = [call_site()]
+    _remembered.set(lines)
+    return lines.clear
 
-    In a worker thread without user code: the level of the caller's caller, and the line from ``pass_to_worker``.
-    """
-    inside = FRAMEWORKS | sys.stdlib_module_names | {"ragbias"}
-    frame, level = sys._getframe(1), 1
-    while frame.f_globals.get("__name__", "").partition(".")[0] in inside:
-        if frame.f_back is None:
-            return 2, _of_worker.get()
-        frame, level = frame.f_back, level + 1
-    return level, (frame.f_code.co_filename, frame.f_lineno)
+
+def call_site() -> Line:
+    """The line of user code that called this; the remembered line in threads and tasks without user code."""
+    frame: FrameType | None = sys._getframe(1)
+    remembered = _remembered.get()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module in EVENT_LOOP and remembered:  # frames below started the loop, not this task
+            break
+        if module.partition(".")[0] not in NOT_USER_CODE:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return remembered[0] if remembered else NO_LINE
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's line."""
-    _, line = call_site()
-    if line is None:
-        warnings.warn(message, category, stacklevel=2)
-    else:
-        warnings.warn_explicit(message, category, *line)
+    warnings.warn_explicit(message, category, *call_site())
 
 
 class WarnedLines:
     """Warns once per line of user code and kind of warning."""
 
     def __init__(self) -> None:
-        self._warned: set[tuple[Line | None, str]] = set()
+        self._warned: set[tuple[Line, str]] = set()
 
     def warn(self, message: str, category: type[Warning], kind: str = "") -> None:
-        _, line = call_site()
+        line = call_site()
         if (line, kind) not in self._warned:
             self._warned.add((line, kind))
             warn(message, category)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TypeVar
 
-from ragbias.call_site import pass_to_worker
+from ragbias.call_site import remember_call_site
 from ragbias.generation.streaming import Stream
 
 T = TypeVar("T")
@@ -78,5 +78,5 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
 
 def _start(worker: Callable[[], None]) -> None:
     context = copy_context()
-    pass_to_worker(context)
+    context.run(remember_call_site)
     threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from ragbias.boundaries import Registry
+from ragbias.call_site import remember_call_site
 
 MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
 FAILURE_AGE = 60.0  # seconds until a failure is no longer reported
@@ -163,13 +164,13 @@ class Retrievals:
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
-        """Begin a request: copied contexts know what its task sees; the returned function ends it.
+        """Begin a request: copied contexts know its line and what its task sees; the returned function ends it.
 
         ``shared``: it is a run, whose steps share their retrievals.
         """
         below = self._below()
         self._requests.set(below)
-        ends: list[Callable[[], None]] = [below.clear]
+        ends: list[Callable[[], None]] = [below.clear, remember_call_site()]
         ends += [self._seen.begin()] if shared else []
 
         def end() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ragbias.call_site import call_site
+from ragbias.call_site import warn
 from ragbias.errors import ModelFileError
 from ragbias.models import tiny
 
@@ -87,7 +86,7 @@ def installed(name: str) -> bool:
 
 @cache
 def _warn_once(text: str) -> None:
-    warnings.warn(text, stacklevel=call_site()[0])
+    warn(text, UserWarning)
 
 
 def _files(module: str) -> Sequence[Path]:

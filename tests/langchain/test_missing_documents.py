@@ -20,6 +20,34 @@ GRADER = ChatPromptTemplate.from_messages(
 )
 
 
+def test_each_stock_chain_warns_at_its_own_line(lm, retriever):
+    """Its steps run in threads without the user's frames."""
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+    answer = ChatPromptTemplate.from_template("{input}, without context") | llm
+
+    def ask() -> None:
+        create_retrieval_chain(retriever, answer).invoke({"input": "Which?"})
+        create_retrieval_chain(retriever, answer).invoke({"input": "Who?"})
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        ask()
+    lines = [(each.filename, each.lineno) for each in seen if each.category is MissingDocumentsWarning]
+    first = ask.__code__.co_firstlineno + 1
+    assert lines == [(__file__, first), (__file__, first + 1)]
+
+
+async def test_awaited_stock_chains_and_batches_warn_at_the_users_line(lm, retriever):
+    answer = ChatPromptTemplate.from_template("{input}, without context") | ChatRagBias(lm=lm, max_tokens=2)
+    chain = create_retrieval_chain(retriever, answer)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        await chain.ainvoke({"input": "Which?"})
+        chain.batch([{"input": "Which?"}, {"input": "Who?"}])
+        ChatRagBias(lm=lm, max_tokens=2).batch(["Hello!", "Good morning!"])
+    assert [each.filename for each in seen if each.category is MissingDocumentsWarning] == [__file__] * 3
+
+
 def grade(llm, documents):
     for document in documents:
         (GRADER | llm).invoke({"document": document.page_content, "question": "Which?"})

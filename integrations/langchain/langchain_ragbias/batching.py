@@ -18,6 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from ragbias.call_site import remember_call_site
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
@@ -142,11 +143,12 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
     results: list[T | BaseException] = []
     for group, batch in _batches(runs, size, answer):
         futures: list[Future[T]] = [Future() for _ in group]
-        calls = [
-            partial(copy_context().run, perform, run, batch, future) for run, future in zip(group, futures, strict=True)
-        ]
         ended: Ended = SimpleQueue()
         with _cancelled_if_left(batch, ended):
+            calls = [
+                partial(copy_context().run, perform, run, batch, future)
+                for run, future in zip(group, futures, strict=True)
+            ]
             # Ctrl-C inside Thread or wait, which are Python, can become a RuntimeError or be lost
             _thread.start_new_thread(conduct, (calls, batch, futures, ended))
             error = ended.get()
@@ -174,7 +176,11 @@ async def arun_batched(
 
 @contextmanager
 def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
-    """Cancel the batch on an error such as Ctrl-C, and wait briefly for its runs to end."""
+    """Cancel the batch on an error such as Ctrl-C, and wait briefly for its runs to end.
+
+    Warnings of the runs name the line of the batch.
+    """
+    forget_call_site = remember_call_site()
     try:
         yield
     except BaseException:
@@ -183,6 +189,8 @@ def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterat
             with suppress(Empty):
                 ended.get(timeout=SECONDS_TO_END)
         raise
+    finally:
+        forget_call_site()
 
 
 def _batches(runs: Sequence[T], size: int, answer: Answerer) -> Iterator[tuple[Sequence[T], PaddedBatch]]:
