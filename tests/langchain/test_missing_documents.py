@@ -48,6 +48,22 @@ async def test_awaited_stock_chains_and_batches_warn_at_the_users_line(lm, retri
     assert [each.filename for each in seen if each.category is MissingDocumentsWarning] == [__file__] * 3
 
 
+def test_strings_in_a_graphs_state_are_no_documents(lm, retriever):
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+
+    def generate(state: dict) -> dict:
+        joined = "\n\n".join(each.page_content for each in state["context"])
+        return {"answer": llm.invoke(f"Context:\n\n{joined}\n\nWhich?").content}
+
+    graph = StateGraph(dict)
+    graph.add_node("retrieve", lambda state: {**state, "context": retriever.invoke("Which?")})
+    graph.add_node("generate", generate)
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "generate")
+    graph.compile().invoke({"queries": ["Which gate is red?", "Which hall is blue?"]})
+    assert (llm.last_report["source"], llm.last_report["n_found"], llm.last_report["reason"]) == ("run", 5, "")
+
+
 def grade(llm, documents):
     for document in documents:
         (GRADER | llm).invoke({"document": document.page_content, "question": "Which?"})
