@@ -252,7 +252,7 @@ class RagBiasModel(BaseModel):
         """Find the documents of a templated prompt and prepare it: those of the call, of its run tree, or recent ones.
 
         Args:
-            artifacts: the documents of the conversation's tool messages, a list for each, the latest first.
+            artifacts: the documents that messages carry, a list for each message, the latest first.
             system: texts of system messages, where process-wide retrievals are not searched for.
         """
         tree = listener.tree(parent_run_id)

@@ -26,6 +26,7 @@ from langchain_ragbias.listener import artifact_texts, begin_request, parent_run
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
     answer_message,
+    block_documents,
     last_chunk,
     parsed,
     response_format,
@@ -333,7 +334,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         shown = form.with_instruction(template_messages(messages))
         text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
         system = [message["content"] for message in shown if message["role"] == "system"]
-        request = self._request(text, call, parent, artifact_texts(messages), system)
+        carried = [*block_documents(messages), *artifact_texts(messages)]
+        request = self._request(text, call, parent, carried, system)
         return PreparedChat(request.with_messages(shown, form.tools), {**call.settings, **form.settings}, form)
 
     # one answer

@@ -33,6 +33,7 @@ ROLES: dict[type[BaseMessage], str] = {
     AIMessage: "assistant",
     ToolMessage: "tool",
 }
+DOCUMENTS = ("text-plain", "search_result", "document")
 CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
@@ -66,7 +67,36 @@ def _role(message: BaseMessage) -> str:
 def _content(message: BaseMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    return "".join(_block_text(block, message) for block in message.content)
+    content = ""
+    for block in message.content:
+        document = _block_document(block)
+        if document is None:
+            content += _block_text(block, message)
+        else:
+            blank = "\n\n" if content and not content.endswith("\n") else ""
+            content += f"{blank}{document}\n\n"
+    return content
+
+
+def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
+    """The documents in each message's content blocks, the latest message first."""
+    lists = (message.content for message in reversed(messages) if isinstance(message.content, list))
+    found = ([text for block in blocks if (text := _block_document(block)) is not None] for blocks in lists)
+    return [documents for documents in found if documents]
+
+
+def _block_document(block: str | dict[Any, Any]) -> str | None:
+    """Title and text of LangChain's ``text-plain``, or Anthropic's ``search_result`` or ``document`` with text."""
+    if isinstance(block, str) or block.get("type") not in DOCUMENTS:
+        return None
+    content, source = block.get("text") or block.get("content"), block.get("source")
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):  # of Anthropic's document
+        content = source.get("data") or source.get("content")
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content if part.get("type") == "text")
+    if not isinstance(content, str) or not content.strip():
+        return None
+    return f"{block['title']}\n{content}" if block.get("title") else content
 
 
 def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
