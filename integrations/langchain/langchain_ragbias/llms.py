@@ -37,7 +37,14 @@ def _cached_by(arguments: dict[str, Any]) -> Iterator[None]:
         _arguments.reset(token)
 
 
-class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ignore[misc]  # see TypedCalls
+class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
+    """Names the remedy where ``ChatHuggingFace(llm=...)`` refuses the class and prints it."""
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"
+
+
+class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_ShownInErrors):  # type: ignore[misc]
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
     The counterpart of ``HuggingFacePipeline``: the prompt goes to the model without a chat template, and only new text
