@@ -24,7 +24,7 @@ from ragbias import limits
 from ragbias.checks import check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError, RunError
-from ragbias.evaluation.data.questions import check_equally_many, read_questions
+from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.prompts import (
     Sample,
     as_user_message,
@@ -42,6 +42,7 @@ from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
 from studies import arguments_of
+from studies.layer_attention import check_equally_many
 from studies.pictures import save_pair
 
 MOST_TICKS = 8

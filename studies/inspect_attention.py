@@ -27,7 +27,6 @@ from torch import Tensor
 
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.audit.outcomes import POSITIONS, positions_of
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, styles_of
 from ragbias.evaluation.report.tables import plain_table
@@ -36,7 +35,7 @@ from ragbias.methods import DEFAULT_METHOD, parse_methods
 from studies import arguments_of
 from studies.experiment import named_layers
 from studies.interventions import parse_interventions
-from studies.layer_attention import View, inspect
+from studies.layer_attention import POSITIONS, View, inspect, positions_of
 
 RETRIEVES = "▸"
 MOST_TICKS = 20

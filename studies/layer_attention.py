@@ -14,8 +14,7 @@ from torch import Tensor
 from ragbias.binding import attach
 from ragbias.calibration.measurements import retrieving
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.audit.outcomes import POSITIONS, arrangements, positions_of
-from ragbias.evaluation.data.questions import Question, check_equally_many
+from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.metrics import source
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation.request import Request
@@ -27,7 +26,29 @@ from studies.interventions import Intervened, Intervention
 from studies.interventions.intervened import PlainAttention
 from studies.interventions.reweighting import with_value
 
+POSITIONS = ("first", "middle", "last")
 OTHERS = ("initial token", "prefix", "question")  # parts of a prompt beside the documents: the last is all after them
+
+
+def arrangements(document: int, count: int) -> list[list[int]]:
+    """Orders of ``count`` documents with one put at each of ``POSITIONS``, the others left in their order."""
+    others = [other for other in range(count) if other != document]
+    return [[*others[:position], document, *others[position:]] for position in positions_of(count)]
+
+
+def positions_of(count: int) -> tuple[int, int, int]:
+    """``POSITIONS`` among ``count`` documents, counted from 0."""
+    return 0, (count - 1) // 2, count - 1
+
+
+def check_equally_many(questions: Sequence[Question], name: str = "the questions") -> None:
+    """Raise ``DataError``, which calls the questions ``name``, unless all have the same number of documents."""
+    counts = sorted({len(question.documents) for question in questions})
+    if len(counts) != 1:
+        raise DataError(
+            f"{name} have {', '.join(map(str, counts))} documents, and positions among different numbers cannot be "
+            "averaged; give questions with equally many"
+        )
 
 
 class Watched(AttentionMethod):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,19 +69,22 @@ def audit(
             help="Also measure whether documents may be computed once, with those of --methods that can, or with ape.",
         ),
     ] = False,
+    consistency: Annotated[
+        bool,
+        typer.Option("--consistency", help="Recommend the method with the fewest flips, even if it loses accuracy."),
+    ] = False,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.", callback=writable)] = None,
 ) -> None:
-    """Measure whether a pipeline's answers depend on the order of its documents, and what would help. Needs no labels.
+    """Measure whether a pipeline's answers depend on the order of its documents, and what would help.
 
-    Each question is answered in several orders, and as often in the same order, with the pipeline as it is and with
-    each method.
+    Needs no labels. Each question runs in several orders, and again in the same order, as it is and with each method.
     """
-    from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, on_terminal, tables
+    from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, flipped_questions, on_terminal, tables
     from ragbias.evaluation.audit.outcomes import audit as measure
-    from ragbias.evaluation.audit.outcomes import work
+    from ragbias.evaluation.audit.outcomes import check_count
     from ragbias.evaluation.audit.reuse_gate import measure as measure_reuse
-    from ragbias.evaluation.audit.verdict import recommendation, reuse_advice
+    from ragbias.evaluation.audit.verdict import definition, recommendation, reuse_advice
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import get, parse_methods
 
@@ -91,38 +95,42 @@ def audit(
         raise typer.BadParameter("--upstream and --cache; the server caches its documents itself, if at all")
     if model is None and pipeline is None and upstream is None:
         raise typer.BadParameter(no_model("--model smollm2, or give --pipeline or --upstream"))
-    asked = read_questions(questions, documents=pipeline is None)
+    for option, path in (("--json", json_path), ("--html", html)):
+        if path is not None and path.resolve() == questions.resolve():
+            raise typer.BadParameter(f"{option} {path} is the file of --questions; give another file")
+    console.print(f"Model: {model}" if model else f"Pipeline: {pipeline}" if pipeline else f"Server: {upstream}")
+    listed = read_questions(questions, documents=pipeline is None)
+    distinct = list(dict.fromkeys(listed))
+    if len(distinct) < len(listed):
+        console.print(f"{len(listed) - len(distinct)} repeated questions left out")
+    check_count(len(distinct))
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     with progress() as bar:
-        cases, skipped = _cases(asked, model, pipeline, upstream, upstream_key, chosen, bar)
-        own = cases[0].recorded.request.origin.method_requested
-        label = own.name if own.name == "none" else f"as is: {own.name}"
-        compared = {label: own} | {name: each for name, each in chosen.items() if each != own}
-        reusing = {name: each for name, each in compared.items() if each.reusable_documents} or {"ape": get("ape")}
-        reusing = reusing if cache else {}
-        task = bar.add_task("", total=work(len(cases), len(compared), orders) + len(cases) * len(reusing))
-        found = measure(
-            cases, compared, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
-        )
+        cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
+        as_is = cases[0].recorded.request.origin.method_requested
+        label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
+        compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
+        result = measure(cases, compared, orders, seed, _reported(bar, len(cases), len(compared)))
+        stopped = result.questions < len(cases)
+        reusing = {name: method for name, method in compared.items() if method.reusable_documents}
+        reusing = (reusing or {"ape": get("ape")}) if cache and not stopped else {}
+        task = bar.add_task("reuse of documents", total=len(cases) * len(reusing), visible=bool(reusing))
         gates = {
-            label: measure_reuse(cases, each, lambda done: bar.update(task, advance=done))
-            for label, each in reusing.items()
+            label: measure_reuse(cases, method, lambda done: bar.update(task, advance=done))
+            for label, method in reusing.items()
         }
     costs = {}
-    if upstream is None:
+    if upstream is None and not stopped:
         with status("Measuring the cost of the methods"):
             costs = costs_of(cases, compared)
-    advice = recommendation(found, {label: cost.prefill_ratio[0] for label, cost in costs.items()})
+    advice = recommendation(result, {label: cost.prefill_ratio[0] for label, cost in costs.items()}, consistency)
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
-    shown = {name: on_terminal(grid) for name, grid in tables(found, costs, gates).items()}
-    for name in ("flips", "positions", "right"):
-        if name in shown:
-            console.print(shown[name])
-    console.print(f"\n{advice.text}", highlight=False)
+    if stopped:
+        console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
     settings = {
         "questions": str(questions),
-        "asked": len(cases),
+        "asked": result.questions,
         "left_out": skipped,
         "model": cases[0].recorded.lm.name,
         "pipeline": pipeline,
@@ -130,7 +138,16 @@ def audit(
         "orders": orders,
         "seed": seed,
     }
-    data = as_dict(found, costs, advice, settings)
+    if model is None:
+        console.print(f"Model: {settings['model']}")
+    shown = {name: on_terminal(grid) for name, grid in tables(result, costs, gates).items()}
+    for name in ("flips", "positions", "right"):
+        if name in shown:
+            console.print(shown[name])
+    flipped = flipped_questions(result, [case.question for case in cases])
+    for line in (definition(result), *(example.example() for example in flipped[:2]), "", advice.text):
+        console.print(line, highlight=False)
+    data = as_dict(result, costs, advice, settings, flipped)
     if gates:
         console.print()
         console.print(shown["reuse"])
@@ -139,13 +156,28 @@ def audit(
         data["reuse"] = {"text": reuse_advice(gates), "methods": by_method}
     write_json(data, json_path)
     if html is not None:
-        texts = [each.question.question for each in cases]
-        write_text(as_html(found, costs, advice, settings, texts, gates), html)
+        write_text(as_html(result, costs, advice, settings, flipped, gates), html)
         console.print(f"Written: {html}")
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _reported(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
+    """Shows the flips so far, and after the first question how long all of them take."""
+    task, begin = bar.add_task("answering", total=questions * methods), time.monotonic()
+
+    def report(flips: Mapping[str, int]) -> None:
+        bar.update(task, advance=1, description="flips: " + ", ".join(f"{name} {n}" for name, n in flips.items()))
+        if bar.tasks[task].completed == methods:
+            first, others = time.monotonic() - begin, (time.monotonic() - begin) * (questions - 1)
+            left = f"{others:.0f} s" if others < 100 else f"{others / 60:.0f} min"
+            bar.console.print(f"The first question took {first:.0f} s; the others take about {left}.")
+
+    return report
 
 
 def _cases(
-    asked: list[Question],
+    questions: list[Question],
     model: str | None,
     pipeline: str | None,
     upstream: str | None,
@@ -160,12 +192,12 @@ def _cases(
     from ragbias.lm import DebiasedLM
 
     if upstream is not None:
-        for each in methods.values():
-            check_arranges_text(each)
-        return from_upstream(UpstreamLM(upstream, model, key), asked), 0
+        for method in methods.values():
+            check_arranges_text(method)
+        return from_upstream(UpstreamLM(upstream, model, key), questions), 0
     if pipeline is not None:
         loaded = load_pipeline(pipeline)
-        task = bar.add_task("running the pipeline", total=len(asked))
-        return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))
+        task = bar.add_task("running the pipeline", total=len(questions))
+        return from_pipeline(loaded, questions, lambda done: bar.update(task, advance=done))
     assert model is not None  # the command refuses to run without any of the three
-    return from_questions(DebiasedLM.from_pretrained(model, "none"), asked), 0
+    return from_questions(DebiasedLM.from_pretrained(model, "none"), questions), 0

@@ -29,9 +29,9 @@ SYSTEM = (
 Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
 
 
-def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str) -> str:
+def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM) -> str:
     """The flat prompt, documents verbatim and a blank line apart; in the model's chat template if it has one."""
-    system = SYSTEM + "\n\n".join(documents)
+    system = instruction + "\n\n".join(documents)
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
     return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])

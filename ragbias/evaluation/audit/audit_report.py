@@ -11,12 +11,12 @@ from rich.table import Table
 
 from ragbias.display import printable
 from ragbias.evaluation.audit.cases import AuditCase
-from ragbias.evaluation.audit.outcomes import POSITIONS, WORTH, Audit, Outcome
+from ragbias.evaluation.audit.outcomes import WORTH, Audit, PositionPreference, differ
 from ragbias.evaluation.audit.reuse_gate import ReuseGate
-from ragbias.evaluation.audit.verdict import Recommendation, nats, reuse_advice, verdict
+from ragbias.evaluation.audit.verdict import Recommendation, definition, nats, reuse_advice, verdict
 from ragbias.evaluation.cost.measuring import GenerationCost, measure_costs
+from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
-from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Grid, Section, page
 from ragbias.evaluation.report.tables import plain_table
@@ -25,45 +25,49 @@ from ragbias.methods import Method
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROUNDS = 3  # in which costs are measured
+ROUNDS = 2  # in which costs are measured
 EXAMPLES = 10  # questions whose answers the HTML shows
+IN_TEXT = 2  # of them on the terminal
 HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
 REUSE_TITLE = "May documents be computed once?"
-REUSE_HEADINGS = ("method", "against", "agrees", "KL", "reversed", "KL", "known answers", "cached", "again", "reuse")
+REUSE_HEADINGS = ("method", "against", "agrees", "reversed", "known answers", "cached", "reuse")
 LEGEND = (
-    "Flips: questions whose answer differs between orders of the documents. Same order: the same, repeated as often in "
-    "the retrieved order. Beyond: the difference, with its 95% interval. Changed: answers in the retrieved order that "
-    "differ from those of the first line. Time to the first token and peak memory are in units of the plain model. "
-    f"From {WORTH:.0%} on it is a problem."
+    "Flips: questions that flip between orders of the documents. Same order: the same for repetitions in the retrieved "
+    "order. Beyond: the difference, with its 95% interval. Changed: answers in the retrieved order that differ from "
+    "those of the first line. Time to the first token and peak memory are in units of the plain model. From "
+    f"{WORTH:.0%} on it is a problem."
 )
 PREFERENCE_LEGEND = (
-    "Left: the log-probability of the answer with its document first, in the middle and last, the other documents in "
-    "their order. Right: how much more often answers come from each part of the positions than if only the documents "
-    "mattered. Both are flat where the order does not matter. The right side counts questions whose document is known "
-    "in two orders or more."
+    "How much more often answers come from each part of the positions than if only the documents mattered; flat where "
+    "the order does not matter. Questions count whose document is known in two orders or more."
 )
 NO_PREFERENCE = "Not shown: too few answers have a known document. This does not mean that no position is preferred."
 REUSE_LEGEND = (
     "Agrees: questions whose most probable next token is the same as without reuse; reversed: the same for the method "
-    "without reuse, with its documents reversed; KL in nats. Known answers: change of their log-probability. Cached: "
-    "tokens of the prompts that need no computation once the documents are cached; again: those of them that occur "
-    "again among these questions."
+    "without reuse, with its documents reversed. Known answers: change of their log-probability. Cached: tokens of the "
+    "prompts that need no computation once the documents are cached."
 )
 
 
 def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
     """The cost of each method on the first prompts, by label."""
-    return measure_costs(cases[0].recorded.lm, [each.prompt for each in cases[:ROUNDS]], methods, ROUNDS)
+    return measure_costs(cases[0].recorded.lm, [case.prompt for case in cases[:ROUNDS]], methods, ROUNDS)
 
 
 def as_dict(
-    audit: Audit, costs: Mapping[str, GenerationCost], advice: Recommendation, settings: dict[str, Any]
+    audit: Audit,
+    costs: Mapping[str, GenerationCost],
+    advice: Recommendation,
+    settings: Mapping[str, Any],
+    examples: Sequence[FlippedQuestion],
 ) -> dict[str, Any]:
     """All figures as plain data; intervals are ``[estimate, low, high]``, as in a bench."""
     return {
-        "settings": settings,
+        "model": settings["model"],
+        "settings": dict(settings),
         "verdict": advice.verdict.value,
         "threshold": WORTH,
+        "flip": {"definition": definition(audit), "examples": [example.example() for example in examples[:IN_TEXT]]},
         "recommended": advice.method,
         "recommendation": advice.text,
         "methods": {
@@ -88,26 +92,25 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
     flips = [
         [
             label,
-            percent(each.flips),
-            f"{each.floor.estimate:.0%}",
-            percent(each.excess),
-            verdict(each).value + (f" (ran on {each.ran:.0%})" if each.ran < 1 else ""),
-            f"{each.changed.estimate:.0%}",
+            percent(outcome.headline.flips),
+            f"{outcome.headline.floor.estimate:.0%}",
+            percent(outcome.headline.excess),
+            verdict(outcome).value + (f" (ran on {outcome.ran:.0%})" if outcome.ran < 1 else ""),
+            f"{outcome.changed.estimate:.0%}",
             f"x{costs[label].prefill_ratio[0]:.2f}" if label in costs else "-",
             f"x{costs[label].peak_ratio[0]:.2f}" if label in costs else "-",
         ]
-        for label, each in audit.outcomes.items()
+        for label, outcome in audit.outcomes.items()
     ]
     found = {"flips": Grid(title, HEADINGS, flips)}
     preferences = [[label, *cells] for label, cells in preference_rows(audit).items()]
-    title = "Positions: log-probability of the answer with its document moved; answers from each part, beyond chance"
-    parts = len(preferences[0]) - len(POSITIONS) - 2
-    headings = ["method", *POSITIONS, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
-    found["positions"] = Grid(title, headings, preferences)
+    parts = len(preferences[0]) - 2
+    headings = ["method", "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
+    found["positions"] = Grid("Positions: answers from each part, beyond chance", headings, preferences)
     right = [
-        [label, *(f"{value:.2f}" for value in each.accuracy_by_order)]
-        for label, each in audit.outcomes.items()
-        if each.accuracy_by_order
+        [label, *(f"{value:.2f}" for value in outcome.accuracy_by_order)]
+        for label, outcome in audit.outcomes.items()
+        if outcome.accuracy_by_order
     ]
     if right:
         found["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
@@ -117,12 +120,9 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
                 label,
                 gate.against,
                 percent(gate.agreement),
-                f"{gate.divergence.estimate:.3f}",
                 percent(gate.reversed_agreement),
-                f"{gate.reversed_divergence.estimate:.3f}",
                 nats(gate.known) if gate.known else "-",
-                f"{gate.kept:.0%}",
-                f"{gate.again:.0%}",
+                f"{gate.cacheable:.0%}",
                 gate.verdict,
             ]
             for label, gate in gates.items()
@@ -141,25 +141,20 @@ def on_terminal(grid: Grid) -> Table:
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
-    """Preferred positions by label: ``POSITIONS``, the number of answers with a known document, the parts."""
-    parts = max(len(each.preference.excess) for each in audit.outcomes.values())
+    """Preferred positions by label: the number of answers with a known document, then the parts."""
+    parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     rows = {}
-    for label, each in audit.outcomes.items():
-        by_position, found = each.logprob_by_position, each.preference
-        moved = [f"{by_position[position].estimate:+.2f}" if by_position else "-" for position in POSITIONS]
+    for label, outcome in audit.outcomes.items():
+        found = outcome.preference
         shares = [f"{part.estimate:+.1%}" for part in found.excess] or ["-"] * parts
-        few = "" if found.excess else ": too few"
-        rows[label] = [*moved, f"{found.answers} of {found.asked}{few}", *shares]
+        rows[label] = [f"{found.answers} of {found.asked}{'' if found.excess else ': too few'}", *shares]
     return rows
 
 
-def _known_documents(outcome: Outcome) -> str:
-    """How many answers the figures of preferred positions rest on, and which figures are missing."""
-    found = outcome.preference
+def _known_documents(found: PositionPreference) -> str:
+    """How many answers the figures of preferred positions rest on."""
     text = f"the document of {found.answers} of {found.asked} answers is known, in {found.questions} questions"
-    if not found.excess:
-        text += f"; that is too few for shares by part, which need {FEWEST} questions"
-    return text if outcome.logprob_by_position else f"{text}; no log-probabilities"
+    return text if found.excess else f"{text}; that is too few for shares by part, which need {FEWEST} questions"
 
 
 def order_names(count: int) -> list[str]:
@@ -175,16 +170,16 @@ def as_html(
     audit: Audit,
     costs: Mapping[str, GenerationCost],
     advice: Recommendation,
-    settings: dict[str, Any],
-    questions: Sequence[str],
+    settings: Mapping[str, Any],
+    flipped: Sequence[FlippedQuestion],
     gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
     """One file without links, with the texts of the questions and the effect of reuse, if measured."""
     grids = {name: replace(grid, title="") for name, grid in tables(audit, costs, gates or {}).items()}
-    flips = (address(flip_figure(audit), "flips"), "Share of questions whose answer changes")
-    sections = [Section("Answers that change", figures=[flips], grids=[grids["flips"]], text=[LEGEND])]
-    notes = [f"{label}: {_known_documents(each)}." for label, each in audit.outcomes.items()]
-    if any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values()):
+    flips = (address(flip_figure(audit), "flips"), "Share of questions that flip")
+    sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[definition(audit), LEGEND])]
+    notes = [f"{label}: {_known_documents(outcome.preference)}." for label, outcome in audit.outcomes.items()]
+    if any(outcome.preference.excess for outcome in audit.outcomes.values()):
         picture = (address(preference_figure(audit), "preferences"), "Positions that answers come from")
         sections.append(Section("Preferred positions", figures=[picture], text=[PREFERENCE_LEGEND], notes=notes))
     else:
@@ -193,37 +188,31 @@ def as_html(
         sections.append(Section("Right answers by order", grids=[grids["right"]]))
     if gates:
         sections.append(Section(REUSE_TITLE, grids=[grids["reuse"]], text=[reuse_advice(gates), REUSE_LEGEND]))
-    if flipped := flipped_questions(audit, questions):
+    if flipped:
         sections.append(_examples(flipped, order_names(audit.orders)))
     values = [[name, str(value)] for name, value in settings.items()]
     sections.append(Section("Settings", grids=[Grid("", ["setting", "value"], values)]))
-    return page("Does the order of the documents matter?", sections, (advice.headline, advice.text))
+    title = f"{settings['model']}: does the order of the documents matter?"
+    return page(title, sections, (advice.headline, advice.text))
 
 
 def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """The first questions whose answer changes, answers other than in the retrieved order in bold."""
+    """The first questions that flip, answers other than in the retrieved order in bold."""
     shown, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
-    for each in shown:
-        question = each.question
-        for label, answers in each.answers.items():
-            rows.append(
-                [
-                    question,
-                    label,
-                    *(bold.format(printable(answer)) if differs else answer for answer, differs in answers),
-                ]
-            )
+    for example in shown:
+        question = example.question
+        for label, answers in example.answers.items():
+            cells = [bold.format(printable(answer)) if differs else answer for answer, differs in answers]
+            rows.append([question, label, *cells])
             question = ""  # in the first of its rows only
     text = (
-        f"{len(shown)} of {len(flipped)} questions that at least one method answers differently in different orders. "
-        "In bold: answers other than in the retrieved order."
+        f"{len(shown)} of {len(flipped)} questions that flip with at least one method. In bold: answers other than in "
+        "the retrieved order."
     )
     if len(shown) < len(flipped):
         text += " Those of the first method come first; the file of --json holds all answers."
-    return Section(
-        "Questions whose answer changes", grids=[Grid("", ["question", "method", *orders], rows)], text=[text]
-    )
+    return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows)], text=[text])
 
 
 def flip_figure(audit: Audit) -> Figure:
@@ -231,63 +220,64 @@ def flip_figure(audit: Audit) -> Figure:
     figure, (axis,) = canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {
-        "documents in other orders": [each.flips.as_list() for each in outcomes],
-        "same order again (noise)": [each.floor.as_list() for each in outcomes],
+        "documents in other orders": [outcome.headline.flips.as_list() for outcome in outcomes],
+        "same order again (noise)": [outcome.headline.floor.as_list() for outcome in outcomes],
     }
     bars(axis, list(audit.outcomes), series)
     axis.axvline(WORTH, color=PALE, linestyle=":", linewidth=1.2)
-    axis.set_xlabel(f"questions whose answer changes (dotted: {WORTH:.0%})")
+    axis.set_xlabel(f"questions that flip (dotted: {WORTH:.0%})")
     legend(figure, columns=2)
     return figure
 
 
 def preference_figure(audit: Audit) -> Figure:
-    """Log-probability of the answer with its document moved, and positions that answers come from beyond chance."""
-    figure, (moved, taken) = canvas(2, height=3.2)
+    """Positions that answers come from, beyond chance."""
+    figure, (axis,) = canvas(height=3.2)
     styles = styles_of(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
-        by_position, aside = outcome.logprob_by_position, 0.05 * index  # so that equal ones do not overlap
-        columns = [by_position[position] for position in POSITIONS] if by_position else []
-        for axis, values in ((moved, columns), (taken, outcome.preference.excess)):
-            if values:
-                at = [position + aside for position in range(len(values))]
-                line(axis, at, [value.as_list() for value in values], styles[label], label, band=False)
-    parts = max(len(each.preference.excess) for each in audit.outcomes.values())
-    moved.set_xticks(range(len(POSITIONS)), POSITIONS)
-    moved.set(xlabel="position of the answer's document", ylabel="log-probability of the answer,\nminus the mean")
-    taken.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
-    taken.set(xlabel="part of the positions, from first to last", ylabel="answers from there, beyond chance")
-    taken.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    for axis in (moved, taken):
-        axis.axhline(0, color=PALE, linewidth=0.8, zorder=0)
-        if not axis.get_legend_handles_labels()[1]:
-            text = "too few answers with\na known document"
-            axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center")
-            axis.set_yticks([])
+        if found := outcome.preference.excess:
+            at = [position + 0.05 * index for position in range(len(found))]  # apart, as equal ones would overlap
+            line(axis, at, [value.as_list() for value in found], styles[label], label, band=False)
+    parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
+    axis.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
+    axis.set(xlabel="part of the positions, from first to last", ylabel="answers from there, beyond chance")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.axhline(0, color=PALE, linewidth=0.8, zorder=0)
     legend(figure)
     return figure
 
 
 class FlippedQuestion(NamedTuple):
-    """A question with the answers of each method by order, each with whether it differs from the first one.
+    """A question that flips, with the answers of each method by order, each with whether it differs from the first.
 
-    ``flips`` are the methods whose answers differ.
+    ``flips`` are the methods with which it flips.
     """
 
     question: str
     answers: dict[str, list[tuple[str, bool]]]
     flips: list[str]
 
+    def example(self) -> str:
+        """The question and two answers that differ, on one line."""
+        answers = self.answers[self.flips[0]]
+        order, other = next((index, text) for index, (text, differs) in enumerate(answers) if differs)
+        name = order_names(len(answers))[order]
+        texts = [" ".join(text.split()) for text in (self.question, answers[0][0], other)]
+        return "{:.80}: as retrieved {!r:.60}, {} {!r:.60}".format(*texts[:2], name, texts[2])
 
-def flipped_questions(audit: Audit, questions: Sequence[str]) -> list[FlippedQuestion]:
-    """Questions that any method answers differently in different orders; those of the first method first."""
+
+def flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
+    """Questions that flip with any method; those of the first method first."""
     found = []
-    for index, question in enumerate(questions):
+    for index, question in enumerate(questions[: audit.questions]):
+        compared = question if audit.labelled else Question(question.question)
+        if audit.labelled and not question.answers:
+            continue
         answers = {
-            label: [(answer, normalised(answer) != normalised(given[index][0])) for answer in given[index]]
+            label: [(answer, differ(compared, (given[index][0], answer))) for answer in given[index]]
             for label, given in audit.answers.items()
         }
-        flips = [label for label, given in answers.items() if any(other for _, other in given)]
+        flips = [label for label, given in answers.items() if any(differs for _, differs in given)]
         if flips:
-            found.append(FlippedQuestion(question, answers, flips))
+            found.append(FlippedQuestion(question.question, answers, flips))
     return sorted(found, key=lambda example: audit.as_it_is not in example.flips)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +24,8 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
+# a blank line before the first document as well, so that ``segmented`` has the tokens of ``none``
+INSTRUCTION = SYSTEM.rstrip() + "\n\n"
 MAX_NEW_TOKENS = 64  # of an answer to the stock prompt, which asks for a concise one
 BATCH_SIZE = 8
 BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # the system message and the question, while documents are searched for
@@ -37,6 +38,11 @@ class AuditCase:
 
     question: Question
     recorded: Recorded
+
+    @property
+    def greedy(self) -> bool:
+        """Whether equal prompts have equal answers."""
+        return not self.recorded.settings.get("temperature")
 
     @property
     def document_count(self) -> int:
@@ -63,10 +69,10 @@ def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditC
     """Questions with their documents, in the stock prompt and without a method."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     cases = []
-    for each in questions:
-        text = stock_prompt(lm, each.documents, each.question)
-        request = lm.prepare(text, documents=each.documents, method="none")
-        cases.append(AuditCase(each, Recorded(lm, request, settings)))
+    for question in questions:
+        text = stock_prompt(lm, question.documents, question.question, INSTRUCTION)
+        request = lm.prepare(text, documents=question.documents, method="none")
+        cases.append(AuditCase(question, Recorded(lm, request, settings)))
     return cases
 
 
@@ -81,43 +87,19 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
     return orders[:count]
 
 
-def answers(
-    cases: Sequence[AuditCase],
-    requests: Sequence[Request],
-    attempt: int,
-    batch_size: int = BATCH_SIZE,
-    progress: Callable[[int], None] = lambda answered: None,
-) -> list[Generation]:
-    """One answer for each case's request, by its pipeline's settings; ``attempt`` is added to the seed of sampling."""
-    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for index, case in enumerate(cases):
-        groups[id(case.recorded.lm), repr(sorted(case.recorded.settings.items()))].append(index)
-    found: dict[int, Generation] = {}
-    for indices in groups.values():
-        recorded = cases[indices[0]].recorded
-        settings = dict(recorded.settings)
-        if settings.get("seed") is not None:
-            settings["seed"] += attempt
-        for begin in range(0, len(indices), batch_size):
-            part = indices[begin : begin + batch_size]
-            outputs = recorded.lm.batch([requests[index] for index in part], batch_size=batch_size, **settings)
-            found.update(zip(part, outputs, strict=True))
-            progress(len(part))
-    return [found[index] for index in range(len(cases))]
+def answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
+    """Answers to requests of one question, by its pipeline's settings; each attempt is added to the seed of sampling.
 
-
-def answers_again(
-    cases: Sequence[AuditCase],
-    requests: Sequence[Request],
-    attempt: int,
-    progress: Callable[[int], None] = lambda answered: None,
-) -> list[Generation]:
-    """As ``answers``, in batches of other prompts and of another size."""
-    order = random.Random(f"batches {attempt}").sample(range(len(cases)), len(cases))
-    shuffled_cases, shuffled_requests = [cases[index] for index in order], [requests[index] for index in order]
-    shuffled = answers(shuffled_cases, shuffled_requests, attempt, max(1, BATCH_SIZE - attempt), progress)
-    found = dict(zip(order, shuffled, strict=True))
-    return [found[index] for index in range(len(cases))]
+    They run in one batch unless their seeds differ, since all orders of a question have the same length.
+    """
+    lm, settings, seed = case.recorded.lm, case.recorded.settings, case.recorded.settings.get("seed")
+    if case.greedy or seed is None:
+        found: list[Generation] = lm.batch(requests, batch_size=BATCH_SIZE, **settings)
+        return found
+    return [
+        lm.batch([request], batch_size=1, **{**settings, "seed": seed + attempt})[0]
+        for attempt, request in enumerate(requests, first_attempt)
+    ]
 
 
 class _Bytes:
@@ -138,7 +120,7 @@ class UpstreamLM:
 
     def request(self, question: Question) -> Request:
         """A question with its documents; raises ``DataError`` where they are not found."""
-        text = SYSTEM + "\n\n".join(question.documents) + BETWEEN + question.question
+        text = INSTRUCTION + "\n\n".join(question.documents) + BETWEEN + question.question
         found = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
         if found.report.n_found < len(question.documents) or found.origin.reason:
             reason = found.origin.reason or found.report.reason
@@ -165,7 +147,7 @@ class UpstreamLM:
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
     """Questions with their documents, for a served model."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
-    return [AuditCase(each, Recorded(lm, lm.request(each), settings)) for each in questions]
+    return [AuditCase(question, Recorded(lm, lm.request(question), settings)) for question in questions]
 
 
 def _generation(request: Request, body: dict[str, Any]) -> Generation:

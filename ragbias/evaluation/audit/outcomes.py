@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.cases import AuditCase, answers, answers_again, audit_orders
+from ragbias.evaluation.audit.cases import AuditCase, answers, audit_orders
+from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
-from ragbias.evaluation.measures.metrics import best_subspan_em, normalised, source
+from ragbias.evaluation.measures.metrics import best_subspan_em, same_answer, source
 from ragbias.generation.report import Generation
-from ragbias.generation.scoring import logprobs_of
+from ragbias.generation.request import Request
 from ragbias.methods import Method
 
-WORTH = 0.10  # share of answers beyond the floor from which on the order is a problem
+ENOUGH = 100  # questions, for most verdicts
+WORTH = 0.10  # share of flips beyond the floor from which on the order is a problem
 BINS = 5  # equal parts of the context that positions are counted in
-POSITIONS = ("first", "middle", "last")
 
-Progress = Callable[[str, int], None]
+Progress = Callable[[Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
@@ -40,38 +42,59 @@ class PositionPreference:
 
 
 @dataclass(frozen=True)
+class Flips:
+    """Shares of questions that flip: between orders, between repetitions in the retrieved order, and the difference."""
+
+    flips: Interval
+    floor: Interval
+    excess: Interval
+
+    @classmethod
+    def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
+        """From 0 or 1 for each question; the excess is paired by question."""
+        excess = [flip - noise for flip, noise in zip(flips, floor, strict=True)]
+        return cls(rate(flips), rate(floor), rate(excess, least=-1))
+
+
+@dataclass(frozen=True)
 class Outcome:
     """One method on all questions; intervals are of shares of questions.
 
     Attributes:
-        floor: answers that differ between repetitions in the retrieved order; ``excess``: flips beyond it, paired.
-        logprob_by_position: of the answer as its document is moved; None: not measured.
-        accuracy_by_order, better: of questions with known answers; ``better`` is against the first method.
-        changed: answers that differ from the first method's, in the retrieved order.
+        answers: flips of the answer's meaning, see ``same_answer``.
+        rightness: flips between right and wrong, of the questions with known answers; None: too few.
+        accuracy_by_order, better: of questions with known answers; ``better`` is the accuracy in the retrieved order
+            minus that of the first method.
+        changed: answers that mean something else than the first method's, in the retrieved order.
         ran: share of questions on which the method could run.
     """
 
     method: Method
-    flips: Interval
-    floor: Interval
-    excess: Interval
+    answers: Flips
+    rightness: Flips | None
     preference: PositionPreference
-    logprob_by_position: dict[str, Interval] | None
     accuracy_by_order: list[float] | None
     changed: Interval
     better: Interval | None
     ran: float
 
+    @property
+    def headline(self) -> Flips:
+        """The flips that the verdict goes by: of rightness where it is known."""
+        return self.rightness or self.answers
+
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, fit for JSON; intervals are ``[estimate, low, high]``."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        right = {} if self.rightness is None else vars(self.rightness)
+        named = {**vars(self), **vars(self.answers), **{f"right_{name}": value for name, value in right.items()}}
+        return {name: _plain(value) for name, value in named.items() if name not in ("answers", "rightness")}
 
 
 @dataclass(frozen=True)
 class Audit:
     """All measurements by label; the first one is the pipeline as it is.
 
-    ``answers`` holds one for each question and order, ``repeats`` as many in the retrieved order.
+    ``answers`` holds one for each question and order, ``repeats`` those in the retrieved order.
     """
 
     outcomes: dict[str, Outcome]
@@ -84,12 +107,27 @@ class Audit:
     def as_it_is(self) -> str:
         return next(iter(self.outcomes))
 
+    @property
+    def labelled(self) -> bool:
+        """Whether flips are counted between right and wrong."""
+        return self.outcomes[self.as_it_is].rightness is not None
+
 
 class _Answers(NamedTuple):
-    """The answers of one method: ``by_order`` and ``again`` one list for each question."""
+    """One question's answers with one method, and whether the method ran."""
 
-    by_order: list[list[Generation]]
-    again: list[list[Generation]]
+    by_order: list[str]
+    again: list[str]
+    ran: bool
+
+
+def check_count(questions: int) -> None:
+    """Raise ``RunError`` where there are too few different questions for an interval."""
+    if questions < FEWEST:
+        raise RunError(
+            f"too few examples: an interval needs {FEWEST} different questions with two or more documents, and there "
+            f"are {questions}; give {ENOUGH} or more"
+        )
 
 
 def audit(
@@ -97,99 +135,120 @@ def audit(
     methods: Mapping[str, Method],
     orders: int = 4,
     seed: int = 0,
-    progress: Progress = lambda label, done: None,
+    progress: Progress = lambda flips: None,
 ) -> Audit:
-    """Answer every question in several orders, and as often in the retrieved order, with every method.
+    """Answer every question in several orders, and again in the retrieved order, with every method.
 
-    The first method is the pipeline as it is. ``progress`` is called with a label and a number of prompts; ``work``
-    gives their sum.
+    The first method is the pipeline as it is. ``progress`` is called after each method of each question, with the
+    numbers of questions that have flipped by label. An interrupt after five questions or more ends the audit with
+    those.
     """
-    if len(cases) < FEWEST:
-        raise RunError(
-            f"too few examples: {len(cases)} questions with two or more documents, an interval needs {FEWEST}; "
-            "give 50 or more"
-        )
-    arranged = [audit_orders(each.document_count, orders, seed + index) for index, each in enumerate(cases)]
-    outcomes: dict[str, Outcome] = {}
-    answered: dict[str, _Answers] = {}
-    for label, method in methods.items():
-
-        def advance(done: int, label: str = label) -> None:
-            progress(label, done)
-
-        answered[label] = _ask(cases, arranged, method, advance)
-        first = answered[next(iter(methods))]
-        outcomes[label] = _outcome(cases, arranged, method, answered[label], first, advance)
-    return Audit(
-        outcomes,
-        len(cases),
-        max(map(len, arranged)),
-        {label: [[each.text for each in own] for own in theirs.by_order] for label, theirs in answered.items()},
-        {label: [[each.text for each in own] for own in theirs.again] for label, theirs in answered.items()},
-    )
-
-
-def work(questions: int, methods: int, orders: int) -> int:
-    """Number of steps that ``audit`` reports, at most: orders, repetitions, and one for the moved documents."""
-    return questions * methods * (2 * orders - 1 + 1)
+    check_count(len(cases))
+    arranged = [audit_orders(case.document_count, orders, seed + index) for index, case in enumerate(cases)]
+    found: dict[str, list[_Answers]] = {label: [] for label in methods}
+    flips = dict.fromkeys(methods, 0)
+    try:
+        for case, own in zip(cases, arranged, strict=True):
+            computed = _Computed(case)
+            for label, method in methods.items():
+                given = computed.answers(own, method)
+                found[label].append(given)
+                flips[label] += differ(case.question, given.by_order)
+                progress(flips)
+    except KeyboardInterrupt:
+        if (finished := min(map(len, found.values()))) < FEWEST:
+            raise
+        cases, arranged = cases[:finished], arranged[:finished]
+    first, *_ = (found[label][: len(cases)] for label in methods)
+    outcomes = {
+        label: _outcome(cases, arranged, method, found[label][: len(cases)], first) for label, method in methods.items()
+    }
+    by_order = {label: [answered.by_order for answered in given[: len(cases)]] for label, given in found.items()}
+    again = {label: [answered.again for answered in given[: len(cases)]] for label, given in found.items()}
+    return Audit(outcomes, len(cases), max(map(len, arranged)), by_order, again)
 
 
-def _ask(
-    cases: Sequence[AuditCase],
-    arranged: Sequence[Sequence[Sequence[int]]],
-    method: Method,
-    progress: Callable[[int], None],
-) -> _Answers:
-    by_order: list[list[Generation]] = [[] for _ in cases]
-    again: list[list[Generation]] = [[] for _ in cases]
-    as_retrieved = [case.request(None, method) for case in cases]
-    for attempt in range(max(map(len, arranged))):
-        left = [index for index, own in enumerate(arranged) if attempt < len(own)]
-        some = [cases[index] for index in left]
-        requests = [cases[index].request(arranged[index][attempt], method) for index in left]
-        for index, answer in zip(left, answers(some, requests, attempt, progress=progress), strict=True):
-            by_order[index].append(answer)
-        if attempt == 0:
-            same = [own[0] for own in by_order]
-        else:
-            same = answers_again(some, [as_retrieved[index] for index in left], attempt, progress=progress)
-        for index, answer in zip(left, same, strict=True):
-            again[index].append(answer)
-    return _Answers(by_order, again)
+class _Computed:
+    """Greedy answers of one question by their computation, so that none runs twice for two orders or methods."""
+
+    def __init__(self, case: AuditCase) -> None:
+        self._case = case
+        self._first: dict[Hashable, Generation] = {}
+        self._again: dict[Hashable, Generation] = {}
+
+    def answers(self, orders: Sequence[Sequence[int]], method: Method) -> _Answers:
+        """The answers in all orders, in one batch, and in the retrieved order: once again, or as often if sampled.
+
+        An invariant method runs in two orders, and in the others only where these two differ.
+        """
+        case = self._case
+        requests = [case.request(order, method) for order in orders]
+        wanted = {method.name, "none"} if method.selective else {method.name}
+        ran = requests[0].report.method_ran in wanted
+        if case.greedy and method.invariant and ran and not method.selective:
+            first, check = self._run(requests[:2], self._first)
+            if first == check:
+                return _Answers([first] * len(orders), [first, check], ran)
+        by_order = self._run(requests, self._first)
+        again = self._run([requests[0]] * (1 if case.greedy else len(orders) - 1), self._again, first_attempt=1)
+        return _Answers(by_order, [by_order[0], *again], ran)
+
+    def _run(
+        self, requests: Sequence[Request], computed: dict[Hashable, Generation], first_attempt: int = 0
+    ) -> list[str]:
+        if not self._case.greedy:
+            return [answer.text for answer in answers(self._case, requests, first_attempt)]
+        keys = [_computation(request) for request in requests]
+        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in computed}
+        if missing:
+            computed.update(zip(missing, answers(self._case, list(missing.values())), strict=True))
+        return [computed[key].text for key in keys]
+
+
+def _computation(request: Request) -> Hashable:
+    """Equal for requests that run the same tokens in the same way."""
+    plain = request.method.acts_on in ("nothing", "order")
+    return tuple(request.tokens.ids), "" if plain else str(request.method), () if plain else tuple(request.tokens.spans)
 
 
 def _outcome(
     cases: Sequence[AuditCase],
     arranged: Sequence[Sequence[Sequence[int]]],
     method: Method,
-    given: _Answers,
-    first: _Answers,
-    progress: Callable[[int], None],
+    found: Sequence[_Answers],
+    first: Sequence[_Answers],
 ) -> Outcome:
-    flips, floor = ([float(_differ(own)) for own in questions] for questions in (given.by_order, given.again))
     sources = [
-        [source(answer.text, case.documents, case.question.question) for answer in own]
-        for case, own in zip(cases, given.by_order, strict=True)
+        [source(answer, case.documents, case.question.question) for answer in given.by_order]
+        for case, given in zip(cases, found, strict=True)
     ]
-    retrieved = [own[0] for own in given.by_order]
-    right, right_before = _right(cases, given), _right(cases, first)
-    better = None
-    if len(right) >= FEWEST:
-        better = rate([own[0] - before[0] for own, before in zip(right, right_before, strict=True)], least=-1)
-    wanted = {method.name, "none"} if method.selective else {method.name}
+    unlabelled = [Question(case.question.question) for case in cases]
+    known = [index for index, case in enumerate(cases) if case.question.answers]
+    right = [[is_right(cases[index].question, answer) for answer in found[index].by_order] for index in known]
+    before = [is_right(cases[index].question, first[index].by_order[0]) for index in known]
+    enough = len(known) >= FEWEST
+    retrieved = [(given.by_order[0], plain.by_order[0]) for given, plain in zip(found, first, strict=True)]
     return Outcome(
         method=method,
-        flips=rate(flips),
-        floor=rate(floor),
-        excess=rate([flip - noise for flip, noise in zip(flips, floor, strict=True)], least=-1),
+        answers=_flips(unlabelled, found),
+        rightness=_flips([cases[index].question for index in known], [found[index] for index in known])
+        if enough
+        else None,
         preference=position_preference(sources, arranged),
-        logprob_by_position=logprob_by_position(cases, retrieved, [own[0] for own in sources], method, progress),
         accuracy_by_order=_by_order(right) if right else None,
-        changed=rate(
-            [float(_differ(pair)) for pair in zip(retrieved, (own[0] for own in first.by_order), strict=True)]
-        ),
-        better=better,
-        ran=sum(answer.report.method_ran in wanted for answer in retrieved) / len(retrieved),
+        changed=rate([float(not same_answer(*pair)) for pair in retrieved]),
+        better=rate([float(own[0]) - base for own, base in zip(right, before, strict=True)], least=-1)
+        if enough
+        else None,
+        ran=sum(given.ran for given in found) / len(found),
+    )
+
+
+def _flips(questions: Sequence[Question], found: Sequence[_Answers]) -> Flips:
+    both = list(zip(questions, found, strict=True))
+    return Flips.of(
+        [float(differ(question, given.by_order)) for question, given in both],
+        [float(differ(question, given.again)) for question, given in both],
     )
 
 
@@ -197,28 +256,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Interval):
         return value.as_list()
     if isinstance(value, PositionPreference):
-        return {name: _plain(each) for name, each in vars(value).items()}
+        return {name: _plain(item) for name, item in vars(value).items()}
     if isinstance(value, Method):
         return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _differ(generations: Sequence[Generation]) -> bool:
-    return len({normalised(each.text) for each in generations}) > 1
+def is_right(question: Question, answer: str) -> bool:
+    """Whether an answer holds one of the right ones."""
+    return best_subspan_em(answer.strip(), question.answers) == 1
 
 
-def _right(cases: Sequence[AuditCase], given: _Answers) -> list[list[float]]:
-    """Whether each answer holds one of the right ones, by question with known answers and order."""
-    return [
-        [best_subspan_em(each.text.strip(), case.question.answers) for each in own]
-        for case, own in zip(cases, given.by_order, strict=True)
-        if case.question.answers
-    ]
+def differ(question: Question, answers: Sequence[str]) -> bool:
+    """Whether some answers are right and others wrong; without known answers, whether two mean different things."""
+    if question.answers:
+        return len({is_right(question, answer) for answer in answers}) > 1
+    return any(not same_answer(*pair) for pair in combinations(answers, 2))
 
 
-def _by_order(right: Sequence[Sequence[float]]) -> list[float]:
+def _by_order(right: Sequence[Sequence[bool]]) -> list[float]:
     columns = [[own[order] for own in right if order < len(own)] for order in range(max(map(len, right)))]
     return [sum(column) / len(column) for column in columns]
 
@@ -239,7 +295,7 @@ def rate(values: Sequence[float], least: float = 0.0) -> Interval:
 def position_preference(
     sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
 ) -> PositionPreference:
-    """How much more often answers come from each fifth of the positions than they would if the order did not matter.
+    """How much more often answers come from each part of the positions than they would if the order did not matter.
 
     For a question, ``s_k`` is the document that the answer under order ``k`` was taken from and ``p_k(s)`` the position
     of document ``s`` there. The share observed is that of ``k`` with ``p_k(s_k)`` in the part; the one expected is that
@@ -247,7 +303,7 @@ def position_preference(
     matter the two are equal, whatever the retriever's ranking. A question with one known source is left out, as there
     the two are equal anyway. ``sources[q][k]`` is a document as retrieved, ``orders[q][k][i]`` that at position ``i``.
     """
-    parts = min(BINS, *(len(each[0]) for each in orders))
+    parts = min(BINS, *(len(arranged[0]) for arranged in orders))
     excess: dict[str, list[float]] = {}
     answers = 0
     for index, (own, arranged) in enumerate(zip(sources, orders, strict=True)):
@@ -265,44 +321,3 @@ def position_preference(
     enough = len(excess) >= FEWEST
     intervals = [share({name: each[part] for name, each in excess.items()}) for part in range(parts if enough else 0)]
     return PositionPreference(answers, sum(map(len, sources)), len(excess), intervals)
-
-
-def arrangements(document: int, count: int) -> list[list[int]]:
-    """Orders of ``count`` documents with one put at each of ``POSITIONS``, the others left in their order."""
-    others = [other for other in range(count) if other != document]
-    return [[*others[:position], document, *others[position:]] for position in positions_of(count)]
-
-
-def positions_of(count: int) -> tuple[int, int, int]:
-    """``POSITIONS`` among ``count`` documents, counted from 0."""
-    return 0, (count - 1) // 2, count - 1
-
-
-def logprob_by_position(
-    cases: Sequence[AuditCase],
-    answers: Sequence[Generation],
-    sources: Sequence[int | None],
-    method: Method,
-    progress: Callable[[int], None] = lambda done: None,
-) -> dict[str, Interval] | None:
-    """Log-probability (nats) of each question's first answer with its document first, in the middle and last.
-
-    Each is taken minus the mean of the three, and averaged over questions. None for a vote, which has no probabilities,
-    and with too few questions of known source.
-    """
-    moved: dict[str, list[float]] = {}
-    for index, (case, answer, document) in enumerate(zip(cases, answers, sources, strict=True)):
-        progress(1)
-        if method.runs_several or document is None or not answer.token_ids:
-            continue
-        lm = case.recorded.lm
-        totals = []
-        for order in arrangements(document, case.document_count):
-            request = case.request(order, method)
-            totals.append(sum(logprobs_of(lm.model, request, answer.token_ids, lm.backend, lm.cache)))
-        moved[str(index)] = [total - sum(totals) / 3 for total in totals]
-    if len(moved) < FEWEST:
-        return None
-    return {
-        position: share({name: each[index] for name, each in moved.items()}) for index, position in enumerate(POSITIONS)
-    }

@@ -88,14 +88,14 @@ def from_pipeline(
         tried = [worked]
         if not records:
             raise RunError(f"the pipeline answered {question.question!r:.80} without a model of ragbias; {SWAP}")
-        holding = [each for each in records if len(each.request.origin.tokens.documents) > 1]
+        holding = [record for record in records if len(record.request.origin.tokens.documents) > 1]
         if holding:
             cases.append(AuditCase(question, holding[-1]))
         else:
             other.append(records[-1])
         progress(1)
     if not cases:
-        why = (each.request.report.reason or each.request.origin.boundaries.reason for each in other)
+        why = (record.request.report.reason or record.request.origin.boundaries.reason for record in other)
         reason = "; ".join(dict.fromkeys(filter(None, why)))
         raise RunError(
             f"no prompt of the pipeline holds two documents or more ({reason or 'none were retrieved'}); let the "
@@ -152,7 +152,7 @@ def completed(value: Any) -> Any:
     """Await what was returned, or read it to the end if it is a stream."""
 
     async def finished() -> Any:
-        return [each async for each in value] if inspect.isasyncgen(value) else await value
+        return [part async for part in value] if inspect.isasyncgen(value) else await value
 
     if inspect.isawaitable(value) or inspect.isasyncgen(value):
         return asyncio.run(finished())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.request import Request, check_length
-from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
+from ragbias.generation.scoring import continuation_ids, teacher_forced
 from ragbias.methods import Method, NoMethod
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probability
@@ -30,25 +30,21 @@ class ReuseGate:
 
     Attributes:
         questions: those on which the method ran; the others do not count.
-        agreement: share of them where the most probable token is the same; ``divergence`` the mean KL in nats.
-        reversed_agreement, reversed_divergence: for the method without reuse, with its documents reversed.
+        agreement: share of them where the most probable token is the same.
+        reversed_agreement: the same for the method without reuse, with its documents reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
         known: change of a known answer's log-probability in nats; None: too few are known.
-        kept: share of the prompts' tokens that need no computation once the documents are cached.
-        again: share of these that occur again among the questions.
+        cacheable: share of the prompts' tokens that need no computation once the documents are cached.
         pairs: whether all prompts have two documents, as a judge's have.
     """
 
     against: str
     questions: int
     agreement: Interval
-    divergence: Interval
     reversed_agreement: Interval
-    reversed_divergence: Interval
     margin: Interval
     known: Interval | None
-    kept: float
-    again: float
+    cacheable: float
     pairs: bool
 
     @property
@@ -74,54 +70,35 @@ def measure(
     cases: Sequence[AuditCase], method: Method, progress: Callable[[int], None] = lambda done: None
 ) -> ReuseGate:
     """Each question's next token without reuse, the same with its documents reversed, and with the method."""
-    found: list[_Compared] = []
-    prompts: list[Request] = []
+    agrees: list[float] = []
+    reversed_agrees: list[float] = []
+    known: dict[str, float] = {}
+    total = cacheable = 0
     for case in cases:
         request = case.request(None, method)
         if request.report.method_ran == method.name:
-            found.append(_compared(case, request))
-            prompts += request.candidates()
+            base, base_known = _next_token(case, case.request(None, _without(case)))
+            turned, _ = _next_token(case, case.request(range(case.document_count)[::-1], _without(case)))
+            own, own_known = _next_token(case, request)
+            agrees.append(float(own.argmax() == base.argmax()))
+            reversed_agrees.append(float(turned.argmax() == base.argmax()))
+            if own_known is not None and base_known is not None:
+                known[str(len(agrees))] = own_known - base_known
+            for prompt in request.candidates():
+                total += len(prompt.tokens.ids)
+                cacheable += len(prompt.tokens.ids) - len(prompt.tokens.suffix)
         progress(1)
-    if len(found) < FEWEST:
-        raise RunError(f"{method.name} ran on {len(found)} questions; measuring reuse needs {FEWEST}")
-    kept, again = _kept(prompts)
-    known = {str(index): each.known for index, each in enumerate(found) if each.known is not None}
+    if len(agrees) < FEWEST:
+        raise RunError(f"{method.name} ran on {len(agrees)} questions; measuring reuse needs {FEWEST}")
     return ReuseGate(
         against=_without(cases[0]).name,
-        questions=len(found),
-        agreement=rate([each.agrees for each in found]),
-        divergence=_mean([each.divergence for each in found]),
-        reversed_agreement=rate([each.reversed_agrees for each in found]),
-        reversed_divergence=_mean([each.reversed_divergence for each in found]),
-        margin=rate([each.agrees - each.reversed_agrees for each in found], least=-1),
+        questions=len(agrees),
+        agreement=rate(agrees),
+        reversed_agreement=rate(reversed_agrees),
+        margin=rate([own - turned for own, turned in zip(agrees, reversed_agrees, strict=True)], least=-1),
         known=share(known) if len(known) >= FEWEST else None,
-        kept=kept,
-        again=again,
-        pairs={len(each.tokens.documents) for each in (case.recorded.request.origin for case in cases)} == {2},
-    )
-
-
-class _Compared(NamedTuple):
-    """One question, see ``ReuseGate``."""
-
-    agrees: float
-    divergence: float
-    reversed_agrees: float
-    reversed_divergence: float
-    known: float | None
-
-
-def _compared(case: AuditCase, request: Request) -> _Compared:
-    without = _without(case)
-    base, base_known = _asked(case, case.request(None, without))
-    turned, _ = _asked(case, case.request(range(case.document_count)[::-1], without))
-    own, own_known = _asked(case, request)
-    return _Compared(
-        agrees=float(own.argmax() == base.argmax()),
-        divergence=kl(base, own),
-        reversed_agrees=float(turned.argmax() == base.argmax()),
-        reversed_divergence=kl(base, turned),
-        known=None if own_known is None or base_known is None else own_known - base_known,
+        cacheable=cacheable / total,
+        pairs={case.document_count for case in cases} == {2},
     )
 
 
@@ -131,7 +108,7 @@ def _without(case: AuditCase) -> Method:
     return NoMethod() if own.reusable_documents or own.runs_several else own
 
 
-def _asked(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
+def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
     """Log-probabilities ``[V]`` of the next token, and that of the known answer that is the most probable."""
     lm = case.recorded.lm
     before = request.origin.parts.suffix
@@ -140,20 +117,3 @@ def _asked(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
     found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
     return found.next_token, max(found.logprobs, default=None)
-
-
-def _mean(values: Sequence[float]) -> Interval:
-    return share({str(index): value for index, value in enumerate(values)})
-
-
-def _kept(prompts: Sequence[Request]) -> tuple[float, float]:
-    """Shares: of the tokens, those that can be kept; and of these, those that came up before."""
-    seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-    kept = again = 0
-    for tokens in (each.tokens for each in prompts):
-        prefix = tuple(tokens.prefix)
-        for part in (((), prefix), *((prefix, tuple(document)) for document in tokens.documents)):
-            kept += len(part[1])
-            again += len(part[1]) if part in seen else 0
-            seen.add(part)
-    return kept / sum(len(each.tokens.ids) for each in prompts), again / kept

@@ -11,6 +11,15 @@ from ragbias.evaluation.audit.reuse_gate import LESS_PROBABLE, ReuseGate
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod
 
+LOSS = 0.02  # accuracy that a recommended method may lose at most, by its interval
+OF_ANSWERS = (
+    "A flip: the answer means something else in another order. 'Paris' and 'Lyon' are a flip; 'Paris' and 'It is "
+    "Paris.' are none, because one holds the other."
+)
+OF_RIGHTNESS = (
+    "A flip: the answer is right in one order and wrong in another. If 'Paris' is right, 'It is Paris.' and 'Lyon' are "
+    "a flip; 'Lyon' and 'Rome' are none, because both are wrong."
+)
 APART = (
     "Documents that are computed separately cannot attend to each other. Questions that join several of them lose the "
     "most, and a judge cannot compare documents: do not reuse them there."
@@ -32,7 +41,7 @@ def verdict(outcome: Outcome) -> Verdict:
     No problem: ``high < 10%``, or the method is invariant and ran on every question. A problem: ``x >= 10%`` and
     ``low > 0``. Else the questions are too few to tell.
     """
-    excess = outcome.excess
+    excess = outcome.headline.excess
     if excess.high < WORTH or (outcome.method.invariant and outcome.ran == 1 and excess.estimate <= 0):
         return Verdict.NO_PROBLEM
     return Verdict.PROBLEM if excess.estimate >= WORTH and excess.low > 0 else Verdict.TOO_FEW
@@ -48,47 +57,77 @@ class Recommendation:
     headline: str
 
 
-def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommendation:
+def definition(audit: Audit) -> str:
+    """What a flip is in this audit, with two examples."""
+    return OF_RIGHTNESS if audit.labelled else OF_ANSWERS
+
+
+def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
     """The verdict on the pipeline as it is, and which of the methods would help.
 
     A method helps if it leaves no problem, or if it removes half of the flips beyond the floor and the interval of the
     rest lies below the present share. The most accurate of these is recommended where answers are known, else the one
-    with the fewest flips; of equals the one with the least time ratio. One that makes known answers worse never is.
+    with the fewest flips; of equals the one with the least time ratio. A method whose accuracy may fall is recommended
+    only if ``consistent``, see ``may_lose``; then the fewest flips decide.
     """
     label = audit.as_it_is
     now = audit.outcomes[label]
     found = verdict(now)
     if found is Verdict.NO_PROBLEM:
-        due = "" if now.method.name == NoMethod.name else f" with {now.method.name}"
-        return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + due)
+        running = "" if now.method.name == NoMethod.name else f" with {now.method.name}"
+        return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + running)
     if found is Verdict.TOO_FEW:
         return Recommendation(found, None, _too_few(audit, now), found.value)
-    problem = (
-        f"You have the problem: {_percent(now.flips)} of your questions get another answer when only the order of the "
-        f"documents changes; repetition in the same order changes {now.floor.estimate:.0%}."
-    )
+    problem = f"You have the problem: {_share_of_flips(now)}."
     others = {name: each for name, each in audit.outcomes.items() if name != label and each.method.acts_on != "nothing"}
     helpful = {name: other for name, other in others.items() if _helps(other, now)}
-    if not helpful:
-        tried = ", ".join(others) or "none"
-        text = f"{problem} None of the methods tried helps enough (tried: {tried})."
+    safe = {name: other for name, other in helpful.items() if consistent or not may_lose(other)}
+    if not safe:
+        text = f"{problem} None of the methods tried helps enough (tried: {', '.join(others) or 'none'})."
+        if helpful:
+            text = f"{problem} No method is recommended: {_losses(helpful)} --consistency ignores accuracy."
         return Recommendation(found, None, text, found.value)
 
     def rank(name: str) -> tuple[float, float, bool, float]:
-        each = helpful[name]
-        gain = 0.0 if each.better is None else each.better.estimate
-        return -gain, each.flips.estimate, each.method.acts_on == "order", time_ratios.get(name, 1.0)
+        outcome = safe[name]
+        gain = 0.0 if consistent or outcome.better is None else outcome.better.estimate
+        return -gain, outcome.headline.flips.estimate, outcome.method.acts_on == "order", time_ratios.get(name, 1.0)
 
-    best = min(helpful, key=rank)
-    text = f"{problem} {_advice(best, helpful[best], time_ratios.get(best))}"
+    best = min(safe, key=rank)
+    text = f"{problem} {_advice(best, safe[best], time_ratios.get(best))}"
     return Recommendation(found, best, text, found.value)
 
 
+def may_lose(outcome: Outcome) -> bool:
+    """Whether accuracy falls by its estimate, or by more than ``LOSS`` within its interval; False if it is unknown."""
+    return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -LOSS)
+
+
 def _helps(outcome: Outcome, now: Outcome) -> bool:
-    if outcome.better is not None and outcome.better.high < 0:
-        return False
-    fewer = outcome.excess.estimate <= now.excess.estimate / 2 and outcome.excess.high < now.excess.estimate
+    left, present = outcome.headline.excess, now.headline.excess
+    fewer = left.estimate <= present.estimate / 2 and left.high < present.estimate
     return verdict(outcome) is Verdict.NO_PROBLEM or fewer
+
+
+def _losses(outcomes: Mapping[str, Outcome]) -> str:
+    changes = (
+        f"{name} leaves {outcome.headline.flips.estimate:.0%} and changes the share of right answers by "
+        f"{_points(outcome.better)}"
+        for name, outcome in outcomes.items()
+        if outcome.better is not None
+    )
+    more = any(outcome.better is not None and outcome.better.estimate >= 0 for outcome in outcomes.values())
+    remedy = " Give more questions to narrow the intervals." if more else ""
+    return f"{'; '.join(changes)}, and a method must not lose more than {100 * LOSS:.0f} points.{remedy}"
+
+
+def _share_of_flips(outcome: Outcome) -> str:
+    found = outcome.headline
+    what = "get another answer" if outcome.rightness is None else "turn from right to wrong, or back,"
+    return (
+        f"{_percent(found.flips)} of your questions {what} when only the order of the documents changes; repetition in "
+        f"the same order changes {found.floor.estimate:.0%}"
+    )
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
@@ -101,14 +140,14 @@ def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) ->
     else:
         why = _at_most(now)
     text = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
-    plain = next((each for each in audit.outcomes.values() if each.method.name == NoMethod.name), None)
+    plain = next((outcome for outcome in audit.outcomes.values() if outcome.method.name == NoMethod.name), None)
     return f"{text} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
 
 
 def _at_most(outcome: Outcome) -> str:
     return (
-        f"beyond what repetition changes, at most {max(0.0, outcome.excess.high):.0%} of the answers depend on the "
-        "order of the documents"
+        f"beyond what repetition changes, at most {max(0.0, outcome.headline.excess.high):.0%} of the answers depend "
+        "on the order of the documents"
     )
 
 
@@ -116,23 +155,20 @@ def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
     """The effect of dropping the pipeline's method; ``plain`` is the model alone, None if not tried."""
     if plain is None:
         return f"Whether you could drop {name} is unknown, as the plain model was not measured; add none to --methods."
-    flips = (
-        f"{_percent(plain.flips)} of your questions get another answer when only the order changes (repetition in "
-        f"the same order: {plain.floor.estimate:.0%})"
-    )
     found = verdict(plain)
     if found is Verdict.PROBLEM:
-        return f"Without it {flips}, so keep it."
+        return f"Without it {_share_of_flips(plain)}, so keep it."
     if found is Verdict.TOO_FEW:
-        return f"Without it {flips}; that is from too few examples to tell whether you need it. Give more questions."
+        return f"Without it {_share_of_flips(plain)}; these are too few examples to tell whether you need it."
     costs = "" if ratio is None else f", and it takes {ratio:.2f} times as long to the first token"
     return f"Without it you would not have the problem either: {_at_most(plain)}. You do not need it for this{costs}."
 
 
 def _too_few(audit: Audit, now: Outcome) -> str:
+    excess = now.headline.excess
     return (
-        f"Too few examples to tell: with {audit.questions} questions, anything from {max(0.0, now.excess.low):.0%} to "
-        f"{now.excess.high:.0%} of your answers may depend on the order of the documents, and {WORTH:.0%} is where it "
+        f"Too few examples to tell: with {audit.questions} questions, anything from {max(0.0, excess.low):.0%} to "
+        f"{excess.high:.0%} of your answers may depend on the order of the documents, and {WORTH:.0%} is where it "
         "matters. Give more questions."
     )
 
@@ -140,8 +176,8 @@ def _too_few(audit: Audit, now: Outcome) -> str:
 def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
     costs = "" if ratio is None else f" and takes {ratio:.2f} times as long to the first token"
     text = (
-        f"{label} brings this to {outcome.flips.estimate:.0%}, changes {outcome.changed.estimate:.0%} of the answers "
-        f"that you give now{costs}."
+        f"{label} brings this to {outcome.headline.flips.estimate:.0%}, changes {outcome.changed.estimate:.0%} of the "
+        f"answers that you give now{costs}."
     )
     if outcome.method.acts_on == "order":
         text += (
@@ -153,6 +189,8 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
     better = outcome.better
     if better.low > 0:
         return f"{text} It is right more often, by {_points(better)}."
+    if may_lose(outcome):
+        return f"{text} It may be right less often: {_points(better)}."
     return f"{text} The share of right answers does not clearly change: {_points(better)}."
 
 
@@ -181,7 +219,7 @@ def _reuse(label: str, gate: ReuseGate) -> str:
         )
     else:
         found = f"the known answers' log-probability changes by {nats(gate.known)} nats against {gate.against}"
-    saved = f"A request whose documents are cached computes {1 - gate.kept:.0%} of its tokens."
+    saved = f"A request whose documents are cached computes {1 - gate.cacheable:.0%} of its tokens."
     if gate.verdict == "for":
         return f"Reuse pays with {label}: {found}. {saved}"
     if gate.verdict == "against":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbias.errors import DataError
 from ragbias.evaluation.data.jsonl import Filled, Line, Row, read_lines
 
 
@@ -66,13 +64,3 @@ def _question(line: Line[_DocumentsRow], labelled: bool) -> Question:
 
 def _answers(row: _QuestionRow) -> tuple[str, ...]:
     return row.answers if row.answer is None else (row.answer,)
-
-
-def check_equally_many(questions: Sequence[Question], name: str = "the questions") -> None:
-    """Raise ``DataError``, which calls the questions ``name``, unless all have the same number of documents."""
-    counts = sorted({len(question.documents) for question in questions})
-    if len(counts) != 1:
-        raise DataError(
-            f"{name} have {', '.join(map(str, counts))} documents, and positions among different numbers cannot be "
-            "averaged; give questions with equally many"
-        )

@@ -52,6 +52,15 @@ def normalised(answer: str) -> str:
     return " ".join(answer.split()).rstrip(".").lower()
 
 
+def same_answer(first: str, second: str) -> bool:
+    """Whether two answers mean the same as far as their words show: one holds the other, as whole words.
+
+    Case, punctuation, white space and articles do not count.
+    """
+    one, other = (f" {' '.join(_words(ARTICLES.sub(' ', text.lower())))} " for text in (first, second))
+    return one == other or bool(one.strip() and other.strip() and (one in other or other in one))
+
+
 def squad_normalised(text: str) -> str:
     """Lower case without ASCII punctuation and articles, single spaces: the normalisation of SQuAD's evaluation."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())

@@ -1,7 +1,6 @@
 """What an audit says, and what its report shows, for outcomes made by hand."""
 
 import pytest
-from matplotlib.text import Text
 
 from ragbias.evaluation.audit.audit_report import (
     EXAMPLES,
@@ -10,9 +9,10 @@ from ragbias.evaluation.audit.audit_report import (
     preference_figure,
     preference_rows,
 )
-from ragbias.evaluation.audit.outcomes import POSITIONS, Audit, Outcome, PositionPreference, rate
+from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
 from ragbias.evaluation.cost.measuring import GenerationCost
+from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, Pine
 
@@ -21,20 +21,17 @@ ZERO = Interval(0, 0, 0)
 COST = GenerationCost(*[(1.0, 1.0, 1.0)] * 6)
 
 
-def outcome(method, answers, preference=None, by_position=None):
+def outcome(method, answers, preference=None):
     flips = [float(given is LOUD) for given in answers]
-    floor = [0.0] * len(flips)
-    return Outcome(
-        method, rate(flips), rate(floor), rate(flips, least=-1),
-        preference or PositionPreference(0, 2 * len(flips), 0, []), by_position, None, ZERO, None, 1.0,
-    )  # fmt: skip
+    preference = preference or PositionPreference(0, 2 * len(flips), 0, [])
+    return Outcome(method, Flips.of(flips, [0.0] * len(flips)), None, preference, None, ZERO, None, 1.0)
 
 
-def audit_of(answers, preferences=None, by_position=None):
+def audit_of(answers, preferences=None):
     """By label: what each question is answered in two orders."""
     methods = {label: NoMethod() if label == "none" else Pine() for label in answers}
     known = preferences or {}
-    found = {label: outcome(methods[label], own, known.get(label), by_position) for label, own in answers.items()}
+    found = {label: outcome(methods[label], own, known.get(label)) for label, own in answers.items()}
     return Audit(found, len(next(iter(answers.values()))), 2, answers, answers)
 
 
@@ -43,8 +40,8 @@ def told(answers):
 
 
 def html_of(audit):
-    questions = [f"Question {index}?" for index in range(audit.questions)]
-    return as_html(audit, dict.fromkeys(audit.outcomes, COST), recommendation(audit, {}), {}, questions)
+    flipped = flipped_questions(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
+    return as_html(audit, dict.fromkeys(audit.outcomes, COST), recommendation(audit, {}), {"model": "oak"}, flipped)
 
 
 def test_a_model_without_bias_has_nothing_to_pay_for():
@@ -78,7 +75,7 @@ def test_what_is_unknown_or_needless_about_the_pipelines_method_is_said(without,
 
 def test_examples_hold_the_flips_of_every_method_those_of_the_first_line_first():
     answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
-    found = flipped_questions(audit_of(answers), ["a", "b", "c", "d", "e"])
+    found = flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
     assert [(each.question, each.flips) for each in found] == [("c", ["none"]), ("b", ["pine"])]
     assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
 
@@ -96,11 +93,10 @@ def test_too_few_known_sources_are_no_flat_line():
     preferences = {"none": PositionPreference(70, 80, 38, parts), "pine": PositionPreference(6, 80, 3, [])}
     found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, preferences)
     rows = preference_rows(found)
-    assert rows["none"][3:] == ["70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
-    assert rows["pine"] == ["-"] * 3 + ["6 of 80: too few"] + ["-"] * 5
-    moved, taken = preference_figure(found).axes
+    assert rows["none"] == ["70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
+    assert rows["pine"] == ["6 of 80: too few"] + ["-"] * 5
+    (taken,) = preference_figure(found).axes
     assert len(taken.containers) == 1
-    assert "too few answers with\na known document" in [text.get_text() for text in moved.findobj(Text)]
     text = html_of(found)
     assert "none: the document of 70 of 80 answers is known, in 38 questions" in text
     assert "6 of 80 answers is known, in 3 questions; that is too few" in text
@@ -110,5 +106,3 @@ def test_without_any_known_source_the_report_says_that_preferences_are_not_shown
     text = html_of(audit_of({"none": [LOUD] * 40}))
     assert "This does not mean that no position is preferred" in text
     assert text.count("data:image/svg+xml") == 1
-    shown = html_of(audit_of({"none": [LOUD] * 40}, by_position=dict.fromkeys(POSITIONS, ZERO)))
-    assert shown.count("data:image/svg+xml") == 2

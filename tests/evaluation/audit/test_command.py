@@ -17,23 +17,26 @@ def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
         "audit", "--model", "tiny", "--questions", questions, "--orders", 3, "--json", out, "--html", html
     )
     assert code == 0 and "You have the problem" in said
+    assert said.startswith("Model: tiny\n") and "The first question took" in said
     found = json.loads(out.read_text())
-    assert (found["verdict"], found["recommended"]) == ("problem", "pine")
+    assert next(iter(found)) == "model" and found["model"] == "tiny"
+    assert found["verdict"] == "problem"
     none, pine = found["methods"]["none"], found["methods"]["pine"]
     assert none["flips"][0] >= none["floor"][2] + 0.1
+    assert none["right_flips"][0] >= none["right_floor"][2] + 0.1
     assert none["floor"][0] == 0
-    assert none["logprob_by_position"]["middle"][0] < 0 < none["logprob_by_position"]["last"][0]
-    assert none["logprob_by_position"]["middle"][0] < none["logprob_by_position"]["first"][0]
+    assert "right in one order and wrong in another" in found["flip"]["definition"]
+    assert len(found["flip"]["examples"]) == 2 and found["flip"]["examples"][0] in " ".join(said.split())
     assert list(found["methods"]) == ["none", "segmented", "pine"] and "segmented" in said
     assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
     assert [part[0] for part in pine["preference"]["excess"]] == [0] * 5
-    assert {figure[0] for figure in pine["logprob_by_position"].values()} == {0}
     assert len(set(pine["accuracy_by_order"])) == 1
     assert pine["changed"][0] > 0
     assert none["cost"]["prefill_ratio"] == [1, 1, 1] and pine["cost"]["prefill_ratio"][0] > 1  # PINE sorts per query
     assert len(none["answers"]) == 10 and {len(each) for each in none["answers"]} == {3}
     text = html.read_text()
     assert "You have the problem" in text and text.count("data:image/svg+xml") == 2
+    assert "<h1>tiny: does the order of the documents matter?</h1>" in text
     assert re.findall(r'\b(?:src|href)="(.{5})', text) == ["data:"] * 2  # nothing is fetched
 
 
@@ -94,7 +97,10 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
         ('{"question": "q", "documents": ["a", " "]}', "line 1: documents.1: is empty"),
         ('{"question": "q", "documents": ["a", 7]}', "line 1"),
         ('{"question": "q", "documents": ["a", "b"], "gold": 2}', "line 1: 'gold' is 2 with 2 documents"),
-        ("\n".join([GOOD] * 4), "too few examples: 4 questions"),
+        (
+            "\n".join(GOOD.replace('"q"', f'"q{index}"') for index in range(4)),
+            "and there are 4; give 100",
+        ),
     ],
 )
 def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, words):
@@ -102,6 +108,14 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, wo
     path.write_text(text)
     code, _, errors = cli("audit", "--model", "tiny", "--questions", path)
     assert code == 2 and words in errors
+
+
+def test_repeated_questions_count_once_and_too_few_show_no_progress(tmp_path, cli):
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join([GOOD] * 9))
+    code, said, errors = cli("audit", "--model", "tiny", "--questions", path)
+    assert (code, said) == (2, "Model: tiny\n8 repeated questions left out\n")
+    assert "needs 5 different questions with two or more documents, and there are 1; give 100 or more" in errors
 
 
 @pytest.mark.parametrize(
@@ -115,9 +129,12 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, wo
         (["--model", "/nonexistent/model"], "/nonexistent/model"),
         (["--orders", "1"], "--orders"),
         (["--html", "/nonexistent/a.html"], "/nonexistent is not a folder"),
+        (["--model", "tiny", "--json", "q.jsonl"], "--json q.jsonl is the file of --questions; give another file"),
+        (["--model", "tiny", "--html", "q.jsonl"], "--html q.jsonl is the file of --questions; give another file"),
     ],
 )
-def test_bad_arguments_end_with_code_2(tmp_path, cli, arguments, words):
+def test_bad_arguments_end_with_code_2(tmp_path, monkeypatch, cli, arguments, words):
+    monkeypatch.chdir(tmp_path)
     questions = write(tmp_path / "q.jsonl", question_lines(5, documents=3))
     code, _, errors = cli("audit", "--questions", questions, *arguments)
     assert code == 2

@@ -2,23 +2,24 @@
 
 import pytest
 
-from ragbias import DebiasedLM, Prompt, binding
-from ragbias.evaluation.audit.cases import AuditCase, answers, answers_again, audit_orders
+from ragbias import DebiasedLM, Prompt
+from ragbias.evaluation.audit.cases import AuditCase, answers, audit_orders, from_questions
 from ragbias.evaluation.audit.outcomes import (
     Audit,
+    Flips,
     Outcome,
     PositionPreference,
-    arrangements,
-    logprob_by_position,
+    audit,
+    differ,
     position_preference,
     rate,
 )
-from ragbias.evaluation.audit.verdict import Verdict, recommendation, verdict
+from ragbias.evaluation.audit.verdict import Verdict, definition, recommendation, verdict
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.generation import reuse
+from ragbias.evaluation.measures.metrics import same_answer
 from ragbias.generation.request import Recorded
-from ragbias.methods import Method, NoMethod, Pine, Segmented
+from ragbias.methods import CanonicalOrder, Method, NoMethod, Pine, Segmented
 
 
 def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
@@ -59,29 +60,9 @@ def test_a_single_known_source_of_a_question_does_not_count_as_no_preference():
     assert (found.answers, found.asked, found.questions) == (10, 50, 5)
 
 
-def test_a_document_is_put_first_in_the_middle_and_last():
-    assert arrangements(1, 5) == [[1, 0, 2, 3, 4], [0, 2, 1, 3, 4], [0, 2, 3, 4, 1]]
-
-
-def test_the_moved_document_is_scored_on_the_models_own_backend(lm, monkeypatch):
-    backends = []
-
-    def attach(*arguments, backend="auto", **settings):
-        backends.append(backend)
-        return binding.attach(*arguments, backend=backend, **settings)
-
-    lm = DebiasedLM(lm.model, lm.tokenizer, method="pine", backend="torch")
-    asked = Recorded(lm, lm.prepare(Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")), {})
-    answer = lm.batch([asked.request], max_new_tokens=2)[0]
-    monkeypatch.setattr(reuse, "attach", attach)
-    logprob_by_position([AuditCase(Question("Who?"), asked)], [answer], [0], Pine())
-    assert backends == ["torch"] * 3
-
-
 def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None, ran: float = 1.0) -> Outcome:
-    rates = rate(flips), rate([floor] * len(flips)), rate([flip - floor for flip in flips], least=-1)
-    zero = Interval(0, 0, 0)
-    return Outcome(method or NoMethod(), *rates, PositionPreference(0, 0, 0, []), None, None, zero, None, ran)
+    found, zero = Flips.of(flips, [floor] * len(flips)), Interval(0, 0, 0)
+    return Outcome(method or NoMethod(), found, None, PositionPreference(0, 0, 0, []), None, zero, None, ran)
 
 
 @pytest.mark.parametrize(
@@ -121,23 +102,117 @@ def test_interval_of_agreeing_questions_is_what_they_do_not_rule_out():
     assert (1 - found.high) ** 10 == pytest.approx(0.05)
 
 
-def test_settings_of_what_is_sampled_get_another_seed_for_each_attempt(lm):
-    prompt = Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")
-    settings = {"max_new_tokens": 6, "temperature": 1.0, "seed": 7}
-    cases = [AuditCase(Question(f"q{index}"), Recorded(lm, lm.prepare(prompt), settings)) for index in range(3)]
-    requests = [case.request() for case in cases]
-    first, same, other = ([each.token_ids for each in answers(cases, requests, attempt)] for attempt in (0, 0, 1))
-    assert first == same != other
-    expected = lm.batch(requests, max_new_tokens=6, temperature=1.0, seed=8)
-    assert other == [each.token_ids for each in expected]
-    assert settings["seed"] == 7
+def case_of(lm, question="Who?", documents=("A tin owl.\n", "Brass whales.\n"), answers=(), **settings):
+    prompt = Prompt("Read:\n", list(documents), question)
+    return AuditCase(Question(question, answers=answers), Recorded(lm, lm.prepare(prompt, method="none"), settings))
 
 
-def test_asking_again_keeps_answers_with_their_questions(lm):
-    prompts = [Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who" + "?" * index) for index in range(5)]
-    asked = [Recorded(lm, lm.prepare(prompt), {"max_new_tokens": 4}) for prompt in prompts]
-    cases = [AuditCase(Question(f"q{index}"), each) for index, each in enumerate(asked)]
-    requests = [case.request() for case in cases]
-    plain, again = answers(cases, requests, 0), answers_again(cases, requests, 2)
-    assert [each.usage.prompt_tokens for each in again] == [each.usage.prompt_tokens for each in plain]
-    assert len({each.usage.prompt_tokens for each in again}) == 5
+def test_each_attempt_at_a_sampled_answer_has_another_seed(lm):
+    case = case_of(lm, max_new_tokens=6, temperature=1.0, seed=7)
+    found = [each.token_ids for each in answers(case, [case.request()] * 2)]
+    assert found == [each.token_ids for each in answers(case, [case.request()] * 2)]
+    assert found[0] != found[1]
+    assert answers(case, [case.request()], first_attempt=1)[0].token_ids == found[1]
+    expected = lm.batch([case.request()], max_new_tokens=6, temperature=1.0, seed=8)
+    assert found[1] == expected[0].token_ids
+    assert case.recorded.settings["seed"] == 7
+
+
+@pytest.fixture
+def batches(lm, monkeypatch):
+    """The number of prompts of each batch that the model answers."""
+    sizes, batch = [], DebiasedLM.batch
+
+    def counted(self, requests, **settings):
+        sizes.append(len(requests))
+        return batch(self, requests, **settings)
+
+    monkeypatch.setattr(DebiasedLM, "batch", counted)
+    return sizes
+
+
+def test_all_orders_of_a_question_run_in_one_batch_and_none_twice(lm, batches):
+    """Three orders and one repetition for ``none``; ``pine`` runs in two orders, ``canonical-order`` in one."""
+    documents = ("A tin owl.\n", "Brass whales.\n", "Iron cats.\n")
+    cases = [case_of(lm, f"Who{'?' * index}", documents, max_new_tokens=2) for index in range(5)]
+    methods = {"none": NoMethod(), "segmented": Segmented(), "pine": Pine(), "canonical-order": CanonicalOrder()}
+    calls = []
+    found = audit(cases, methods, orders=3, progress=lambda flips: calls.append(dict(flips)))
+    assert batches[:3] == [3, 1, 2]  # the byte tokenizer gives ``segmented`` the tokens of ``none``
+    assert 5 * (3 + 1 + 2) <= sum(batches) <= 5 * (3 + 1 + 2 + 1)
+    assert {len(each) for label in methods for each in found.answers[label]} == {3}
+    assert len(calls) == 5 * 4 and list(calls[-1]) == list(methods)
+
+
+def test_segmented_has_the_tokens_of_the_plain_stock_prompt(lm):
+    (case,) = from_questions(lm, [Question("Who?", ("A tin owl.", "Brass whales."))])
+    for order in ([0, 1], [1, 0]):
+        plain, segmented = (case.request(order, method).tokens.ids for method in (NoMethod(), Segmented()))
+        assert plain == segmented
+
+
+def test_an_interrupted_audit_reports_the_finished_questions(lm):
+    cases = [case_of(lm, f"Who{'?' * index}", max_new_tokens=1) for index in range(8)]
+
+    def stop(after):
+        def progress(flips):
+            calls.append(flips)
+            if len(calls) == after:
+                raise KeyboardInterrupt
+
+        calls = []
+        return progress
+
+    assert audit(cases, {"none": NoMethod()}, progress=stop(6)).questions == 6
+    with pytest.raises(KeyboardInterrupt):
+        audit(cases, {"none": NoMethod()}, progress=stop(4))
+
+
+def test_flips_are_changes_of_rightness_where_answers_are_known():
+    question = Question("Capital?", answers=("Paris",))
+    assert not differ(question, ["It is Paris.", "Paris, of course"])
+    assert not differ(question, ["Lyon", "Rome"]) and differ(question, ["Paris", "Rome"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("Paris", "It is Paris.", True),
+        ("The  Oak", "oak!", True),
+        ("Paris", "Lyon", False),
+        ("art", "party", False),
+        ("", "Paris", False),
+    ],
+)
+def test_answers_without_labels_are_compared_by_their_words(first, second, same):
+    assert same_answer(first, second) is same
+    assert differ(Question("Capital?"), [first, second]) is not same
+
+
+def labelled(flips, better, method=None):
+    """An outcome whose rightness flips for each of 100 questions, and the change of accuracy."""
+    rates = Flips.of(flips, [0.0] * len(flips))
+    quiet = Flips.of([1.0] * len(flips), [0.0] * len(flips))  # the wording of every answer changes
+    interval = Interval(*better)
+    return Outcome(
+        method or NoMethod(), quiet, rates, PositionPreference(0, 1, 0, []), [0.6], rate([0.0]), interval, 1.0
+    )
+
+
+@pytest.mark.parametrize("better", [(-0.3, -0.5, 0.1), (0.1, -0.05, 0.25), (-0.01, -0.015, 0.0)])
+def test_a_method_that_may_lose_accuracy_is_recommended_for_consistency_only(better):
+    outcomes = {"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": labelled([0.0] * 100, better, Pine())}
+    found = Audit(outcomes, 100, 4, {}, {})
+    advice = recommendation(found, {})
+    assert advice.verdict is Verdict.PROBLEM and advice.method is None
+    assert "40% (" in advice.text and "turn from right to wrong" in advice.text  # not the 100% of wordings
+    assert "No method is recommended: pine leaves 0% and changes the share of right answers by" in advice.text
+    asked_for = recommendation(found, {}, consistent=True)
+    assert asked_for.method == "pine" and "It may be right less often" in asked_for.text
+
+
+def test_a_method_that_keeps_accuracy_is_recommended():
+    gain = labelled([0.0] * 100, (0.05, -0.01, 0.1), Pine())
+    found = Audit({"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": gain}, 100, 4, {}, {})
+    assert recommendation(found, {}).method == "pine"
+    assert definition(found).startswith("A flip: the answer is right in one order and wrong in another")
