@@ -49,7 +49,7 @@ def begin(
 def calibrate(
     settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
 ) -> Profile:
-    """Run the search and write the profile to ``out``. An interrupted search goes on unless it is to ``restart``."""
+    """Run the search and write the profile to ``out``. An interrupted search resumes unless ``restart`` is set."""
     lm, plan, data, results = begin(settings, out, restart)
     try:
         chosen, record = _Search(lm, plan, data, results, progress).run()
@@ -178,7 +178,7 @@ def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequenc
 
 
 def is_clear_gain(against_plain: Mapping[str, float]) -> bool:
-    """Whether a ``difference`` is below 0 by more than two standard errors. One question has none, so never is."""
+    """Whether a ``difference`` is negative by more than two standard errors; always False for one question."""
     error = against_plain["standard_error"]
     return error > 0 and against_plain["difference"] < -2 * error
 

@@ -26,7 +26,7 @@ PANELS = 9  # of the plot
 
 
 def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
-    """Calibrate with a progress bar for each stage, and write the record to ``out``, for a channel with a plot."""
+    """Calibrate with a progress bar per stage; write the record to ``out``, and for a channel a plot beside it."""
     if settings.method != ChannelScaling.name:
         return search_parameters(settings, out, restart, _bars(progress))
     record = calibrate(settings, out, restart, _bars(progress)).as_dict()

@@ -91,7 +91,7 @@ def gold_attention(
 
 
 def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
-    """The layers whose attention to the gold document exceeds that to another by at least half the greatest excess.
+    """Layers whose excess attention to the gold document is at least half of the largest excess.
 
     Args:
         attention: per layer, see ``gold_attention``.
@@ -154,7 +154,7 @@ def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScal
 def _continued(
     model: PreTrainedModel, calls: Sequence[AttentionCall], ids: Tensor, method: ChannelScaling | NoMethod
 ) -> Tensor:
-    """Logits float32 ``[T, V]`` after each of the tokens ``ids`` ``[1, T]`` that follow those of the calls."""
+    """Logits float32 ``[T, V]`` of the tokens ``ids`` ``[1, T]``, which continue the recorded calls."""
     cache = DynamicCache()
     for call in calls:
         keys = call.key

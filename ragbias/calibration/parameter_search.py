@@ -73,7 +73,7 @@ SPACES = {
 def search_parameters(
     settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
 ) -> dict[str, Any]:
-    """Search the parameters of ``settings.method`` and write the record to ``out``. An interrupted search goes on.
+    """Search the parameters of ``settings.method`` and write the record to ``out``. An interrupted search resumes.
 
     ``beats_plain``: whether the best loss on other questions is lower than plain by more than two standard errors.
     """

@@ -40,7 +40,7 @@ class PartialResults:
         self._write()
 
     def once(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
-        """A saved result, reported as ``steps``, or else the new one of ``measure``, which reports its own progress."""
+        """Return a saved result, or measure and save it. A saved result advances the progress by ``steps``."""
         if name in self.results:
             advance(steps)
         else:

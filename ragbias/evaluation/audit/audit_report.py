@@ -248,7 +248,7 @@ def preference_figure(audit: Audit) -> Figure:
 
 
 class FlippedQuestion(NamedTuple):
-    """A question that flips, with the answers of each method by order, each with whether it differs from the first.
+    """A question that flips: by method, the answer in each order, and whether it differs from the first.
 
     ``flips`` are the methods with which it flips.
     """

@@ -110,7 +110,7 @@ class _Bytes:
 
 
 class UpstreamLM:
-    """A model behind OpenAI's chat completions, with greedy decoding and the stock prompt; no name: its only model."""
+    """A model behind OpenAI's chat completions, decoded greedily; without a name, the server's only model."""
 
     tokenizer = _Bytes()
 

@@ -51,7 +51,7 @@ class Flips:
 
     @classmethod
     def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
-        """From 0 or 1 for each question; the excess is paired by question."""
+        """Flips from one 0 or 1 per question; the excess is paired by question."""
         excess = [flip - noise for flip, noise in zip(flips, floor, strict=True)]
         return cls(rate(flips), rate(floor), rate(excess, least=-1))
 
@@ -169,7 +169,7 @@ def audit(
 
 
 class _Computed:
-    """Greedy answers of one question by their computation, so that none runs twice for two orders or methods."""
+    """Answers one question; orders and methods that share a greedy computation run it once."""
 
     def __init__(self, case: AuditCase) -> None:
         self._case = case
@@ -177,7 +177,7 @@ class _Computed:
         self._again: dict[Hashable, Generation] = {}
 
     def answers(self, orders: Sequence[Sequence[int]], method: Method) -> _Answers:
-        """The answers in all orders, in one batch, and in the retrieved order: once again, or as often if sampled.
+        """Answer in all orders in one batch, then repeat the retrieved order: once if greedy, else as often.
 
         An invariant method runs in two orders, and in the others only where these two differ.
         """

@@ -26,7 +26,7 @@ LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probab
 
 @dataclass(frozen=True)
 class ReuseGate:
-    """A method with reusable documents against one without reuse, by the token after the prompt.
+    """Compares a method that reuses documents with one that does not, by the token after the prompt.
 
     Attributes:
         questions: those on which the method ran; the others do not count.
@@ -109,7 +109,7 @@ def _without(case: AuditCase) -> Method:
 
 
 def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
-    """Log-probabilities ``[V]`` of the next token, and that of the known answer that is the most probable."""
+    """Log-probabilities ``[V]`` of the next token, and the highest log-probability of a known answer."""
     lm = case.recorded.lm
     before = request.origin.parts.suffix
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]

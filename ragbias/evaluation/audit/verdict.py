@@ -49,7 +49,7 @@ def verdict(outcome: Outcome) -> Verdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The result of an audit; no method: change nothing, or no tried method helps."""
+    """The result of an audit; ``method`` is None if nothing should change or no method helps."""
 
     verdict: Verdict
     method: str | None
@@ -99,7 +99,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: b
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether accuracy falls by its estimate, or by more than ``LOSS`` within its interval; False if it is unknown."""
+    """Whether the estimate of accuracy falls, or its interval reaches below ``-LOSS``; False if unknown."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -LOSS)
 
 

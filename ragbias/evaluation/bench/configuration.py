@@ -170,7 +170,7 @@ class BenchConfiguration(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice, of which YAML's loader would take the last."""
+    """Refuses a repeated key; YAML's own loader takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -182,7 +182,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
-    """The settings of a YAML file, some of them replaced."""
+    """Read the settings of a YAML file; ``changes`` replace some of them."""
     if kind := irregular(file):
         raise RunError(f"{file} is {kind}; expected a regular file of YAML")
     try:

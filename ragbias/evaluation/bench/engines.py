@@ -86,7 +86,7 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
 
 
 def _record(unit: Unit, label: str, index: int, source: int, given: Answer | None, gold: GoldScore | None) -> Record:
-    """The record of the case ``index``, which ran as the case ``source``, without its times and log-probability."""
+    """The record of case ``index``, answered as case ``source``; without times and log-probability."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = given or (gold.answer if gold else None)
     assert answer is not None  # a unit measures something
@@ -128,7 +128,7 @@ class Worker:
 
 
 def answered_by_ray(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
-    """The records of each unit, those of one method at a time; units come in the order in which they finish.
+    """Yield the records of each unit, one method at a time, in the order in which the units finish.
 
     A unit whose worker dies runs again. Runs on the cluster that ``RAY_ADDRESS`` names, else on this machine.
     """

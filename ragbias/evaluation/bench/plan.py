@@ -18,7 +18,7 @@ NOISE_QUESTIONS = 50  # that run a second time, of each task, seed and number of
 
 @dataclass(frozen=True)
 class Unit:
-    """Cases that run together, with every method in turn, so that the methods' times compare.
+    """Cases that run together, with every method in turn, so that their times are comparable.
 
     Attributes:
         methods: by label.
@@ -37,7 +37,7 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """For each case the index of the one that runs for it: itself, or the first with the same documents."""
+        """For each case, the index of the case that runs in its place: itself, or the first with its documents."""
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
@@ -49,7 +49,7 @@ class Unit:
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
     def without(self, records: Mapping[Key, Record]) -> Unit:
-        """The unit with only those methods of which a record is missing."""
+        """The unit without the methods whose records are complete."""
         missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
         return replace(self, methods={label: self.methods[label] for label in missing})
 
@@ -110,7 +110,7 @@ class Plan:
                 yield task, _unseen(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
-        """The keys of all records in order, and of those that measure the noise; refuses two cases of one id."""
+        """The keys of all records in order, and of the noise records; refuses a repeated case id."""
         found: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
         for unit in self.units():
             for label in unit.methods:
@@ -125,7 +125,7 @@ class Plan:
 
 
 def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
-    """The cases whose ids are not in ``seen``; at the end their ids are added to it."""
+    """Yield the cases with new ids, then add these ids to ``seen``."""
     ids: set[str] = set()
     for case in cases:
         if case.id not in seen:

@@ -106,7 +106,7 @@ class _Run:
         return self.store.noise if unit.noise else self.store.records
 
     def _missing(self, progress: TaskID) -> Iterator[Unit]:
-        """The units with missing records; whole, since padding affects the last digits of sums."""
+        """The units with missing records. They stay whole, because padding affects the last digits."""
         for unit in self.plan.units():
             found = self._file(unit).by_key
             advance = sum(key in found for label in unit.methods for key in unit.keys(label))

@@ -58,7 +58,7 @@ def interleaved(
 
 
 def figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
-    """Of the rounds from ``first`` on: the spread of one measurement, and that of its ratio to the plain model's."""
+    """The spread of one measurement, and of its ratio to the plain model's, from round ``first`` on."""
     own, plain = ([each[index] for each in taken[name][first:]] for name in (label, None))
     return spread(own), spread([mine / base for mine, base in zip(own, plain, strict=True)])
 
@@ -91,12 +91,12 @@ def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that compute."""
+    """Versions of the libraries that compute."""
     return {"ragbias": version("ragbias"), "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def all_versions() -> dict[str, str]:
-    """Of the libraries that compute, and of Python."""
+    """Versions of the libraries that compute, and of Python."""
     return {**versions(), "python": platform.python_version()}
 
 

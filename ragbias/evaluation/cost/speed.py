@@ -142,7 +142,7 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
 
 
 def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConfig]:
-    """The methods by label, and the config of a model that each of them fits, in one pass."""
+    """The methods by label, and the model's config; refuses methods that need several passes."""
     methods = parse_methods(settings.methods, settings.model, inputs.in_every_layer)
     if settings.model is None:
         config = inputs.shaped(settings.shape or "", settings.layers or 0)

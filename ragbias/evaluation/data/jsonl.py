@@ -88,7 +88,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
 
 
 def parsed(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
-    """JSON of a given form; ``where`` begins the error of other bytes."""
+    """Parse JSON as ``form``; an error begins with ``where``."""
     try:
         return form.validate_json(raw)
     except ValidationError as error:
@@ -96,7 +96,7 @@ def parsed(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
 
 
 def sources(paths: Sequence[Path]) -> dict[str, Path]:
-    """The files by their names without endings, with which ids of cases begin."""
+    """The files by name without ending; case ids begin with this name."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     named: dict[str, Path] = {}

@@ -86,7 +86,7 @@ class Record:
 
 
 def as_lines(records: Iterable[Record]) -> str:
-    """JSON lines, one for each record, the last one ended as well."""
+    """One JSON line per record, each with its line end."""
     return "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
 
 
@@ -94,7 +94,7 @@ _RECORD = TypeAdapter(Record)
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file; a last line without an end, which an interrupted run leaves, does not count.
+    """Read a file of records. An unfinished last line, as an interrupted run leaves it, is skipped.
 
     Records that differ in nothing but their ``seconds`` count once.
     """

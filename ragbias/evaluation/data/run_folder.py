@@ -38,7 +38,7 @@ class _Decides(BaseModel):
 
 
 class _About(BaseModel):
-    """What ``bench.store.described`` writes; only what is read again is checked."""
+    """The content of ``settings.json``; checks only what is read back."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

@@ -186,7 +186,7 @@ def harness_records(
 
 
 def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
-    """lm-eval's index of tasks: a folder's own if it has them all, since lm-eval's thousands take long to list."""
+    """lm-eval's task index: only the folder's if it has all tasks, because lm-eval's take long to list."""
     if include_path is not None:
         own = TaskManager(include_path=str(include_path), include_defaults=False)
         if set(tasks) <= set(own.all_tasks):
@@ -260,7 +260,7 @@ def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, str, int, int]:
 
 
 def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dict[str, bool]) -> str:
-    """The measure that scores a task's examples: the first of the preferred ones and of the others that can."""
+    """The measure that scores a task's examples: a preferred one if usable, else the first usable one."""
     measured: list[str] = samples[0]["metrics"]
     reasons = {}
     for name in dict.fromkeys([*(each for each in PREFERRED if each in measured), *measured]):

@@ -22,7 +22,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def make(name: str, **options: Any) -> Task:
-    """The task of this name with these fields, where None is the default; raises ``RunError`` for a wrong one."""
+    """Make a task by name; None means the default. Raises ``RunError`` for a wrong name or option."""
     if name not in TASKS:
         raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]

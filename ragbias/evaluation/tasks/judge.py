@@ -81,7 +81,7 @@ class _LLMBarRow(Row):
 
 @dataclass(frozen=True)
 class Judge(Task):
-    """Pairs of responses in the format of RewardBench, each shown in both orders, which weigh the same.
+    """Pairs of responses in RewardBench's format, each shown in both orders.
 
     By default a letter belongs to its response, not to the position: the response whose text has the smaller SHA-256
     is A wherever it is shown, and the letter is part of its document. So both orders are the same set of documents, and
@@ -229,7 +229,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
 
 
 def _following(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """The tokens that may follow: of options of equal length, those that begin with the last tokens."""
+    """The tokens that may follow the last ones within the options, which have equal length."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

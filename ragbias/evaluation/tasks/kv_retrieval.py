@@ -81,7 +81,7 @@ class KVRetrieval(FileTask):
     def _drawn(
         self, line: Line[_Row], pairs: Sequence[Pair], gold: int, count: int, question: str
     ) -> tuple[list[Pair], int]:
-        """The other ``count - 1`` pairs, in the order of the file, and the position of the wanted one among them."""
+        """The other ``count - 1`` pairs, in the order of the file, and the position of the gold one among them."""
         if count > len(pairs):
             raise RunError(f"documents={count}, but {line.where}, has {len(pairs)}; use fewer")
         rest = [index for index in range(len(pairs)) if index != gold]

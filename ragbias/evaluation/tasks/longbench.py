@@ -122,7 +122,7 @@ class LongBench(PassagesTask):
 
 
 def _passages(line: Line[_Row]) -> list[str]:
-    """The passages of a context, without their headers; a line like a header, but of another number, splits nothing."""
+    """Split a context at its headers ``Passage 1:``, ``Passage 2:`` and so on; other numbers do not split it."""
     context = line.row.context
     headers: list[re.Match[str]] = []
     for match in HEADER.finditer(context):

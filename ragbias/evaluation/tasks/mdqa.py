@@ -177,7 +177,7 @@ class MultiDocumentQA(FileTask):
 
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """The gold passages with their normalised texts between blanks, if the files hold no others; else nothing."""
+    """Gold passages with their normalised texts, if the files hold only gold passages; else empty."""
     alone = [line for line in lines if len(line.row.passages) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(
