@@ -134,7 +134,7 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
 def on_terminal(grid: Grid) -> Table:
     """A table whose columns of figures wrap and whose names do not."""
     made = plain_table(grid.title, *grid.head, wrap=True)
-    made.columns[0].min_width = max(len(row[0]) for row in grid.rows)
+    made.columns[0].no_wrap = True
     for row in grid.rows:
         made.add_row(*row)
     return made

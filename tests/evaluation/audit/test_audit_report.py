@@ -1,13 +1,18 @@
 """What an audit says, and what its report shows, for outcomes made by hand."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from ragbias.evaluation.audit.audit_report import (
     EXAMPLES,
     as_html,
     flipped_questions,
+    on_terminal,
     preference_figure,
     preference_rows,
+    tables,
 )
 from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
@@ -100,6 +105,16 @@ def test_too_few_known_sources_are_no_flat_line():
     text = html_of(found)
     assert "none: the document of 70 of 80 answers is known, in 38 questions" in text
     assert "6 of 80 answers is known, in 3 questions; that is too few" in text
+
+
+@pytest.mark.parametrize("label", ["pine", "attention-sorting(rounds=2)"])
+def test_a_terminal_of_80_columns_shows_every_figure(label):
+    found = audit_of({"none": [LOUD] * 20 + [QUIET] * 20, label: [LOUD] * 40})
+    console = Console(width=80, file=io.StringIO())
+    console.print(on_terminal(tables(found, dict.fromkeys(found.outcomes, COST), {})["flips"]))
+    shown = console.file.getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("x1.00") == 4 and label in shown and "memory" in shown
 
 
 def test_without_any_known_source_the_report_says_that_preferences_are_not_shown():
