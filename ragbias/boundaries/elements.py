@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ragbias.boundaries.text import MESSAGE_BORDER, CharSpan, gaps_between, holds_words
 
-TAG = re.compile(r"""<(?P<end>/?)(?P<name>[A-Za-z][\w.:-]*?)\d*(?:\s(?:[^<>"']|"[^"\n]*"|'[^'\n]*')*)?>""")
+TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w.:-]*?)\d*(?(end)\s*>|(?=[\s>]))")  # without its attributes
 PRINTED = "Document("  # how LangChain prints a document; its text comes last
 
 

@@ -100,7 +100,7 @@ class Candidate(NamedTuple):
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Keys that candidates of one series share: by the last word before them, and by the last character."""
-        word = LAST_WORD.findall(self.line)[0]  # may be empty
+        word = (TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty
         after = _alike(self.after[:1])
         return (self.kind, word.lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
 
