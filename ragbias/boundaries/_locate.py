@@ -32,7 +32,7 @@ from ragbias.boundaries.matching import (
 from ragbias.boundaries.metadata_blocks import with_metadata
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
-from ragbias.boundaries.sources import Registry, Retrieval, current_documents, document_texts, fields_of
+from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
 from ragbias.boundaries.splitting import split
 from ragbias.boundaries.text import CharSpan
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
@@ -187,6 +187,8 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
     here = in_last_message(text, known)
     if here is None:
         return Boundaries((), source, len(known), UNCLEAR)
+    if any(isinstance(each, KnownText) for each in every):  # then a list of strings may hold the questions
+        retrievals = [each for each in retrievals if here.keys() >= set(each) or not _are_strings(each)]
     touched = [retrieval for retrieval in retrievals if not here.keys().isdisjoint(retrieval)]
     if not touched:
         count = _merged(retrievals).total()
@@ -250,6 +252,10 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
     parts = {each for other in others if retrieval[0] not in other for each in other if is_long(each)}
     found = outermost(retrieval[0], occurrences_by_document(retrieval[0], parts))
     return len({each.document for each in found}) > 1 and is_uniform(retrieval[0], found)
+
+
+def _are_strings(retrieval: Retrieval) -> bool:
+    return not any(isinstance(text, KnownText) for text in retrieval)
 
 
 def _own_values(fields: Sequence[Mapping[str, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:

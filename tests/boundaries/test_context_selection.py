@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from ragbias import Prompt
-from ragbias.boundaries import Registry, locate
+from ragbias.boundaries import KnownText, Registry, locate
 from ragbias.generation.request import in_parts
 from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
 
@@ -61,3 +61,13 @@ def test_texts_that_a_program_joins_into_one_document_are_found(source, more):
         prompt = Prompt.from_text(text, found.spans)
         outcomes.add((prompt.prefix, frozenset(prompt.documents), prompt.suffix))
     assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("strings", [["Which gate is red?", "Where is the gate?"], ["Where is it?", "Who is it?"]])
+def test_a_list_of_questions_beside_retrieved_documents_is_no_retrieval(strings):
+    retrieved = [KnownText.of(STATION, {"title": "a"}), KnownText.of(BRIDGE)]
+    text = f"Context:\n\n{STATION}\n\n{BRIDGE}\n\nQuestion: Which gate is red?"
+    found = locate(text, run=[strings, retrieved])
+    assert (found.n_found, found.n_expected, found.reason) == (2, 2, "")
+    question = locate("Rewrite this question: Which gate is red?", run=[strings, retrieved])
+    assert (question.n_found, question.source) == (0, "none")

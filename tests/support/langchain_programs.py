@@ -17,7 +17,7 @@ from langchain_core.documents import Document
 from langchain_core.load import dumps, loads
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
 from langgraph.graph import END, START, StateGraph
@@ -82,14 +82,16 @@ def rag_chain(llm: ChatRagBias, store: FAISS, question: str) -> str:
     return text_of(agent.invoke({"messages": [HumanMessage(question)]})["messages"][-1])
 
 
-def rag_agent(llm: ChatRagBias, store: FAISS, question: str) -> str:
+def rag_agent(llm: ChatRagBias, store: FAISS, question: str, file: str = "") -> str:
     """The tutorial's agent: a tool whose answer prints the metadata and keeps the documents as its artifact."""
 
     @tool(response_format="content_and_artifact")
     def retrieve_context(query: str) -> tuple[str, list[Document]]:
         """Retrieve information to help answer a query."""
         found = store.similarity_search(query, k=3)
-        return "\n\n".join(f"Source: {each.metadata}\nContent: {each.page_content}" for each in found), found
+        sources = [file or each.metadata for each in found]
+        texts = [f"Source: {name}\nContent: {each.page_content}" for name, each in zip(sources, found, strict=True)]
+        return "\n\n".join(texts), found
 
     agent = create_agent(
         agents_model(llm), [retrieve_context], system_prompt="You have access to a tool that retrieves context."
@@ -299,9 +301,28 @@ def indexed_xml(found: Sequence[Document]) -> str:
     return f"<documents>\n{inner}\n</documents>"
 
 
+def xml_tags(llm: ChatRagBias, store: FAISS, question: str) -> str:
+    """The stuff chain with a tag around each document, and one around all."""
+    prompt = ChatPromptTemplate.from_template("Use them.\n<documents>\n{context}\n</documents>\n\n{input}")
+    item = PromptTemplate.from_template("<document>\n{page_content}\n</document>")
+    stuff = create_stuff_documents_chain(llm, prompt, document_prompt=item, document_separator="\n")
+    return str(create_retrieval_chain(store.as_retriever(), stuff).invoke({"input": question})["answer"])
+
+
+def with_one_made_by_hand(found: Sequence[Document]) -> str:
+    return str([*found, Document("The Owl Station has no passphrase at all, and never had one.")])
+
+
+def index_in_metadata(found: Sequence[Document]) -> str:
+    for index, each in enumerate(found):
+        each.metadata["index"] = index
+    return "\n\n".join(f"Source: {each.metadata['index']} \n {each.page_content}" for each in found)
+
+
 PROGRAMS: dict[str, Program] = {
     "RAG tutorial, chain with dynamic_prompt": Program(rag_chain, 4),
     "RAG tutorial, agent": Program(rag_agent, 3),
+    "RAG tutorial, agent, chunks of one file": Program(partial(rag_agent, file="nike.pdf"), 3),
     "RAG tutorial, graph": Program(rag_graph, 4),
     "conversational RAG": Program(history_aware, 4),
     "chat loop": Program(chat_loop, 3),
@@ -315,6 +336,9 @@ PROGRAMS: dict[str, Program] = {
     "citations by source id": Program(formatted(source_ids), 4, {"strip_numbering": True}),
     "numbered tags": Program(formatted(doc_tags), 4, {"strip_numbering": True}),
     "indexed XML": Program(formatted(indexed_xml), 4, {"strip_numbering": True}),
+    "XML tags": Program(xml_tags, 4),
+    "printed list with a document made by hand": Program(formatted(with_one_made_by_hand), 4),
+    "numbers in the metadata": Program(formatted(index_in_metadata), 4, {"strip_numbering": True}),
     "cut texts": Program(formatted(lambda found: "\n\n".join(each.page_content[:60] for each in found)), 4),
     "one line each": Program(
         formatted(lambda found: "\n".join(f"- {each.page_content}".replace("\n", " ") for each in found)), 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from llama_index.core import PromptTemplate, StorageContext, VectorStoreIndex
+from llama_index.core import Document, PromptTemplate, StorageContext, SummaryIndex, VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.chat_engine import CondensePlusContextChatEngine
 from llama_index.core.llms import ChatMessage
@@ -105,6 +105,13 @@ def custom_engine(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> st
     return str(StringQueryEngine().query(question))
 
 
+def joined_nodes(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
+    """The last step of the corrective RAG workflow: the nodes' texts are joined in one document and queried."""
+    nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(question)
+    document = Document(text="\n".join(each.get_content() for each in nodes))
+    return str(SummaryIndex.from_documents([document]).as_query_engine(llm=llm).query(question))
+
+
 class Retrieved(Event):
     nodes: list[NodeWithScore]
 
@@ -149,6 +156,7 @@ PROGRAMS: dict[str, Program] = {
     "chat loop with a memory": Program(context_in_memory, TOP_K),
     "fusion retriever": Program(fusion, TOP_K),
     "custom query engine": Program(custom_engine, TOP_K),
+    "joined nodes": Program(joined_nodes, TOP_K),
     "workflow": Program(workflow, TOP_K),
     "agent with a query engine": Program(agent, TOP_K),
 }
