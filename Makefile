@@ -136,7 +136,7 @@ lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(LOWEST_TORCH)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r constraints-lowest.txt -e ".[bench,calibrate,cli,gguf]" $(PACKAGES:%=-e %)
+		$(LOWEST_TORCH) -r constraints-lowest.txt -e ".[bench,calibrate,cli,gguf]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:
