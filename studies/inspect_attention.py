@@ -42,7 +42,7 @@ MOST_TICKS = 20
 LEAST = 0.01  # of the attention goes to documents, or the layer's shares are left out as noise
 LIGHTEST, DARKEST = 1 / 8, 8.0  # times an even share
 MOST_RATIO = 1024  # of the gold document's attention; more is drawn there, and less than one in so many as that
-LETTERS, LEGEND = 26, 42  # of a line of a panel's title, and of the legend
+LETTERS, LEGEND = 54, 62  # of a line of a row's title, and of the legend
 SHADES = LogNorm(LIGHTEST, DARKEST)
 
 
@@ -55,8 +55,9 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     layers, documents = next(iter(views.values())).attention.shape
     known = all(view.moved is not None for view in views.values())
     columns = len(POSITIONS) if known else 1
-    lines = max(len(_lines(f"{label}: gold document middle", LETTERS)) for label in views)
-    heights = [len(views) * (1.2 + min(4.0, 0.2 * layers) + 0.16 * lines), 3.6 + 0.3 * len(views)][: 1 + known]
+    titles = {label: "\n".join(_lines(label, LETTERS)) for label in views}
+    lines = 1 + max(title.count("\n") for title in titles.values())
+    heights = [len(views) * (1.2 + min(4.0, 0.2 * layers) + 0.16 * lines), 3.2 + 0.4 * len(views)][: 1 + known]
     figure = Figure(figsize=(WIDTH, 0.9 + sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     upper = parts[0]
@@ -69,8 +70,9 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
             position = positions_of(documents)[column] if known else None
             _positions(panel, documents, layers, position)
             _layers(panel, layers, view.retrieval_layers if column == 0 else None)
-            where = f"gold document {POSITIONS[column]}" if known else "as retrieved"
-            panel.set_title(literal("\n".join(_lines(f"{label}: {where}", LETTERS))), fontsize=9.5)
+            where = f"gold {POSITIONS[column]}" if known else "as retrieved"
+            middle = column == columns // 2  # its title names the method, over the whole row
+            panel.set_title(literal(f"{titles[label]}\n{where}" if middle else where), fontsize=9.5)
         _totals(row[-1], totals)
     upper.supylabel("layer", fontsize=10)
     upper.supxlabel("position of the document", fontsize=10)
@@ -150,10 +152,10 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
     axis.set_xticks(range(len(POSITIONS)), POSITIONS)
     axis.margins(0.15)
     axis.set_xlabel("position of the gold document")
-    axis.set_ylabel("its attention, in units of the average other document's", fontsize=9)
-    axis.set_title("What the gold document gets (flat: at any position)", fontsize=10)
+    axis.set_ylabel("attention relative to\nthe average other document", fontsize=9)
+    axis.set_title("Attention to the gold document (flat: at any position)", fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, handlelength=4, fontsize=8.5)
+    axis.figure.legend(loc="outside lower center", frameon=False, handlelength=4, fontsize=8.5)
 
 
 def gold_ratios(view: View) -> list[float]:

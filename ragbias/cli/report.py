@@ -24,7 +24,6 @@ def report(
 
     Methods of several benches share a table where model, task and number of documents are equal.
     """
-    from ragbias.evaluation.names import ACCURACY, JUDGES
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of
 
@@ -37,15 +36,11 @@ def report(
             result["minus"] = {against: minus_method(result, runs, against)}
             for table in tables.as_tables_against(result, result["minus"][against], against):
                 console.print(table)
-        if result["task"] in JUDGES and ACCURACY in result["measures"]:
-            console.print(tables.as_judge_table(result))
-            if tables.sections(result):
-                console.print(tables.as_section_table(result))
         for note in result["notes"]:
             console.print(f"- {note}")
     for measure, legend in tables.LEGENDS.items():
         if any(measure in result["measures"] for result in summary["results"]):
-            console.print(f"{legend} In the terminal, {tables.TERMINAL_LEGENDS[measure]}.")
+            console.print(f"{legend} In brackets: 95% intervals.")
     if any(map(tables.shows_order, summary["results"])):
         console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:

@@ -24,7 +24,7 @@ from ragbias.methods import (
     PositionInterpolation,
     RoToR,
 )
-from studies.inspect_attention import gold_ratios, heat_maps
+from studies.inspect_attention import LEGEND, gold_ratios, heat_maps
 from studies.interventions import HideKeys, ScaleAttention
 from studies.layer_attention import View, attention_by_layer, gold_of, inspect
 from support.random_models import random_model
@@ -198,9 +198,9 @@ def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that
     view = moved_view([0.6, 0.1, 0.1], documents=5)
     view.moved[:, 2] = 0
     figure = heat_maps({"none": view, "pine": view}, "title")
-    assert {"none: gold document first", "pine: gold document last"} <= set(texts(figure))
+    assert {"gold first", "none\ngold middle", "pine\ngold middle", "gold last"} <= set(texts(figure))
     assert "none: 6, 6, 6 (▸ layer 0)" in texts(figure)
-    middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none: gold document middle")
+    middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none\ngold middle")
     shares = middle.images[0].get_array()
     assert shares[0].tolist() == pytest.approx([0.5, 0.5, 3, 0.5, 0.5])
     assert shares[1].tolist() == pytest.approx([1] * 5)
@@ -210,9 +210,20 @@ def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that
     assert (frame.get_x(), frame.get_width(), frame.get_height()) == (1.5, 1, 3)
 
 
+def test_titles_and_the_legend_lie_inside_the_picture_and_beside_each_other():
+    view = moved_view([0.6, 0.1, 0.1], documents=10)
+    figure = heat_maps({f"pine, hide(queries=question,keys={index})": view for index in range(5)}, "title")
+    figure.draw_without_rendering()
+    width, height = figure.bbox.size
+    for box in [figure.subfigs[1].legends[0].get_window_extent(), figure.subfigs[1].axes[0].get_tightbbox()]:
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+    titles = [axis.title.get_window_extent() for axis in figure.subfigs[0].axes[:3]]
+    assert titles[0].x1 < titles[2].x0 and titles[1].x1 <= width
+
+
 def test_without_a_known_gold_document_the_picture_is_as_retrieved():
     figure = heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title")
-    assert "none: as retrieved" in texts(figure)
+    assert "none\nas retrieved" in texts(figure)
     assert not any("gold" in text for text in texts(figure))
 
 
@@ -290,9 +301,10 @@ def test_long_labels_are_broken_and_far_ratios_drawn_at_the_edge():
     view = moved_view([0.0, 0.0])
     label = "none, scale-attention(queries=question,keys=gold,factor=2)+shift(span=question,by=40)"
     figure = heat_maps({"none": moved_view([0.1, 0.6]), label: replace(view, before=moved_view([0.1, 0.6]))}, "title")
-    (drawn,) = [axis for axis in figure.findobj(Axes) if axis.get_title().startswith("What the gold document gets")]
+    (drawn,) = [axis for axis in figure.findobj(Axes) if axis.get_title().startswith("Attention to the gold")]
     assert drawn.lines[1].get_ydata().tolist() == [1 / 1024] * 3
-    assert all(len(line) <= 42 for text in drawn.get_legend().get_texts() for line in text.get_text().split("\n"))
+    (legend,) = figure.subfigs[1].legends
+    assert all(len(line) <= LEGEND for text in legend.get_texts() for line in text.get_text().split("\n"))
 
 
 def test_command_draws_and_writes(tmp_path, study):

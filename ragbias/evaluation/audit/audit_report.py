@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
-from rich.table import Table
+from rich.console import Group
 
 from ragbias.display import printable
 from ragbias.evaluation.audit.cases import AuditCase
@@ -19,7 +19,7 @@ from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Grid, Section, page
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import fitted
 from ragbias.methods import Method
 
 if TYPE_CHECKING:
@@ -131,13 +131,9 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
     return found
 
 
-def on_terminal(grid: Grid) -> Table:
-    """A table whose columns of figures wrap and whose names do not."""
-    made = plain_table(grid.title, *grid.head, wrap=True)
-    made.columns[0].no_wrap = True
-    for row in grid.rows:
-        made.add_row(*row)
-    return made
+def on_terminal(grid: Grid) -> Group:
+    """The table for a terminal of 80 columns."""
+    return fitted(grid.title, grid.head, grid.rows)
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
@@ -212,7 +208,7 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
     )
     if len(shown) < len(flipped):
         text += " Those of the first method come first; the file of --json holds all answers."
-    return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows)], text=[text])
+    return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows, keys=2)], text=[text])
 
 
 def flip_figure(audit: Audit) -> Figure:

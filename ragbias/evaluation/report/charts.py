@@ -20,6 +20,7 @@ from ragbias.evaluation.report.figures import (
     styles_of,
 )
 from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
+from ragbias.methods import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,11 +80,19 @@ def overlaid(
     return figure
 
 
+def before_and_after(curves: Curves, model: str) -> Figure:
+    """The picture of the start page: the plain model's curve and the default method's, relative to the plain mean."""
+    names = {REFERENCE: f"plain {model}", DEFAULT_METHOD: "order-invariant"}
+    named = {f"{label} ({name})": curves[label] for label, name in names.items()}
+    return overlaid({"": named}, scale=RELATIVE_LOGPROB)
+
+
 def multiples(curves: Curves, styles: Mapping[str, Style], lines: Mapping[str, Any], scale: str = ACCURACY) -> Figure:
     """A panel for each method but the plain model, whose curve is in all of them."""
     plain = {label: points for label, points in curves.items() if label == REFERENCE}
     others = {label: points for label, points in curves.items() if label != REFERENCE}
-    figure, axes = canvas(len(others), height=1.9, sharey=True)
+    # a method far below the others would flatten all curves of one scale; panels are ranked, so that a row is alike
+    figure, axes = canvas(len(others), height=1.9, sharey=True if scale == ACCURACY else "row")
     for axis, (label, points) in zip(axes, others.items(), strict=True):
         _panel(axis, {**plain, label: points}, styles, {REFERENCE: "none (plain model)"}, lines, scale)
         axis.set_title(panel_title(label), fontsize=9)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READING = (
-    "Tables are sorted by accuracy at the worst position, the best first. Positions are counted from 1, the document "
+    "Tables are sorted by the worst position, the best first. Positions are counted from 1, the document "
     "next to the start of the prompt.",
     f"Numbers in small print are {LEVEL}% bootstrap intervals over questions. Differences to the plain model (none) "
     "are paired by question. Intervals of the worst position and of the gap are corrected for bias, because the lowest "
-    "of several noisy accuracies is too low; they are the roughest.",
+    "of several noisy figures is too low; they are the roughest.",
     "Flips count the orders that moving the gold document makes, and the shuffles if the settings ask for any. More "
     "orders give more chances to flip; flips below the noise mean nothing.",
     "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
@@ -48,20 +48,34 @@ NUMBERED = (
 )
 CAPTIONS = {
     "logprob_curves": "Log-probability of the gold answer by the position of the gold document; bands are "
-    f"{LEVEL}% intervals, paired by question where the plain model's mean is subtracted.",
+    f"{LEVEL}% intervals, paired by question where the plain model's mean is subtracted. Each row has its own scale.",
     "u_curves": f"Accuracy by the position of the gold document; bands are {LEVEL}% intervals.",
     "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing.",
     "flip_rates": "How often the order of the documents changes the answer, beside how often repetition does.",
 }
 
 
+COLUMNS = 6  # of figures in one table, which then fits the page
+
+
 @dataclass(frozen=True)
 class Grid:
-    """A table. A cell ``0.71 (0.62 to 0.79)`` shows its interval in small print."""
+    """A table. A cell ``0.71 (0.62 to 0.79)`` shows its interval in small print.
+
+    More than ``COLUMNS`` columns after the first ``keys`` go to further tables, which repeat the keys.
+    """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    keys: int = 1
+
+    def parts(self) -> Iterator[Grid]:
+        title = self.title
+        widths = [0] * self.keys + [1] * (len(self.head) - self.keys)
+        for group in tables.column_groups(widths, COLUMNS, self.keys):
+            yield Grid(title, [self.head[at] for at in group], [[row[at] for at in group] for row in self.rows])
+            title = ""
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from ragbias.display import no_formula, printable
-from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.metrics import SECTIONS
 from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
@@ -34,20 +34,12 @@ LEGENDS = {
     "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
     "probable.",
 }
-TERMINAL_LEGENDS = {
-    ACCURACY: f"{LEVEL}%: the interval of worst; vs {REFERENCE}: worst - {REFERENCE}",
-    LOGPROB: f"vs {REFERENCE}: mean - {REFERENCE}, and its {LEVEL}% interval",
-}
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
 OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and form
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
-INTERVAL, VERSUS = f"{LEVEL}%", f"vs {REFERENCE}"
-IN_TERMINAL = {  # the headings of a narrow table
-    ACCURACY: ("worst", INTERVAL, "mean", "gap", VERSUS, "flips", "noise"),
-    LOGPROB: ("worst", "mean", "gap", VERSUS, INTERVAL, "KL", "agree"),
-}
+IN_FULL = ("method", "worst", f"mean - {REFERENCE}")  # columns that have intervals in the terminal too
 ORDER_LEGEND = (
     "agreement (Kendall's tau) of the orders in which a method presents the same documents when they are given in "
     "different orders: 1 always the same, 0 unrelated, -1 reversed. The plain model (none) keeps the given order, so "
@@ -61,7 +53,6 @@ JUDGE_FIGURES = {
 }
 
 Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
-Written: TypeAlias = Callable[..., str]  # formats a figure: ``estimate`` or ``with_interval``
 
 
 def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
@@ -71,6 +62,33 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
     for heading in others:
         table.add_column(Text(heading), justify="right", no_wrap=not wrap)
     return table
+
+
+def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[int]]:
+    """Indices of columns in groups of a total width of at most ``most``; the first ``keys`` columns are in each."""
+    groups: list[list[int]] = [[]]
+    for index in range(keys, len(widths)):
+        if groups[-1] and sum(widths[at] for at in (*range(keys), *groups[-1], index)) > most:
+            groups.append([])
+        groups[-1].append(index)
+    return [[*range(keys), *group] for group in groups]
+
+
+def fitted(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> Group:
+    """A table for a terminal of ``width`` columns; columns beyond it go to further tables below."""
+    widths = [
+        1 + min(width // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in zip(head, *rows, strict=True)
+    ]
+    made: list[Table] = []
+    for group in column_groups(widths, width):
+        table = plain_table("" if made else title, *(head[index] for index in group), wrap=True)
+        roomy = sum(max(widths[index], 1 + len(head[index])) for index in group) <= width
+        for index, column in zip(group, table.columns, strict=True):
+            column.width = None if roomy else widths[index] - 1
+        for row in rows:
+            table.add_row(*(Text(row[index]) for index in group))
+        made.append(table)
+    return Group(*made)
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
@@ -129,46 +147,42 @@ def sections(result: Mapping[str, Any]) -> list[str]:
 
 def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]:
     """Column headings of a measure's table; by default the result's first measure."""
-    return list(_rows(result, measure, with_interval)[0])
+    return list(_rows(result, measure)[0])
 
 
 def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[str]]:
     """Cells for ``headings``, with intervals."""
-    return [list(cells.values()) for cells in _rows(result, measure, with_interval)]
+    return [list(cells.values()) for cells in _rows(result, measure)]
 
 
-def _rows(result: Mapping[str, Any], measure: str | None, written: Written) -> list[dict[str, str]]:
+def _rows(result: Mapping[str, Any], measure: str | None) -> list[dict[str, str]]:
     """One row per method, by heading. All methods of a result have the same headings."""
     measure = measure or result["measures"][0]
-    return [
-        _cells(result, label, measure, written)
-        for label, method in ranked(result, measure)
-        if figures_of(method, measure)
-    ]
+    return [_cells(result, label, measure) for label, method in ranked(result, measure) if figures_of(method, measure)]
 
 
-def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written) -> dict[str, str]:
+def _cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str]:
     method = result["methods"][label]
     figures = figures_of(method, measure)
-    cells = {"method": label, **{name: written(figures[name]) for name in ("worst", "mean", "gap")}}
+    cells = {"method": label, **{name: with_interval(figures[name]) for name in ("worst", "mean", "gap")}}
     if measure == ACCURACY:
-        cells[f"worst - {REFERENCE}"] = written((method["difference"] or {}).get("worst"), "+.2f")
+        cells[f"worst - {REFERENCE}"] = with_interval((method["difference"] or {}).get("worst"), "+.2f")
     minus = (figures["minus_plain"] or {}) if label != REFERENCE else {}
-    cells[f"mean - {REFERENCE}"] = written(minus.get("mean"), "+.2f")
+    cells[f"mean - {REFERENCE}"] = with_interval(minus.get("mean"), "+.2f")
     for name in ("worst", "best"):
-        cells[f"mean - {REFERENCE}'s {name}"] = written(minus.get(name), "+.2f")
+        cells[f"mean - {REFERENCE}'s {name}"] = with_interval(minus.get(name), "+.2f")
     for name, (heading, form) in OTHER_FIGURES[measure].items():
-        cells[heading] = written(figures[name], form)
+        cells[heading] = with_interval(figures[name], form)
     if measure == ACCURACY and shows_order(result):
-        cells["order"] = written(method["kendall_tau"])
+        cells["order"] = with_interval(method["kendall_tau"])
     if kind := cost_kind(result):
-        cells[COST_HEADINGS[kind]] = written(cost_of(result, label), prefix="x")
+        cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), prefix="x")
     if measure == ACCURACY and "judge" in method:
         for section in sections(result):
-            cells[section] = written(method["judge"]["sections"].get(section))
-        cells["no verdict"] = written([method["judge"]["undecided"], None, None], ".0%")
+            cells[section] = with_interval(method["judge"]["sections"].get(section))
+        cells["no verdict"] = with_interval([method["judge"]["undecided"], None, None], ".0%")
         for name, heading in JUDGE_FIGURES.items():
-            cells[heading] = written(method["judge"][name])
+            cells[heading] = with_interval(method["judge"][name])
     return cells
 
 
@@ -180,11 +194,9 @@ def estimate(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
 def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
     """Format a figure as ``0.71 (0.62 to 0.79)``, or the estimate alone if there is no interval."""
     written = estimate(figure, form, prefix)
-    return written if not figure or None in figure else f"{written} ({_ends(figure, form, prefix)})"
-
-
-def _ends(figure: Sequence[float | None], form: str, prefix: str = "", between: str = " to ") -> str:
-    return between.join(prefix + _number(value, form) for value in figure[1:] if value is not None)
+    if not figure or None in figure:
+        return written
+    return f"{written} ({' to '.join(prefix + _number(end, form) for end in figure[1:] if end is not None)})"
 
 
 def _number(value: float, form: str) -> str:
@@ -193,58 +205,25 @@ def _number(value: float, form: str) -> str:
     return text if text.strip("-0.%") else format(0.0, form)
 
 
-def as_tables(result: Mapping[str, Any]) -> list[Table]:
-    """Tables for a terminal of 80 columns, one for each measure."""
-    return [as_table(result, measure) for measure in result["measures"]]
+def as_tables(result: Mapping[str, Any]) -> list[Group]:
+    """Tables for a terminal of 80 columns, one for each measure; most columns hold the estimates alone."""
+    made = []
+    for name, head, body in grids(result):
+        rows = [
+            [cell if head[at] in IN_FULL else cell.partition(" (")[0] for at, cell in enumerate(row)] for row in body
+        ]
+        made.append(fitted(name, head, rows))
+    return made
 
 
-def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
-    """Table for a terminal of 80 columns, with one interval and without the figures of judges."""
-    measure = measure or result["measures"][0]
-    rows = _rows(result, measure, estimate)
-    optional = [heading for heading in rows[0] if heading in ("order", *COST_HEADINGS.values())]
-    for cells in rows:
-        cells[INTERVAL] = _narrow_interval(result, cells["method"], measure)
-        cells[VERSUS] = cells[f"{'worst' if measure == ACCURACY else 'mean'} - {REFERENCE}"]
-    return _chosen(title(result, measure), rows, [*IN_TERMINAL[measure], *optional])
-
-
-def _narrow_interval(result: Mapping[str, Any], label: str, measure: str) -> str:
-    """Interval of the worst position's accuracy, or of the log-probability's difference to the plain mean."""
-    method = result["methods"][label]
-    if measure == ACCURACY:
-        figure = method["worst"]
-        return _ends(figure, ".2f", between="-").replace("0.", ".") if figure and None not in figure else NOTHING
-    figure = (method[measure]["minus_plain"] or {}).get("mean") if label != REFERENCE else None
-    return _ends(figure, "+.2f", between=" ") if figure and None not in figure else NOTHING
-
-
-def as_judge_table(result: Mapping[str, Any]) -> Table:
-    """The verdicts of a judge when the answers are swapped."""
-    return _chosen(title(result), _rows(result, ACCURACY, estimate), ["no verdict", *JUDGE_FIGURES.values()], wrap=True)
-
-
-def as_section_table(result: Mapping[str, Any]) -> Table:
-    """Accuracy by section of RewardBench."""
-    return _chosen(title(result), _rows(result, ACCURACY, estimate), sections(result), wrap=True)
-
-
-def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Table]:
+def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
     """The differences that ``minus_method`` found, one table for each measure."""
     for measure, methods in minus.items():
         rows = [
-            {"method": name, **{f"{of} - {label}'s": with_interval(each, "+.2f") for of, each in figures.items()}}
+            [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]
             for name, figures in methods.items()
         ]
-        yield _chosen(title(result, measure), rows, [f"{of} - {label}'s" for of in ("mean", "worst")])
-
-
-def _chosen(name: str, rows: Iterable[Mapping[str, str]], shown: Sequence[str], wrap: bool = False) -> Table:
-    """Build a table of the cells with these headings."""
-    table = plain_table(name, "method", *shown, wrap=wrap)
-    for cells in rows:
-        table.add_row(Text(cells["method"]), *(Text(cells[heading]) for heading in shown))
-    return table
+        yield fitted(title(result, measure), ["method", *(f"{of} - {label}'s" for of in ("mean", "worst"))], rows)
 
 
 def as_markdown(summary: Mapping[str, Any]) -> str:

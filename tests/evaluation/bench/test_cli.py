@@ -38,14 +38,14 @@ def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli
         code, said, errors = cli("report", out, "--html", page)
         assert (code, errors) == (0, "")
         assert ("order: agreement" in said) == ("Order: agreement" in page.read_text()) == told
-        assert "vs none: worst - none" in " ".join(said.split())
+        assert "In brackets: 95% intervals." in " ".join(said.split())
 
 
 def test_a_report_of_log_probabilities_alone_explains_its_own_columns_and_no_others(bench, cli, tmp_path):
     assert bench(*QUICK, "--methods", "none,canonical-order", "--measure", "logprob", "--out", tmp_path / "run")[0] == 0
     code, said, errors = cli("report", tmp_path / "run")
     assert (code, errors) == (0, "") and "order: agreement" not in said
-    assert "vs none: mean - none, and its 95% interval" in " ".join(said.split())
+    assert "In brackets: 95% intervals." in " ".join(said.split())
 
 
 def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
@@ -73,7 +73,8 @@ def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
     assert list(figures["sections"]) == ["Chat", "Reasoning"]
     code, said, errors = cli("report", out)
     assert (code, errors) == (0, "")
-    assert "no verdict" in said and "Reasoning" in said and "the 2 of RewardBench's 23 subsets asked" in said
+    assert {"no", "verdict", "swap-consistent", "Chat", "Reasoning"} <= set(said.split())  # headings wrap
+    assert "the 2 of RewardBench's 23 subsets asked" in said
 
 
 def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from matplotlib.text import Text
 
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report.charts import (
+    RELATIVE_LOGPROB,
     accuracy_by_cost,
     flip_rates,
     logprob_curves,
@@ -166,3 +167,12 @@ def test_without_the_plain_model_log_probabilities_are_drawn_as_they_are():
     (result,) = summarise(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
     figure = logprob_curves(result, styles_of(result["methods"]))
     assert "log-probability (nats)" in texts(figure)
+
+
+def test_a_method_far_below_the_others_does_not_flatten_their_log_probabilities():
+    curve = {"0": [0.5, 0.4, 0.6], "9": [0.1, 0.0, 0.2]}
+    curves = {"none": curve, "a": curve, "b": curve, "c": curve, "far": {"0": [-9, -10, -8], "9": [-9, -10, -8]}}
+    *first_row, last = multiples(curves, styles_of(curves), {}, RELATIVE_LOGPROB).axes
+    assert all(axis.get_ylim()[0] > -1 for axis in first_row) and last.get_ylim()[0] < -9
+    *first_row, last = multiples(curves, styles_of(curves), {}).axes
+    assert {axis.get_ylim() for axis in first_row} == {last.get_ylim()}

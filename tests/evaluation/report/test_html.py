@@ -9,7 +9,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from ragbias.evaluation.report.html import as_html
+from ragbias.evaluation.report.html import COLUMNS, as_html
 from ragbias.evaluation.report.read_runs import Run, summary_of
 from support.bench_records import logprobs_with, records_with, u_shape
 
@@ -117,3 +117,21 @@ def test_a_report_of_log_probabilities_has_their_table_and_curves_and_no_accurac
     assert "log-probability of the gold answer, in nats" in page and "Log-probability of the gold answer by the" in page
     assert "Log-probability: natural logarithm" in page and "cut to 40 words around the gold answer" in page
     assert "Accuracy by the position" not in page and "Accuracy by position" not in page
+
+
+def test_a_table_of_many_columns_is_cut_into_tables_that_fit_the_page(page):
+    heads = re.findall(r"<thead><tr>(.*?)</tr>", page)
+    assert max(head.count("<th ") for head in heads) <= 1 + COLUMNS
+    assert any(head.startswith('<th scope="col">method') and ">flips<" in head for head in heads)
+
+
+def test_a_page_about_log_probabilities_does_not_speak_of_accuracy():
+    one = Run(
+        Path("folder"),
+        logprobs_with({"none": u_shape(POSITIONS, -1, -3), "pine": u_shape(POSITIONS, -2, -2)}, 12),
+        [],
+        {},
+        {},
+    )
+    text = "".join(Page(as_html(summary_of([one]), [one])).text)
+    assert "Tables are sorted by the worst position" in text and "accurac" not in text.lower()
