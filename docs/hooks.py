@@ -9,8 +9,11 @@ from typing import Any
 import typer
 
 from ragbias.cli import app
+from ragbias.cli.methods import HEADINGS, cells_of, method_row
+from ragbias.methods import METHODS
 
 MARK = re.compile(r"<!-- options: ([\w -]+?) -->")
+ARXIV = re.compile(r"arXiv (\d+\.\d+)")
 BOUNDS = re.compile(r"[\d,]+ to ")
 
 
@@ -47,3 +50,21 @@ def options_table(command: Any) -> str:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace each mark of a page with the table of its command."""
     return MARK.sub(lambda mark: options_table(commands()[mark[1]]), markdown)
+
+
+def methods_table() -> str:
+    """Return the table of docs/reference/methods.md, with links to the sources."""
+    shown = [name for name in HEADINGS if not name.startswith("cost")]
+    lines = [shown, ["---"] * len(shown)]
+    for row in map(method_row, METHODS.values()):
+        cells = cells_of(row)
+        cells["method"] = f"`{row['name']}`"
+        cells["source"] = re.sub(
+            r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", row["source"]
+        )
+        lines.append([cells[name] for name in shown])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+if __name__ == "__main__":
+    print(methods_table(), end="")

@@ -191,23 +191,23 @@ def run(
     Args:
         title: of the picture; the names of options in braces are filled in.
     """
-    given = options.parse_args(arguments)
+    chosen = options.parse_args(arguments)
     try:
-        asked = Questions(given.task, given.questions, given.limit, given.documents, given.depths, given.seed)
+        questions = Questions(chosen.task, chosen.questions, chosen.limit, chosen.documents, chosen.depths, chosen.seed)
         quiet_libraries()
-        lm = DebiasedLM.from_pretrained(given.model, method="none")
+        lm = DebiasedLM.from_pretrained(chosen.model, method="none")
         if torch.cuda.is_available():
             torch.nn.Module.cuda(lm.model)
-        samples = asked.samples(lm)
+        samples = questions.samples(lm)
         with progress() as bar:
-            found = measure(lm, samples, lambda each: bar.track(each, description="prompts"), given)
+            result = measure(lm, samples, lambda items: bar.track(items, description="prompts"), chosen)
         count = len({sample.question for sample in samples})
-        figure = found.figure(f"{title.format(**vars(given))}, {count} question{'s' * (count > 1)}")
-        (save_pair if given.themes else save)(figure, given.out)
-        console.print(found.table())
-        console.print(f"Written: {given.out}")
-        about = {"model": given.model, "method": getattr(given, "method", None)}
-        write_json({**about, "questions": {**asked.as_dict(), "asked": count}, **found.as_dict()}, given.json)
+        figure = result.figure(f"{title.format(**vars(chosen))}, {count} question{'s' * (count > 1)}")
+        (save_pair if chosen.themes else save)(figure, chosen.out)
+        console.print(result.table())
+        console.print(f"Written: {chosen.out}")
+        about = {"model": chosen.model, "method": getattr(chosen, "method", None)}
+        write_json({**about, "questions": {**questions.as_dict(), "asked": count}, **result.as_dict()}, chosen.json)
     except RagBiasError as error:
         options.exit(2, f"{error}\n")
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ragbias.evaluation.names import REFERENCE
-from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
+from ragbias.evaluation.report.charts import before_and_after
 from ragbias.evaluation.report.figures import INK, svg
 from ragbias.methods import DEFAULT_METHOD
 from studies.kept import read_kept
@@ -40,8 +40,6 @@ def draw_pictures(root: Path) -> None:
     if not (root / "docs/results" / POSITIONS).is_dir():
         return
     (result,) = read_kept(root / "docs/results" / POSITIONS)["results"]
-    curves = {
-        f"{label} ({name})": result["methods"][label]["logprob"]["minus_plain"]["by_position"]
-        for label, name in ((REFERENCE, "plain SmolLM2"), (DEFAULT_METHOD, "order-invariant"))
-    }
-    save_pair(overlaid({"": curves}, scale=RELATIVE_LOGPROB), root / "docs/bias")
+    methods = {label: result["methods"][label]["logprob"] for label in (REFERENCE, DEFAULT_METHOD)}
+    curves = {label: figures["minus_plain"]["by_position"] for label, figures in methods.items()}
+    save_pair(before_and_after(curves, "SmolLM2"), root / "docs/bias")

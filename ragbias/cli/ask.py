@@ -11,7 +11,7 @@ import typer
 
 from ragbias import limits
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, JsonPath, console, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD
 
 FEW, MANY = 3, 10  # chunks at most; a model of 135 M parameters does worse with many
@@ -31,6 +31,7 @@ def ask(
         Path | None, typer.Option(help="The folder of `ragbias cache warm`, for a method with reusable documents.")
     ] = None,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     from ragbias.cache import DocumentCache

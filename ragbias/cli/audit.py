@@ -13,6 +13,7 @@ from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
+    Force,
     JsonPath,
     console,
     progress,
@@ -74,6 +75,7 @@ def audit(
         typer.Option("--consistency", help="Recommend the method with the fewest flips, even if it loses accuracy."),
     ] = False,
     json_path: JsonPath = None,
+    force: Force = False,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.", callback=writable)] = None,
 ) -> None:
     """Measure whether a pipeline's answers depend on the order of its documents, and what would help.

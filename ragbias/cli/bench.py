@@ -9,7 +9,7 @@ import typer
 
 from ragbias import limits
 from ragbias.cli.numeric import numbers, whole, wholes
-from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation.names import HARNESS_TASK, MMLU, TASK_NAMES
 from ragbias.files import naming
@@ -69,6 +69,7 @@ def bench(
         ),
     ] = None,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Run models x methods x tasks x seeds on benchmark files; a stopped run resumes."""
     from ragbias.evaluation.bench.run import run

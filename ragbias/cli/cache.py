@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, Force, JsonPath, console, progress, quiet_libraries, status, write_json
 
 if TYPE_CHECKING:
     from ragbias.cache import DocumentCache
@@ -26,6 +26,7 @@ def warm(
     model: Annotated[str, typer.Option(help=MODELS)],
     disk: Disk = None,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Compute the chunks that `ragbias ask --cache` will retrieve, for any method with reusable documents.
 
@@ -37,10 +38,11 @@ def warm(
     from ragbias.evaluation.prompts import stock_prompt
     from ragbias.lm import DebiasedLM
 
+    console.print(f"Model: {model}")
     quiet_libraries()
     chunks = list(read_chunks(documents))
     document_cache = DocumentCache(memory=None, folder=folder, disk=disk)
-    with status(f"Loading the model {model}"):
+    with status("Loading the model"):
         lm = DebiasedLM.from_pretrained(model, REUSABLE, cache=document_cache)
     with progress() as bar:
         task = bar.add_task("documents", total=len(chunks))
@@ -52,13 +54,13 @@ def warm(
 
 
 @cache.command()
-def stats(folder: Folder, json_path: JsonPath = None) -> None:
+def stats(folder: Folder, json_path: JsonPath = None, force: Force = False) -> None:
     """Show the number of entries and their size."""
     _print_stats(_opened(folder), json_path)
 
 
 @cache.command()
-def verify(folder: Folder, json_path: JsonPath = None) -> None:
+def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> None:
     """Read and check every file. Exit code 1 if one is damaged."""
     document_cache = _opened(folder)
     with progress() as bar:

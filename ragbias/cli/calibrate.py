@@ -10,14 +10,24 @@ import typer
 
 from ragbias import limits
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, writable, write_json
-from ragbias.files import naming
+from ragbias.cli.terminal import (
+    MODELS,
+    Force,
+    JsonPath,
+    console,
+    output,
+    progress,
+    quiet_libraries,
+    writable,
+    write_json,
+)
 
 
-def _json_file(path: Path) -> Path | None:
+def _json_file(context: typer.Context, path: Path) -> Path | None:
     if path.suffix != ".json":  # a plot with another suffix is saved beside it
         raise typer.BadParameter(f"{path} does not end with .json; expected the name of a profile")
-    return writable(path)
+    writable(context, path.with_suffix(".png"))
+    return writable(context, path)
 
 
 DTYPE = "Weights: auto, float32, bfloat16 or float16."
@@ -53,6 +63,7 @@ def calibrate(
     pair: Annotated[bool, typer.Option("--pair", help="Also measure the best two channels together.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Delete an interrupted calibration's results.")] = False,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Find a method's parameters for a model: by default the channel that carries the position, and its scaling.
 
@@ -71,7 +82,7 @@ def calibrate(
     settings = CalibrationSettings(**{field.name: options[field.name] for field in fields(CalibrationSettings)})
     console.print(f"Model: {model}")
     try:
-        with naming(out), progress() as bar:
+        with output(out), output(out.with_suffix(".png")), progress() as bar:
             record = report.run(settings, out, restart, bar)
     except NoPositionalChannelError as error:
         console.print(f"No profile is written: {error}")

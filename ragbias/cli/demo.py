@@ -10,16 +10,27 @@ from rich.table import Table
 
 from ragbias import limits
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import (
+    MODELS,
+    Force,
+    JsonPath,
+    check_overwritable,
+    console,
+    folder,
+    output,
+    progress,
+    quiet_libraries,
+    status,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ragbias.evaluation.demo.demo_run import Demo
-    from ragbias.evaluation.tasks import Task
-    from ragbias.lm import DebiasedLM
 
 
+FILES = ("results.json", "bias.png")
 FRAMEWORK_COLUMNS = ("method", "as retrieved", "reversed", "answer")
 
 
@@ -32,13 +43,18 @@ def demo(
         ),
     ] = None,
     seed: Annotated[int, whole(limits.SEED, "Seed of corpus and questions.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
-        "demo-output"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results.json and bias.png. Default: demo-output/MODEL.", callback=folder),
+    ] = None,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Measure position bias with and without each method on a FAISS index: tiny's, or a real model's on short notes."""
     console.print(f"Model: {model}")
+    out = out or Path("demo-output") / Path(model).name
+    for name in FILES:
+        check_overwritable(out / name, force)
     quiet_libraries()
     if model == "tiny":
         _tiny_demo(questions or 40, seed, out, json_path)
@@ -68,7 +84,7 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
     )
-    _finish(prepared.lm, prepared.task(max(prepared.documents))[0], outcome, demo_run.figure(outcome), out)
+    save(outcome, demo_run.figure(outcome), out)
     console.print()
     _frameworks(prepared)
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
@@ -77,6 +93,7 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
 def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """A real model's questions about short notes."""
     from ragbias.evaluation.demo import notes_run
+    from ragbias.evaluation.report.tables import with_interval
 
     with status("Loading the model and embedding the notes"):
         prepared = notes_run.NotesDemo(model, questions, seed)
@@ -86,27 +103,26 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
         console.print(table)
     console.print(
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
-        f"Plain model, best position minus worst: {_interval(outcome['results']['none']['logprob']['gap'])}. This bias "
-        f"was found, not taught.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
+        f"Plain model, best position minus worst: {with_interval(outcome['results']['none']['logprob']['gap'])}. "
+        f"This bias was found, not taught.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
-    _finish(prepared.lm, prepared.task, outcome, notes_run.figure(outcome), out)
+    save(outcome, notes_run.figure(outcome), out)
     write_json(outcome, json_path)
 
 
-def _finish(lm: DebiasedLM, task: Task, outcome: dict[str, Any], figure: Figure, out: Path) -> None:
-    """Show the effect of cached documents, and write the files."""
-    from ragbias.evaluation.demo.shared import first_token_line, save
-
-    with status("Running a question with cached documents"):
-        line = first_token_line(lm, task)
-    console.print(line, highlight=False)
-    save(outcome, figure, out)
-    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}")
+def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
+    """Write the ``settings`` and ``results`` of an outcome, and its figure, to the folder ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    results, picture = (out / name for name in FILES)
+    write_json({name: outcome[name] for name in ("settings", "results")}, results)
+    with output(picture):
+        figure.savefig(picture, dpi=130)
+    console.print(f"Written: {results}, {picture}")
 
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
     """Two tables for a terminal of 80 columns: by position, and against the plain model."""
-    from ragbias.evaluation.report.tables import plain_table
+    from ragbias.evaluation.report.tables import plain_table, with_interval
 
     settings, results = outcome["settings"], outcome["results"]
     positions = list(results["none"]["minus_plain_mean_by_position"])
@@ -118,12 +134,8 @@ def notes_tables(outcome: dict[str, Any]) -> list[Table]:
         minus, accuracy = row["minus_plain_mean_by_position"], row["accuracy_by_position"]
         by_position.add_row(name, *(f"{minus[at][0]:+.2f} ({accuracy[at][0]:.2f})" for at in positions))
         if name != "none":
-            against.add_row(name, *(_interval(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
+            against.add_row(name, *(with_interval(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
     return [by_position, against]
-
-
-def _interval(figure: list[float]) -> str:
-    return f"{figure[0]:.2f} ({figure[1]:.2f} to {figure[2]:.2f})"
 
 
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:

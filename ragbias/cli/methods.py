@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.cli.terminal import JsonPath, console, write_json
+from ragbias.cli.terminal import Force, JsonPath, console, write_json
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
@@ -31,31 +31,29 @@ def list_methods(
     advice: Annotated[
         bool, typer.Option("--advice", help="Recommend a method for each kind of task, by studies on real models.")
     ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the docs.")] = False,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """List the methods with their requirements and guarantees, or recommend some."""
     from ragbias.binding.architectures import ARCHITECTURES, ROTARY
     from ragbias.methods import method_class
 
     if advice:
-        if name is not None or markdown:
-            raise typer.BadParameter("--advice goes with neither a method's name nor --markdown; leave one out")
+        if name is not None:
+            raise typer.BadParameter(f"--advice is about all methods; leave it or {name!r} out")
         _advise(json_path)
         return
     rows = method_table()
-    if markdown:
-        print(as_markdown(), end="")
-    elif name is not None:
+    if name is not None:
         method_class(name)
         console.print(f"{rows[name]['constructor']}\n", style="bold")
         print(_reflowed(rows[name]["documentation"], console.width))
-        for heading, cell in [*_cells(rows[name]).items()][1:]:
+        for heading, cell in [*cells_of(rows[name]).items()][1:]:
             print(fill(f"{heading}: {cell}", console.width, subsequent_indent="  "))
     else:
         console.print(_table(("method", "what it does"), [(name, row["description"]) for name, row in rows.items()]))
         console.print()
-        console.print(_table(HEADINGS[:6], [[*_cells(row).values()][:6] for row in rows.values()], no_wrap=True))
+        console.print(_table(HEADINGS[:6], [[*cells_of(row).values()][:6] for row in rows.values()], no_wrap=True))
         others = ", ".join(family for family in ARCHITECTURES if family not in ROTARY)
         console.print(
             f"\nfamilies: all = {', '.join(ARCHITECTURES)}; rotary = all but {others}; any = every causal model"
@@ -105,13 +103,13 @@ def method_table() -> dict[str, dict[str, Any]]:
     rows = {}
     for name in method_names():
         try:
-            rows[name] = _row(method_class(name))
+            rows[name] = method_row(method_class(name))
         except MethodError as error:  # noqa: PERF203
             warnings.warn(str(error), stacklevel=3)
     return rows
 
 
-def _row(method: type[Method]) -> dict[str, Any]:
+def method_row(method: type[Method]) -> dict[str, Any]:
     from ragbias.binding.architectures import ARCHITECTURES, ROTARY
 
     documentation = inspect.getdoc(method) or ""
@@ -135,7 +133,7 @@ def _row(method: type[Method]) -> dict[str, Any]:
     }
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+def cells_of(row: Mapping[str, Any]) -> dict[str, str]:
     """The row in words, by heading."""
     from ragbias.binding.architectures import ARCHITECTURES
 
@@ -144,17 +142,3 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     cells = row["name"], row["acts_on"], spans, invariant, row["layers"]
     families = families if row["acts_on"] == "attention" else "any"
     return dict(zip(HEADINGS, (*cells, families, row["cost"], row["source"]), strict=True))
-
-
-def as_markdown() -> str:
-    """The table of this package's methods in Markdown, sources as links; ``ragbias methods NAME`` shows the cost."""
-    from ragbias.methods import METHODS
-
-    shown = [name for name in HEADINGS if not name.startswith("cost")]
-    lines = [shown, ["---"] * len(shown)]
-    for row in map(_row, METHODS.values()):
-        cells = _cells(row)
-        cells["method"] = f"`{row['name']}`"
-        cells["source"] = re.sub(r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", row["source"])
-        lines.append([cells[name] for name in shown])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

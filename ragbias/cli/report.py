@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, writable, write_json, write_text
+from ragbias.cli.terminal import Force, JsonPath, console, writable, write_json, write_text
 
 
 def report(
@@ -19,6 +19,7 @@ def report(
         str | None, typer.Option(help="A method of the benches; show the paired differences of all others to it.")
     ] = None,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Show tables and figures of one or several benches, the method with the best worst position first.
 

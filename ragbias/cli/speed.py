@@ -12,9 +12,18 @@ from rich.table import Table
 
 from ragbias import limits
 from ragbias.cli.numeric import ranged, whole, wholes
-from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import (
+    MODELS,
+    Force,
+    JsonPath,
+    console,
+    output,
+    picture,
+    progress,
+    quiet_libraries,
+    write_json,
+)
 from ragbias.errors import ArgumentError
-from ragbias.files import writing
 from ragbias.methods import DEFAULT_METHOD
 
 MIB = 2**20
@@ -50,6 +59,7 @@ def speed(
         typer.Option(help="Draw the ratios against the number of documents; needs several.", callback=picture),
     ] = None,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Measure time and memory of methods, interleaved with plain attention, beside the limits of their arithmetic."""
     options = dict(locals())
@@ -79,7 +89,7 @@ def speed(
             console.print(table)
     write_json(outcome, json_path)
     if plot is not None:
-        with writing(plot):
+        with output(plot):
             scaling(outcome, plot)
         console.print(f"Written: {plot}")
 

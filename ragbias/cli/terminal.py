@@ -1,4 +1,4 @@
-"""The console, progress and output files of all commands."""
+"""The console, progress and output files of all commands. A file that no command wrote needs ``--force``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,11 +25,13 @@ from rich.progress import (
 from rich.segment import Segment
 
 from ragbias.display import printable
+from ragbias.errors import RagBiasError
 from ragbias.files import irregular, writing
 from ragbias.models.named import EXPECTED
 
 MODELS = f"{EXPECTED}."
 PICTURES = (".png", ".svg", ".pdf")
+DEVICES = (("/", "dev"), ("/", "proc"))
 SILENCE = 30.0  # seconds without a line, at most, while work goes on
 LONG = 3600.0  # seconds of steps that the remaining time is estimated from
 
@@ -44,26 +47,66 @@ class _PlainConsole(Console):
 console = _PlainConsole(markup=False, emoji=False)  # paths, names and answers are shown as they are
 
 
-def writable(path: Path | None) -> Path | None:
-    """An output file, refused before the work if it is not writable."""
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite output files that ragbias did not write.", is_eager=True)
+]
+
+
+def _record_of(path: Path) -> Path:
+    """The file that keeps the digest of a written file."""
+    from ragbias.models.gguf import cache_folder
+
+    return cache_folder(path.name) / "outputs" / sha256(os.fsencode(path.resolve())).hexdigest()
+
+
+def _own(path: Path) -> bool:
+    """Whether a command wrote this file, and nothing changed it since."""
+    try:
+        return _record_of(path).read_text() == sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return False
+
+
+@contextmanager
+def output(path: Path) -> Iterator[None]:
+    """Write a file of a command; remove it if that fails halfway, else remember its content as the command's own."""
+    with writing(path):
+        yield
+    if path.is_file():
+        with suppress(OSError, RagBiasError):  # without a cache folder, the next run needs --force
+            record = _record_of(path)
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.write_text(sha256(path.read_bytes()).hexdigest())
+
+
+def check_overwritable(path: Path, force: bool) -> None:
+    """Refuse a file with content that no command wrote, or that was changed since, unless the user forces it."""
+    if not force and path.is_file() and path.stat().st_size and not _own(path):
+        raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
+
+
+def writable(context: typer.Context, path: Path | None) -> Path | None:
+    """An output file, refused before the work if it cannot or must not be written."""
     if path is None:
         return None
     if not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"{path.parent} is not a folder; create it first")
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; expected the name of a file")
-    if irregular(path) in ("a named pipe", "a socket") and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
+    if irregular(path) in ("a named pipe", "a socket") and path.parts[:2] not in DEVICES:
         raise typer.BadParameter(f"{path} is {irregular(path)}; expected the name of a file, or /dev/stdout")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise typer.BadParameter(f"{path} cannot be written; give another file")
+    if path.parts[:2] not in DEVICES:
+        check_overwritable(path, context.params["force"])
     return path
 
 
-def picture(path: Path | None) -> Path | None:
+def picture(context: typer.Context, path: Path | None) -> Path | None:
     """An output picture, in a format that matplotlib draws."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise typer.BadParameter(f"{path} does not end with {', '.join(PICTURES)}; expected the name of a picture")
-    return writable(path)
+    return writable(context, path)
 
 
 def folder(path: Path | None) -> Path | None:
@@ -130,8 +173,8 @@ def quiet_libraries() -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file of a command; remove it if that fails halfway."""
-    with writing(path):
+    """Write a text file of a command."""
+    with output(path):
         path.write_text(text, encoding="utf-8")
 
 

@@ -46,6 +46,7 @@ def test_ask_answers_from_files(cli, tmp_path):
     arguments = ["--documents", tmp_path, "--model", "tiny", "--json", out]
     code, said, _ = cli("ask", "What is the mascot of Heron Mill?", *arguments)
     assert code == 0 and json.loads(out.read_text())["text"].strip() in said
+    assert said.startswith("Model: tiny\n") and out.read_text().startswith('{\n  "model": "tiny"')
     written = json.loads(out.read_text())
     assert written["report"]["method_ran"] == "pine" and list(written["seconds"]) == ["load", "find", "answer"]
     load, find, answer = (f"{each:.1f} s to" for each in written["seconds"].values())

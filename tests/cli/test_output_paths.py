@@ -48,3 +48,37 @@ def test_a_file_is_no_folder_for_results(refused, tmp_path, monkeypatch, command
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").touch()
     assert "out is a file; give a folder" in refused(*command, "--out", "out")
+
+
+@pytest.mark.parametrize(("command", "option"), [*COMMANDS, ("calibrate", "--out"), ("ask", "--json")], ids=" ".join)
+def test_a_file_that_no_command_wrote_is_kept(refused, tmp_path, monkeypatch, command, option):
+    monkeypatch.chdir(tmp_path)
+    name = "mine.png" if option == "--plot" else "mine.json"
+    (tmp_path / name).write_text("mine")
+    arguments = COMMANDS.get((command, option), ["--model", "tiny"])
+    assert f"{name} exists, and ragbias did not write it" in refused(command, *arguments, option, name)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_the_audit_keeps_its_own_questions_and_the_demo_the_files_of_others(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.jsonl").write_text("{}")
+    audit = ["audit", "--questions", "q.jsonl", "--model", "tiny"]
+    assert "q.jsonl exists" in refused(*audit, "--json", "q.jsonl")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "bias.png").write_text("mine")
+    assert "out/bias.png exists" in refused("demo", "--out", "out")
+    (tmp_path / "demo-output" / "tiny").mkdir(parents=True)
+    (tmp_path / "demo-output" / "tiny" / "bias.png").write_text("mine")
+    assert "demo-output/tiny/bias.png exists" in refused("demo")  # each model has its folder
+
+
+def test_a_command_overwrites_its_own_file_and_others_with_force(cli, refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "m.json"
+    write = ("methods", "--json", path)
+    assert cli(*write)[0] == cli(*write)[0] == 0
+    path.write_text(path.read_text() + "mine")
+    assert "m.json exists" in refused(*write)
+    assert cli(*write, "--force")[0] == cli(*write)[0] == 0
+    assert not path.read_text().endswith("mine")

@@ -23,7 +23,7 @@ from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditi
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import NATS, curve_figures, minus_plain
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
+from ragbias.evaluation.report.charts import before_and_after
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.evaluation.tasks.task import gold_score
 from ragbias.lm import DebiasedLM
@@ -145,8 +145,6 @@ def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """The curves of all methods, relative to the plain model's mean over positions."""
-    settings, results = outcome["settings"], outcome["results"]
-    title = f"{settings['model']}, {settings['documents']} notes, {settings['questions']} questions"
-    curves = {name: each["minus_plain_mean_by_position"] for name, each in results.items()}
-    return overlaid({title: curves}, scale=RELATIVE_LOGPROB)
+    """The picture of the start page, for these notes."""
+    curves = {name: row["minus_plain_mean_by_position"] for name, row in outcome["results"].items()}
+    return before_and_after(curves, outcome["settings"]["model"])

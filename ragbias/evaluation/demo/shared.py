@@ -1,14 +1,11 @@
-"""The demos' parts: a FAISS index, questions in the stock prompt, cached documents, and their result files."""
+"""The demos' parts: a FAISS index, questions in the stock prompt, and the conditions of a run."""
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -16,19 +13,12 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from ragbias.cache import DocumentCache
-from ragbias.evaluation.cost.measuring import all_versions, now
+from ragbias.evaluation.cost.measuring import all_versions
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Task
-from ragbias.files import writing
-from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CACHED_METHOD = "ape"
 ROUNDS = 7  # of timing the first token
 
 
@@ -93,35 +83,6 @@ class StockQA(Task):
         return self.metric(prediction, case.answers)
 
 
-def first_token_line(lm: DebiasedLM, task: Task) -> str:
-    """Median times to the first token of a task's first prompt, plain and with cached documents, in turns."""
-    case = next(task.cases())
-    prompt = in_parts(task.prompt(lm, case), case.documents, None)[0]
-    cached = DebiasedLM(lm.model, lm.tokenizer, CACHED_METHOD, name=lm.name, cache=DocumentCache())
-    seconds: dict[str, list[float]] = {"none": [], CACHED_METHOD: []}
-    for _ in range(ROUNDS + 1):
-        for each, method in ((lm, "none"), (cached, CACHED_METHOD)):
-            begin = now(lm.model.device)
-            answer = each.generate(prompt, method=method, max_new_tokens=1)
-            seconds[method].append(now(lm.model.device) - begin)
-    plain, warm = (statistics.median(each[1:]) for each in seconds.values())  # the first time computes the documents
-    return (
-        f"The same question again, with its {len(prompt.documents)} documents cached: {1000 * warm:.0f} ms to the "
-        f"first token with {CACHED_METHOD}, {1000 * plain:.0f} ms with the plain model ({plain / warm:.1f} times "
-        f"faster; {answer.report.cached_tokens} of {answer.usage.prompt_tokens} tokens came from the cache)."
-    )
-
-
 def conditions(lm: DebiasedLM) -> dict[str, Any]:
     """The model's dtype, the versions, and torch's threads."""
     return {"dtype": str(lm.model.dtype), "versions": all_versions(), "threads": torch.get_num_threads()}
-
-
-def save(outcome: Mapping[str, Any], figure: Figure, folder: Path) -> None:
-    """Write ``settings`` and ``results`` of an outcome to ``results.json``, and its figure to ``bias.png``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = {name: outcome[name] for name in ("settings", "results")}
-    with writing(folder / "results.json"):
-        (folder / "results.json").write_text(json.dumps(plain, indent=2) + "\n")
-    with writing(folder / "bias.png"):
-        figure.savefig(folder / "bias.png", dpi=120)

@@ -4,9 +4,9 @@ import json
 
 from rich.progress import Progress
 
+from ragbias.cli.demo import save
 from ragbias.evaluation.demo import demo_run as demo
 from ragbias.evaluation.demo import shared
-from ragbias.evaluation.demo.shared import save
 from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import NoMethod, Pine
 
