@@ -1,6 +1,6 @@
 """An agent that looks things up: LangChain's create_agent, a retriever tool over FAISS, and a local model.
 
-    python examples/agent.py
+    python examples/agent.py --model tiny
     python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct      # the model decides what to look up
     python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct --retrieve-first --documents notes/ --question "Who?"
 
@@ -62,7 +62,7 @@ def load_documents(path: Path) -> list[Document]:
 def main() -> None:
     """Ask the agent each question in a new conversation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--retrieve-first", action="store_true", help="look up each question first; always with tiny")
     parser.add_argument("--top-k", type=int, default=5, help="documents per look-up")

@@ -1,8 +1,8 @@
 """A conversation over documents: LlamaIndex's chat engine with streamed answers and a report for each turn.
 
-    python examples/chat_engine.py
+    python examples/chat_engine.py --model tiny
     python examples/chat_engine.py --model Qwen/Qwen2.5-7B-Instruct --mode condense_plus_context
-    python examples/chat_engine.py --question "Where does the path end?" "Who built it?" --documents notes.txt
+    python examples/chat_engine.py --model tiny --documents notes.txt --question "Where does the path end?"
 
 The engine retrieves on every turn, so the documents differ from turn to turn. ragbias finds them in each prompt without
 extra code. condense_plus_context first rewrites the question in a call without documents; the embedded toy model cannot
@@ -61,7 +61,7 @@ def build_index(documents: list[Document]) -> VectorStoreIndex:
 def main() -> None:
     """Ask the questions one after the other in one conversation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--mode", choices=("context", "condense_plus_context"), default="context")
     parser.add_argument("--top-k", type=int, default=5, help="documents per turn")

@@ -1,6 +1,6 @@
 """A model judges pairs of answers, each pair in both orders: how many verdicts change when the answers are swapped?
 
-    python examples/judge.py
+    python examples/judge.py --model tiny
     python examples/judge.py --model Qwen/Qwen2.5-7B-Instruct --method pine --explain
 
 "stock" is LlamaIndex's PairwiseComparisonEvaluator with the model as it is, "judge" is the PairwiseJudge of
@@ -42,7 +42,7 @@ async def scores(judge: PairwiseComparisonEvaluator, pair: tuple[str, str, str, 
 async def main() -> None:
     """Judge all pairs in both orders and count the verdicts that change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--pairs", type=int, default=8, help="number of pairs of answers")
     parser.add_argument("--explain", action="store_true", help="let the judge explain itself (for larger models)")

@@ -1,6 +1,6 @@
 """A pairwise judge for LangChain whose verdict does not depend on which response comes first.
 
-    python examples/judge_langchain.py
+    python examples/judge_langchain.py --model tiny
     python examples/judge_langchain.py --model Qwen/Qwen2.5-7B-Instruct --question "..." --responses "..." "..."
 
 PairwiseJudge is a PairwiseStringEvaluator and can replace LangChain's labeled_pairwise_string. The two responses are
@@ -77,7 +77,7 @@ class PairwiseJudge(PairwiseStringEvaluator):
 def main() -> None:
     """Judge one pair in both orders, with the default method and plain."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--question", default="Which emblem does Heron Bridge have?")
     parser.add_argument("--reference", help="the right answer, if there is one")
     parser.add_argument(

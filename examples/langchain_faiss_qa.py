@@ -1,7 +1,7 @@
 """Question answering over a FAISS index with LangChain's stock retrieval chain, with and without position bias.
 
-    python examples/langchain_faiss_qa.py                              # the embedded toy model
-    python examples/langchain_faiss_qa.py --llm stock                  # with LangChain's own class
+    python examples/langchain_faiss_qa.py --model tiny                              # the embedded toy model
+    python examples/langchain_faiss_qa.py --model tiny --llm stock                  # with LangChain's own class
     python examples/langchain_faiss_qa.py --model Qwen/Qwen2.5-0.5B-Instruct --documents notes/ --question "Who ...?"
 
 The two runs differ only in the line that creates the LLM. Each question runs twice: with the documents in the
@@ -57,7 +57,7 @@ def load_documents(path: Path) -> list[Document]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=["ragbias", "stock"], default="ragbias", help="which class answers")
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="with --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text file or folder; default: the embedded corpus")
     parser.add_argument("--question", action="append", help="default: questions about the embedded corpus")

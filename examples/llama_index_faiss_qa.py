@@ -1,7 +1,7 @@
 """Questions over documents with LlamaIndex, FAISS and a local model: the stock LLM class, or RagBiasLLM in its place.
 
-    python examples/llama_index_faiss_qa.py --llm stock
-    python examples/llama_index_faiss_qa.py --llm ragbias
+    python examples/llama_index_faiss_qa.py --model tiny --llm stock
+    python examples/llama_index_faiss_qa.py --model tiny --llm ragbias
     python examples/llama_index_faiss_qa.py --model Qwen/Qwen2.5-7B-Instruct --documents notes/ --question "Who won?"
 
 Each question runs twice: with the documents in the retriever's order, and reversed.
@@ -76,7 +76,7 @@ def main() -> None:
     """Answer the questions in both orders and count the answers that changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=("stock", "ragbias"), default="ragbias", help="which LLM class answers")
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="for --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text files: a file or a folder")
     parser.add_argument("--question", help="a question about your own documents")

