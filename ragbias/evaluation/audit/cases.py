@@ -46,19 +46,12 @@ class AuditCase:
 
     @property
     def document_count(self) -> int:
-        return len(self.recorded.request.origin.tokens.documents)
-
-    @property
-    def documents(self) -> list[str]:
-        """The documents' texts as the model reads them, in retrieved order."""
-        tokenizer = self.recorded.lm.tokenizer
-        return [str(tokenizer.decode(ids)) for ids in self.recorded.request.origin.tokens.documents]
+        return len(self.prompt.documents)
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt that the pipeline made."""
-        tokens, decode = self.recorded.request.origin.tokens, self.recorded.lm.tokenizer.decode
-        return Prompt(str(decode(tokens.prefix)), self.documents, str(decode(tokens.suffix)))
+        """The prompt that the pipeline made, with its documents in retrieved order."""
+        return self.recorded.request.origin.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
         lm: DebiasedLM = self.recorded.lm
@@ -102,17 +95,8 @@ def answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0
     ]
 
 
-class _Bytes:
-    """Takes the place of the unknown tokenizer."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(ids).decode("utf-8", "replace")
-
-
 class UpstreamLM:
     """A model behind OpenAI's chat completions, decoded greedily; without a name, the server's only model."""
-
-    tokenizer = _Bytes()
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
         self._connection = Connection(url, key, SECONDS, TRIES)

@@ -219,7 +219,7 @@ def _outcome(
     first: Sequence[_Answers],
 ) -> Outcome:
     sources = [
-        [source(answer, case.documents, case.question.question) for answer in given.by_order]
+        [source(answer, case.prompt.documents, case.question.question) for answer in given.by_order]
         for case, given in zip(cases, found, strict=True)
     ]
     unlabelled = [Question(case.question.question) for case in cases]

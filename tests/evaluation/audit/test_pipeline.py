@@ -29,7 +29,7 @@ def test_last_request_with_documents_is_kept_with_its_settings(tiny):
     cases, skipped = from_pipeline(Condensing(tiny), QUESTIONS)
     assert skipped == 0
     for case, question in zip(cases, QUESTIONS, strict=True):
-        assert [text.strip() for text in case.documents] == TEXTS[question.question]
+        assert [text.strip() for text in case.prompt.documents] == TEXTS[question.question]
         assert case.recorded.settings == {"max_new_tokens": 5}
         assert case.recorded.request.origin.method_requested.name == "pine"
 
@@ -56,7 +56,7 @@ def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
 @pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])
 def test_langchain_chains_are_asked_under_the_key_they_take(tiny, build):
     cases, _ = from_pipeline(build(chat(tiny)), QUESTIONS)
-    assert [[text.strip() for text in each.documents] for each in cases] == list(TEXTS.values())
+    assert [[text.strip() for text in each.prompt.documents] for each in cases] == list(TEXTS.values())
 
 
 def test_runnable_that_takes_the_question_itself(tiny):
@@ -75,7 +75,7 @@ def test_streaming_pipeline_that_answers_in_another_thread_is_recorded(tiny):
         thread.join()
 
     cases, _ = from_pipeline(pipeline, QUESTIONS)
-    assert [len(each.documents) for each in cases] == [6, 6]
+    assert [len(each.prompt.documents) for each in cases] == [6, 6]
     assert cases[0].recorded.settings["max_new_tokens"] == 3
 
 
@@ -94,7 +94,7 @@ def test_llama_index_query_engine(tiny):
     template = PromptTemplate("Context:\n{context_str}\n\nQuestion: {query_str}\nAnswer:")
     synthesizer = get_response_synthesizer(llm=llm, response_mode="compact", text_qa_template=template)
     cases, _ = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
-    assert [[text.strip() for text in each.documents] for each in cases] == list(TEXTS.values())
+    assert [[text.strip() for text in each.prompt.documents] for each in cases] == list(TEXTS.values())
 
 
 def test_recording_ends_with_its_context(tiny):

@@ -45,7 +45,7 @@ def calls(questions):
 
 
 def documents_of(cases):
-    return [[text.strip() for text in each.documents] for each in cases]
+    return [[text.strip() for text in each.prompt.documents] for each in cases]
 
 
 @pytest.mark.parametrize("settings", [{}, {"checkpointer": True}], ids=["plain", "with a checkpointer"])
