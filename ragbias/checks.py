@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from numbers import Real
 from typing import NamedTuple
 
-from ragbias.display import shown
-from ragbias.errors import CancelledError, MethodError, RagBiasError, WrongTypeError
+from ragbias.display import did_you_mean, shown
+from ragbias.errors import ArgumentError, CancelledError, MethodError, RagBiasError, WrongTypeError
 
 FLOAT32_MAX = 3.4028234663852886e38
 
@@ -94,3 +94,10 @@ def check_not_cancelled(cancelled: threading.Event | None) -> None:
     """Raise ``CancelledError`` if the event is set."""
     if cancelled is not None and cancelled.is_set():
         raise CancelledError("the request was cancelled before its answer began")
+
+
+def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
+    """Raise ``ArgumentError`` for an unknown argument, with the most ``similar`` name."""
+    if unknown := sorted(name for name in given if name not in known):
+        hint = did_you_mean(unknown[0], similar) or "leave it out"
+        raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ragbias import methods
 from ragbias.adapters.remote import LanguageModel, RemoteLM
 from ragbias.cache import DocumentCache
-from ragbias.display import did_you_mean
+from ragbias.checks import check_names
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -108,13 +108,6 @@ def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Collecti
         remedy = f"but {loaded[0]} is loaded already; leave it out"
         raise ArgumentError(f"{', '.join(loading)}: for loading a model, {remedy}")
     return {**fields, "model_kwargs": {**model_kwargs, **loading}}
-
-
-def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
-    """Raise ``ArgumentError`` for an unknown argument, with the most ``similar`` name."""
-    if unknown := sorted(name for name in given if name not in known):
-        hint = did_you_mean(unknown[0], similar) or "leave it out"
-        raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
 from ragbias import methods
-from ragbias.adapters.options import check_names
 from ragbias.attention import backends
 from ragbias.boundaries.sources import check_lasting, document_texts
+from ragbias.checks import check_names
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.generation.arguments import SamplingArguments, check_arguments
 from ragbias.lm import DebiasedLM
