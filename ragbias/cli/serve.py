@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,10 +25,22 @@ MEGABYTES = Bounds(1, 2_000)
 SECONDS = Bounds(0, 86_400)
 REPLICAS = Bounds(1, 10_000)
 
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise typer.BadParameter(f"{text!r} is no regular expression: {error}") from error
+
+
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
 Port = Annotated[int, whole(PORTS, "Port to listen on; 0 for any free one.")]
 ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="Key that requests must send, or one a line.")]
 Separator = Annotated[str, typer.Option(help="Text between documents, for prompts without `documents`.")]
+Segmenter = Annotated[
+    re.Pattern[str] | None,
+    typer.Option(parser=_pattern, metavar="REGEX", help="Pattern of a document, such as '(?s)<doc>.*?</doc>'."),
+]
 StripNumbering = Annotated[bool, typer.Option("--strip-numbering", help="Remove document numbers.")]
 OnMissing = Annotated[
     Literal["warn", "raise", "ignore"], typer.Option(help="If a method misses its documents: warn, raise or ignore.")
@@ -68,6 +81,7 @@ def serve(
         str, typer.Option(help="Header in which your gateway names the tenant; tenants share no cached documents.")
     ] = "",
     separator: Separator = "",
+    segmenter: Segmenter = None,
     on_missing: OnMissing = "warn",
     max_batch: Annotated[int, whole(COUNTS, "Requests per padded batch.")] = 8,
     max_batch_tokens: Annotated[int, whole(TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
@@ -130,6 +144,7 @@ def proxy(
         str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="Key for the upstream server. Default: the client's.")
     ] = "",
     separator: Separator = "",
+    segmenter: Segmenter = None,
     strip_numbering: StripNumbering = False,
     on_missing: OnMissing = "warn",
     max_documents: MaxDocuments = 1_000,

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.report import Generation, Usage
+from ragbias.generation.report import Generation, Report, Usage
 from ragbias.serving.schemas import Json
 
 
@@ -27,12 +27,18 @@ def report_headers(report: Json) -> dict[str, str]:
     }
 
 
+def fingerprint(report: Report) -> str:
+    """What ran, for clients that drop unknown fields: ``"pine, 3 documents"``."""
+    ran = f"{report.method_ran}, {report.n_found} documents"
+    return ran if report.method_ran == report.method_requested else f"{ran}: {report.reason}"
+
+
 class _Formatter:
     """Formats one answer; its chunks share an id and a time."""
 
     def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
         self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())
-        self._chunk_kind = chunk_kind
+        self._chunk_kind, self.fingerprint = chunk_kind, ""
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The chunk with the usage alone."""
@@ -43,6 +49,7 @@ class _Formatter:
 
     def _body(self, kind: str, *choices: Json) -> Json:
         head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        head["system_fingerprint"] = self.fingerprint
         return {**head, "choices": [{"index": 0, **choice} for choice in choices]}
 
 

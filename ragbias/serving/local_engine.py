@@ -19,7 +19,7 @@ from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.serving import prompts
-from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter
+from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, fingerprint
 from ragbias.serving.errors import ApiError, refused, translated, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics
@@ -227,6 +227,7 @@ class ServedModel(Scheduler):
             text, boundaries = self._completion_prompt(body)
         request = self.lm.prepare(text, None, boundaries, method, cancelled)
         prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
+        formatter.fingerprint = fingerprint(request.report)
         return request, formatter, arguments
 
     def counted(self, generation: Generation) -> Generation:
@@ -257,7 +258,7 @@ class ServedModel(Scheduler):
         return body.prompt, boundaries
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        return locate(text, documents=none_or_empty, segmenter=self._settings.separator or None)
+        return locate(text, documents=none_or_empty, segmenter=self._settings.recogniser)
 
     def _arguments(self, body: RequestBody) -> dict[str, Any]:
         name, max_tokens = "max_tokens", body.max_tokens

@@ -210,7 +210,7 @@ def _holder(
             if (verbatim := prompts.in_prompt(text.text, documents)) is not None:
                 return text, verbatim
             continue
-        boundaries = locate(text.text, segmenter=settings.separator or None)
+        boundaries = locate(text.text, segmenter=settings.recogniser)
         if boundaries.n_found > 1:
             return text, boundaries
     return None, boundaries

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias import methods
@@ -36,7 +38,13 @@ class ServerSettings(BaseModel):
     grace_seconds: int = Field(default=30, ge=0, le=86_400)
     on_missing: OnMissing = "warn"
     separator: str = ""  # between documents, for prompts without `documents`
+    segmenter: re.Pattern[str] | None = None  # of a document; replaces the separator
     strip_numbering: bool = False  # used by the proxy only
+
+    @property
+    def recogniser(self) -> re.Pattern[str] | str | None:
+        """Finds documents in prompts without `documents`."""
+        return self.segmenter or self.separator or None
 
     @property
     def batch_size(self) -> int:

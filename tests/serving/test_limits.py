@@ -89,6 +89,17 @@ def test_a_separator_finds_documents_that_are_not_named(tiny):
     with serving({"tiny": tiny}, separator="\n###\n") as address:
         told = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
     assert told["ragbias"]["source"] == "segmenter" and told["ragbias"]["n_found"] == 3
+    assert told["system_fingerprint"] == "pine, 3 documents"
+
+
+def test_a_segmenter_finds_documents_of_any_client(tiny):
+    content = "".join(f"<doc>{text}</doc>\n" for text in DOCUMENTS) + QUESTION
+    talk = [{"role": "user", "content": content}]
+    with serving({"tiny": tiny}, segmenter="(?s)<doc>.*?</doc>") as address:
+        found = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
+        plain = httpx.post(f"{address}{CHAT}", json={**BODY, "documents": None}).json()
+    assert found["ragbias"]["source"] == "segmenter" and found["system_fingerprint"] == "pine, 3 documents"
+    assert plain["system_fingerprint"].startswith("none, 0 documents: no documents found")
 
 
 def test_the_metrics_count_what_was_answered(tiny):
@@ -225,6 +236,7 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
             "'shout' is not one of 'warn', 'raise', 'ignore'",
         ),
         (["tiny", "--engine", "spark"], "'spark' is not one of 'local', 'ray'"),
+        (["tiny", "--segmenter", "("], "'(' is no regular expression: missing )"),
     ):
         with logs_restored():
             code, _, errors = cli("serve", *arguments)
