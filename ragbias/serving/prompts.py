@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 
 from ragbias import methods
 from ragbias.adapters import tool_use
@@ -96,46 +98,63 @@ def prompt_with(
     text = render(messages, {})
     if (found := in_prompt(text, documents)) is not None:
         return text, found
-    for_template = [
-        {"title": doc.title or "", "text": doc.text, "content": doc.text, **doc.metadata} for doc in documents
-    ]
-    rendered = render(messages, {"documents": for_template})
-    if rendered != text and (found := in_prompt(rendered, documents)) is not None:
-        return rendered, found
+
+    def as_variables(texts: Sequence[str]) -> str:
+        pairs = zip(documents, texts, strict=True)
+        variables = [{"title": doc.title or "", "text": text, "content": text, **doc.metadata} for doc, text in pairs]
+        return render(messages, {"documents": variables})
+
+    texts = [doc.text for doc in documents]
+    rendered = as_variables(texts)
+    if rendered != text:
+        found, exact = in_prompt(rendered, documents), placed(as_variables, texts)
+        if exact is not None and (found is None or found.texts != exact.texts):  # documents may contain each other
+            found = exact
+        if found is not None:
+            return rendered, found
     last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
     if last is None:
         raise nowhere_to_put("messages")
-    inserted, texts = with_documents(documents, messages[last]["content"])
-    text = render([*messages[:last], {**messages[last], "content": inserted}, *messages[last + 1 :]], {})
-    found = in_block(text, texts)
-    if found.n_found < len(texts):
-        why = f"the model's chat template changes the documents ({found.n_found} of {len(texts)} found)"
-        raise refused("documents", f"{why}; put them into the messages", "invalid_documents")
-    return text, found
+
+    def inserted(texts: Sequence[str]) -> str:
+        message = {**messages[last], "content": with_texts(messages[last]["content"], texts)}
+        return render([*messages[:last], message, *messages[last + 1 :]], {})
+
+    texts = inserted_texts(documents)
+    if (found := placed(inserted, texts)) is None:
+        message = "the model's chat template changes the documents; put them into the messages"
+        raise refused("documents", message, "invalid_documents")
+    return inserted(texts), found
 
 
-def with_documents(documents: Sequence[Document], content: str) -> tuple[str, list[str]]:
-    """A message with documents before its content, and their texts as inserted, each after its title."""
-    texts = [f"{doc.title}\n{doc.text}" if doc.title else doc.text for doc in documents]
-    return "".join(text + SEPARATOR for text in texts) + content, texts
+def placed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
+    """Where a function prints texts; None unless it prints each one once, unchanged and in this order."""
+    marks = [uuid.uuid4().hex for _ in texts]
+    marked = render(marks)
+    parts = re.split("|".join(marks), marked)
+    if re.findall("|".join(marks), marked) != marks:
+        return None
+    if render(texts) != "".join(chain(*zip(parts, [*texts, ""], strict=True))):
+        return None
+    ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
+    spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
+    return Boundaries(spans, "documents", len(texts), "", texts=spans)
+
+
+def with_texts(content: str, texts: Sequence[str]) -> str:
+    """A message with texts before its content."""
+    return SEPARATOR.join([*texts, content])
+
+
+def inserted_texts(documents: Sequence[Document]) -> list[str]:
+    """The texts of documents as they are inserted, each after its title."""
+    return [f"{doc.title}\n{doc.text}".lstrip() if doc.title else doc.text.lstrip() for doc in documents]
 
 
 def nowhere_to_put(param: str) -> ApiError:
     """A 400 for documents that do not occur in the field ``param`` and cannot be inserted."""
     message = f"{param}: the documents do not occur there verbatim, and there is no user message to insert them into"
     return refused("documents", message, "invalid_documents")
-
-
-def in_block(text: str, texts: Sequence[str]) -> Boundaries:
-    """The spans of inserted documents; found as one block, because documents may contain each other."""
-    block = SEPARATOR.join(texts)
-    if text.count(block) != 1:
-        return locate(text, documents=texts)
-    begin, spans = text.index(block), []
-    for each in texts:
-        spans.append((begin, begin + len(each)))
-        begin += len(each) + len(SEPARATOR)
-    return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
 
 
 def template_messages(body: ChatRequest) -> list[Json]:

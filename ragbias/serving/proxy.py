@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
@@ -167,8 +168,9 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
             holder = next((each for each in texts if each.message is last), None)
             if holder is None:
                 raise prompts.nowhere_to_put(prompt)
-            text, inserted = prompts.with_documents(documents, holder.text)
-            holder, boundaries = holder._replace(text=text), prompts.in_block(text, inserted)
+            inserted, with_texts = prompts.inserted_texts(documents), partial(prompts.with_texts, holder.text)
+            holder = holder._replace(text=with_texts(inserted))
+            boundaries = prompts.placed(with_texts, inserted) or boundaries
         text = holder.text if holder else ""
         request = order_text(text_origin(text, boundaries, method, settings.strip_numbering))
     prompts.check_found(request, fields.options.on_missing or settings.on_missing)

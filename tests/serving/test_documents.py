@@ -1,9 +1,14 @@
 """Documents that are put in front of a message are where they were put."""
 
+from itertools import permutations
+
+import httpx
 import pytest
 
+from ragbias.serving.errors import ApiError
 from ragbias.serving.prompts import SEPARATOR, prompt_with
 from ragbias.serving.schemas import Document
+from support.live_server import serving
 
 
 def render(talk, more):
@@ -19,6 +24,7 @@ def render(talk, more):
         ["What is", "What is the mascot"],
         ["one\n\ntwo", "two"],
         ["\U0001f600 \u2028", "e\u0301\u200b"],
+        ["t", "t\n\nu\n\ns", "u\n\ns\n\nt"],  # whose joined text contains them at other places
     ],
 )
 def test_each_document_is_found_where_it_was_put(texts):
@@ -28,3 +34,40 @@ def test_each_document_is_found_where_it_was_put(texts):
     assert [text[begin:end].strip("\n") for begin, end in found.texts or found.spans] == texts
     begin, end = found.spans[0][0], found.spans[-1][1]
     assert text[begin:end].rstrip("\n") == SEPARATOR.join(texts)
+
+
+def test_every_order_of_overlapping_documents_gets_the_same_answer(tiny):
+    s, t, u = "The mascot of Heron Mill is an owl.", "The mascot of Ember Abbey is a whale.", "The gate is red."
+    documents = [t, "\n\n".join([t, u, s]), "\n\n".join([u, s, t])]
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "What is it?"}],
+        "max_tokens": 1,
+        "logprobs": True,
+    }
+    with serving({"tiny": tiny}) as address:
+        logprobs = set()
+        for order in permutations(documents):
+            answer = httpx.post(f"{address}/v1/chat/completions", json={**body, "documents": order}).json()
+            assert answer["ragbias"]["n_found"] == 3 and answer["ragbias"]["method_ran"] == "pine"
+            logprobs.add(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
+    assert len(logprobs) == 1
+
+
+def test_a_template_that_changes_inserted_documents_is_refused():
+    talk = [{"role": "user", "content": "Which?"}]
+    with pytest.raises(ApiError, match="chat template changes the documents"):
+        prompt_with([Document(text="a"), Document(text="b")], talk, lambda *given: render(*given).upper())
+
+
+def test_overlapping_documents_are_known_where_the_template_prints_them():
+    texts = ["t", "t\n\nu\n\ns", "u\n\ns\n\nt"]
+
+    def with_documents(talk, more):
+        return "".join(f"<doc>{doc['text']}</doc>\n" for doc in more.get("documents", ())) + render(talk, more)
+
+    for order in permutations(texts):
+        text, found = prompt_with(
+            [Document(text=each) for each in order], [{"role": "user", "content": "Q"}], with_documents
+        )
+        assert [text[begin:end] for begin, end in found.texts] == list(order) and text.startswith("<doc>")
