@@ -274,7 +274,7 @@ class ServedModel(Scheduler):
 
 
 class LocalEngine:
-    """An engine with the models that ``load`` returns by name."""
+    """Answers requests with the models that ``load`` returns by name; a failed one raises ``ApiError``."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics
@@ -294,12 +294,14 @@ class LocalEngine:
         return [served.card() for served in self._served.values()]
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
+        """The body of the response. Cancelling stops the computation; other salts share no cached documents."""
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, arguments):
             generation = await served.answer(request, arguments, salt)
             return formatter.whole(served.counted(generation), served.lm.tokenizer)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
+        """The report, then the chunks. Closing the generator stops the computation at the next token."""
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, arguments):
             yield request.report.as_dict()

@@ -75,18 +75,10 @@ class Replica:
         self._engine = LocalEngine(model.load, settings, Metrics())
         self._engine.load()
 
-    async def models(self) -> list[Json]:
-        return await self._engine.models()
-
-    async def answer(self, body: RequestBody, salt: str = "") -> Json | ApiError:
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """The result of a method of the engine, or its error."""
         try:
-            return await self._engine.answer(body, salt)
-        except Exception as error:
-            return _as_result(error)
-
-    async def tokens(self, body: TokenizeRequest) -> Json | ApiError:
-        try:
-            return await self._engine.tokens(body)
+            return await getattr(self._engine, name)(*arguments)
         except Exception as error:
             return _as_result(error)
 
@@ -113,17 +105,16 @@ class ClusterEngine:
         return True  # Ray routes no requests here before
 
     async def models(self) -> list[Json]:
-        answers = await asyncio.gather(*(_begun(handle.models.remote) for handle in self._handles.values()))
+        answers = await asyncio.gather(*(_begun(handle.call.remote, "models") for handle in self._handles.values()))
         return [card for _, cards in answers for card in cards]
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        handle = self._handle(body)
-        _, answer = await _begun(lambda: handle.answer.remote(body, salt))
+        _, answer = await _begun(self._handle(body).call.remote, "answer", body, salt)
         return dict(answer)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
         handle = self._handle(body).options(stream=True)
-        response, report = await _begun(lambda: handle.stream.remote(body, salt), streamed=True)
+        response, report = await _begun(handle.stream.remote, body, salt, streamed=True)
         try:
             yield report
             while True:
@@ -138,8 +129,7 @@ class ClusterEngine:
             response.cancel()
 
     async def tokens(self, body: TokenizeRequest) -> Json:
-        handle = self._named(body.model)
-        _, tokens = await _begun(lambda: handle.tokens.remote(body))
+        _, tokens = await _begun(self._named(body.model).call.remote, "tokens", body)
         return dict(tokens)
 
     def _named(self, name: str) -> DeploymentHandle[Any]:
@@ -162,10 +152,10 @@ def affinity(body: RequestBody) -> str:
     return hashlib.sha256("\n".join([body.model, *hashes]).encode()).hexdigest()
 
 
-async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, Any]:
+async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = False) -> tuple[Any, Any]:
     """A replica's response and its answer, or the first item of a stream; tried again if the replica dies."""
     for tries_left in reversed(range(TRIES)):
-        response = send()
+        response = send(*arguments)
         try:
             return response, await _received(anext(response) if streamed else response)
         except asyncio.CancelledError:

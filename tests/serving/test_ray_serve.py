@@ -69,10 +69,10 @@ async def test_replicas_raise_nothing_that_ray_would_log(caplog):
         replica = ray_serve.Replica.func_or_class(ReplicatedModel(model="tiny", name="mine"), ServerSettings())
     wrong = request(ragbias={"method": "Zanzibar"})
     streamed = [item async for item in replica.stream(wrong)]
-    for error in (await replica.answer(wrong), *streamed):
+    for error in (await replica.call("answer", wrong), *streamed):
         assert isinstance(error, ApiError) and "Zanzibar" in error.detail
     replica._engine._served["mine"].begun = None  # a mistake
-    error = await replica.answer(request())
+    error = await replica.call("answer", request())
     assert error.status_code == 500 and error.code == "internal_error" and "Zanzibar" not in caplog.text
 
 
@@ -98,7 +98,7 @@ class Dying:
 
     def __init__(self, deaths: int, after: int = 0) -> None:
         self.deaths, self.after, self.asked = deaths, after, 0
-        self.answer = self.stream = self
+        self.call = self.stream = self
 
     def options(self, **_: object) -> Dying:
         return self
