@@ -26,6 +26,7 @@ from ragbias.extras import required
 Json = dict[str, Any]
 POLL_SECONDS = 0.05  # between checks for cancellation
 MAX_PARALLEL = 64  # requests of one call; servers queue more than that by default
+MAX_ANSWER = 64_000_000  # bytes of one answer
 ERRORS: dict[str, type[RagBiasError]] = {  # by the server's error code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -61,30 +62,30 @@ class Connection:
 
     def post_all(self, paths: list[str], bodies: list[Json], cancelled: threading.Event | None = None) -> list[Json]:
         """The answers to several bodies, sent in parallel; an error cancels the others."""
-        places = asyncio.Semaphore(MAX_PARALLEL)
+        limit = asyncio.Semaphore(MAX_PARALLEL)
 
-        async def one(path: str, body: Json) -> Any:
-            async with places:
+        async def post(path: str, body: Json) -> Any:
+            async with limit:
                 return await self._request("post", path, body=body)
 
-        async def every() -> list[Json]:
-            tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(paths, bodies, strict=True)]
+        async def post_each() -> list[Json]:
+            tasks = [asyncio.ensure_future(post(*pair)) for pair in zip(paths, bodies, strict=True)]
             try:
                 return list(await asyncio.gather(*tasks))
             finally:
                 for task in tasks:
                     task.cancel()
 
-        return self._run(every(), cancelled)
+        return self._run(post_each(), cancelled)
 
-    def events(self, path: str, body: Json, see: Callable[[Json], None], cancelled: threading.Event) -> None:
-        """Pass the events of a streamed answer to ``see``; return early once ``cancelled`` is set."""
+    def events(self, path: str, body: Json, on_event: Callable[[Json], None], cancelled: threading.Event) -> None:
+        """Pass the events of a streamed answer to ``on_event``; return early once ``cancelled`` is set."""
 
         async def follow() -> None:
             stream_class = self._openai.AsyncStream[object]
             async with await self._request("post", path, body=body, stream=True, stream_cls=stream_class) as stream:
                 async for event in stream:
-                    see(event)
+                    on_event(event)
 
         with suppress(CancelledError):
             self._run(follow(), cancelled)
@@ -92,11 +93,20 @@ class Connection:
     async def _request(self, verb: str, path: str, **settings: Any) -> Any:
         loop = asyncio.get_running_loop()
         if self._made is None or self._made[0] is not loop:  # a forked process needs its own connections
-            self._made = loop, self._openai.AsyncOpenAI(**self._settings)
+            uncompressed, hooks = {"accept-encoding": "identity"}, {"response": [self._check_size]}
+            client = self._openai.DefaultAsyncHttpxClient(headers=uncompressed, event_hooks=hooks)
+            self._made = loop, self._openai.AsyncOpenAI(http_client=client, **self._settings)
         answer = await getattr(self._made[1], verb)(f"{self.base_url}{path}", cast_to=object, **settings)
         if isinstance(answer, str):
             raise ValueError("plain text")
         return answer
+
+    async def _check_size(self, response: Any) -> None:
+        """Refuse an answer that is too large, or compressed, because its size is not known before it is in memory."""
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise ServerError(f"{self.base_url} compresses its answers, but was sent 'Accept-Encoding: identity'")
+        if int(response.headers.get("content-length", 0)) > MAX_ANSWER:
+            raise ServerError(f"{response.url} answers with more than {MAX_ANSWER:,} bytes")
 
     def _run(self, work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:
         """The result of ``work``; errors on the way become errors of this library."""
@@ -108,12 +118,14 @@ class Connection:
             return future.result()
         except (self._openai.APIConnectionError, self._httpx.HTTPError) as error:  # the latter inside a stream
             cause = error.__cause__ or error
+            if isinstance(cause, ServerError):
+                raise cause from None
             reason = f"{type(cause).__name__}: {cause}".rstrip(": ")
             message = f"{self.base_url} does not answer ({reason}); is it running, and is timeout long enough?"
             raise ServerError(message) from error
         except self._openai.APIError as error:
             raise self._refusal(error.body, getattr(error, "status_code", 200)) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ServerError(f"{self.base_url} does not answer in JSON ({error})") from error
         finally:
             future.cancel()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from ragbias.adapters import connection as connections
 from ragbias.adapters.connection import MAX_PARALLEL, Connection
 from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
@@ -31,6 +33,9 @@ class Stub:
         self.app.get("/v1/models")(lambda: {"data": [CARD]})
         self.app.post("/v1/completions")(self.stream)
         self.app.post("/counted")(self.counted)
+        self.app.post("/deep")(lambda: Response("[" * 200_000, media_type="application/json"))
+        self.app.post("/bomb")(lambda: Response(gzip.compress(bytes(10**6)), headers={"content-encoding": "gzip"}))
+        self.app.post("/long")(lambda: [0] * 200_000)
 
     async def stream(self) -> StreamingResponse:
         async def events():
@@ -88,3 +93,12 @@ def test_without_its_packages_the_error_names_the_command(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"install it with: pip install 'ragbias\[remote\]'"):
         Connection("http://127.0.0.1:9", "", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("/deep", "not answer in JSON"), ("/bomb", "compresses"), ("/long", "more than 300,000 bytes")]
+)
+def test_deep_compressed_and_long_answers_are_refused(monkeypatch, stub, path, text):
+    monkeypatch.setattr(connections, "MAX_ANSWER", 300_000)
+    with pytest.raises(ServerError, match=text):
+        Connection(stub[1], "", 20, 0).post_all([path], [{}])
