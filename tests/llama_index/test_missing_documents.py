@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from llama_index.core import PromptTemplate, VectorStoreIndex
 from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.extractors import KeywordExtractor, SummaryExtractor, TitleExtractor
+from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.schema import TextNode
 from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
 
 from ragbias.errors import NoDocumentsError
@@ -113,6 +116,21 @@ def test_raise_accepts_one_document_and_an_empty_list(
     index.as_query_engine(llm=llm, similarity_top_k=1).query(QUESTION)
     assert llm.complete(QUESTION, documents=[]).additional_kwargs["ragbias"]["method_ran"] == "none"
     with pytest.raises(NoDocumentsError, match="located none"):
+        llm.complete(QUESTION)
+
+
+def test_graders_and_extractors_hold_one_document_by_design(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm(on_missing="raise", max_new_tokens=2)
+    for found in index.as_retriever(similarity_top_k=2).retrieve(QUESTION):
+        graded = llm.complete(f"Retrieved document:\n{found.text}\n\nUser question: {QUESTION}\nIs it relevant?")
+        report = graded.additional_kwargs["ragbias"]
+        assert (report["n_found"], report["reason"]) == (1, "one document found, so there is no order to debias")
+    nodes = [TextNode(text="Heron Mill has a brass owl."), TextNode(text="Ember Abbey has a tin whale.")]
+    extractors = [TitleExtractor(llm=llm, nodes=1), SummaryExtractor(llm=llm), KeywordExtractor(llm=llm)]
+    assert len(IngestionPipeline(transformations=extractors).run(nodes=nodes)) == 2
+    with pytest.raises(NoDocumentsError):
         llm.complete(QUESTION)
 
 

@@ -136,6 +136,41 @@ def workflow(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
     return asyncio.run(ask())
 
 
+class Graded(Event):
+    relevant: list[str]
+
+
+def corrective(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
+    """The corrective RAG workflow: each node is graded, and the relevant ones are joined into a new document."""
+    grade = "As a grader, evaluate a document.\n\nRetrieved document:\n{context_str}\n\nUser question:\n{query_str}\n"
+
+    class CorrectiveRAG(Workflow):
+        @step
+        async def retrieve(self, ctx: Context, ev: StartEvent) -> Retrieved:
+            return Retrieved(nodes=index.as_retriever(similarity_top_k=TOP_K).retrieve(ev.query))
+
+        @step
+        async def evaluate(self, ctx: Context, ev: Retrieved) -> Graded:
+            relevant = []
+            for node in ev.nodes:
+                answer = await llm.acomplete(grade.format(context_str=node.text, query_str=question))
+                if answer.text.lower().strip() == "yes":
+                    relevant.append(node.text)
+            return Graded(relevant=relevant)
+
+        @step
+        async def answer(self, ctx: Context, ev: Graded) -> StopEvent:
+            documents = [Document(text="\n".join(ev.relevant) + "\n" + "")]  # no text of a search
+            engine = SummaryIndex.from_documents(documents).as_query_engine(llm=llm)
+            return StopEvent(result=engine.query(question))
+
+    async def ask() -> str:
+        with saying(llm.lm, *["yes"] * TOP_K):
+            return str(await CorrectiveRAG(timeout=60).run(query=question))
+
+    return asyncio.run(ask())
+
+
 def agent(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
     """The starter tutorial's agent with a query engine as its tool."""
     engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K)
@@ -159,5 +194,6 @@ PROGRAMS: dict[str, Program] = {
     "joined nodes": Program(joined_nodes, TOP_K),
     "workflow": Program(workflow, TOP_K),
     "agent with a query engine": Program(agent, TOP_K),
+    "corrective RAG workflow": Program(corrective, TOP_K),
 }
 EARLIER_SEARCHES = {"chat engine": len(EARLIER), "chat loop with a memory": len(EARLIER)}

@@ -323,7 +323,7 @@ class RagBiasLLM(FunctionCallingLLM):
         documents = given.pop("documents", None)
         found = listener.locate_documents(text, documents, self.segmenter, [*system, self.system_prompt or ""])
         request = self.lm.prepare(text, boundaries=found, method=method)
-        if method.needs_documents:
+        if method.needs_documents and not listener.is_extracting():
             self._missing.check(
                 request, self.on_missing, documents=documents, segmenter=self.segmenter, at_end=listener.at_end()
             )

@@ -21,10 +21,12 @@ from weakref import WeakKeyDictionary
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.extractors.interface import BaseExtractor
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.span import BaseSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.response_synthesizers import Accumulate, Refine
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 from llama_index.core.workflow import Workflow
@@ -45,16 +47,21 @@ PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # s
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A `synthesize` span: its nodes' texts, unreadable nodes, and the synthesis around it."""
+    """A `synthesize` span: its nodes' texts, unreadable nodes, and the synthesis around it.
+
+    `one_by_one`: each call gets one node by design.
+    """
 
     id: str
     texts: tuple[str, ...]
     failures: tuple[str, ...]
     outer: Synthesis | None
+    one_by_one: bool
 
 
 _synthesis: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_synthesis", default=None)
 _run: ContextVar[str | None] = ContextVar("ragbias_llama_index_run", default=None)
+_extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction", default=None)
 
 
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
@@ -88,9 +95,12 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
                 reports.invalidate()
             self._begin(id_, empty=not isinstance(instance, PARTS))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
+        if isinstance(instance, BaseExtractor) and not _extraction.get():
+            _extraction.set(id_)
         if _is_synthesis(id_):
             texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
-            _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get()))
+            one_by_one = type(instance) in (Refine, Accumulate)  # not their subclasses, which pack nodes
+            _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get(), one_by_one))
         elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
             _synthesis.set(replace(read, id=id_, outer=_synthesis.get()))
 
@@ -125,6 +135,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             self._end(oldest)
 
     def _end(self, id_: str) -> None:
+        if _extraction.get() == id_:
+            _extraction.set(None)
         with self._changing:
             ends = self._runs.pop(id_, [])
         for end in ends:
@@ -254,6 +266,11 @@ def at_end() -> Callable[[Callable[[], None]], None] | None:
     return None if _listener is None else _listener.at_end(_run.get())
 
 
+def is_extracting() -> bool:
+    """Whether a metadata extractor calls the LLM, with one node by design."""
+    return _extraction.get() is not None
+
+
 def open_synthesis() -> Synthesis | None:
     """The synthesis that is open in this context, or whose stream is read here."""
     return None if _listener is None else _synthesis.get()
@@ -271,18 +288,36 @@ def locate_documents(
 
     Process-wide retrievals are not searched for in the texts of ``system`` messages.
     """
-    if documents is None:
-        given = current_documents()
-    else:
-        check_lasting(documents)
-        given = document_texts(documents, _printed)
+    given = current_documents() if documents is None else printed_texts(documents)
     synthesis = open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    found = locate(text, documents=given, run=[texts], registry=registry(), segmenter=segmenter, not_documents=system)
+    recent = registry()
+    retrieved = _joined(texts, recent) or texts
+    found = locate(text, documents=given, run=[retrieved], registry=recent, segmenter=segmenter, not_documents=system)
+    if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
+        found = replace(found, n_expected=1, n_absent=0, reason="")
     expected = found.n_expected + (len(unread) if given is None and found.source in ("run", "none") else 0)
     if found.source == "none" and _listener is not None:
         unread = unread or (_listener._retrievals.failure(),)
     return replace(found, n_expected=expected, reason="; ".join(filter(None, (found.reason, *unread))))
+
+
+def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
+    """The texts of a call's documents, nodes as LlamaIndex prints them."""
+    check_lasting(documents)
+    return document_texts(documents, _printed)
+
+
+def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
+    """The retrieved texts that the only node of a synthesis joins, each on lines of its own; else empty."""
+    if len(texts) != 1 or recent is None:
+        return ()
+    node = f"\n{texts[0].strip()}\n"
+    for retrieval in recent.candidates():
+        inside = [each for each in retrieval if f"\n{each.strip()}\n" in node and len(each.strip()) < len(node) - 2]
+        if len(inside) > 1:
+            return inside
+    return ()
 
 
 def _printed(document: Any) -> Any:
