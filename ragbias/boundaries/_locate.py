@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
@@ -20,6 +20,7 @@ from ragbias.boundaries.assignment import (
 )
 from ragbias.boundaries.elements import elements
 from ragbias.boundaries.matching import (
+    COVERAGE,
     MAX_OCCURRENCES,
     Occurrence,
     ends_block,
@@ -41,7 +42,7 @@ NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
-POSITIONS = ("index", "idx", "position", "rank")  # metadata that programs set to number the documents
+NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # which may number the documents, or contain these
 TRACED = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -139,6 +140,13 @@ def locate(
     named = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
     retrievals = {source: [texts for texts in map(document_texts, each) if texts] for source, each in named.items()}
     known = of_run = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
+    remembered = _known_in(text, registry, not_documents) if registry is not None else {}
+    recent = (
+        [] if registry is None else [each for each in registry.candidates() if not remembered.keys().isdisjoint(each)]
+    )
+    others = [*retrievals["artifact"], *retrievals["run"], *recent]
+    for source in ("artifact", "run"):
+        retrievals[source] = [each for each in retrievals[source] if not _joins(each, others)]
     found: Boundaries | None = None
     missed: list[Boundaries] = []
     for source, each in retrievals.items():
@@ -147,9 +155,8 @@ def locate(
             found = result if result.source != "none" else None
             missed += [] if found else [result]
     if registry is not None:
-        remembered = _known_in(text, registry, not_documents)
         known = of_run if registry.process_wide else {**of_run, **remembered}
-        found = found or _by_registry(text, registry, remembered)
+        found = found or _by_registry(text, [each for each in recent if not _joins(each, others)], remembered)
     if segmenter is not None and not (found and found.n_found == found.n_expected and _are_apart(text, found)):
         given = _by_segmenter(text, segmenter)
         if found is not None:
@@ -175,11 +182,7 @@ def locate(
 
 
 def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, source: str) -> Boundaries:
-    """The documents of the latest retrieval in the last message, and those of others beside them.
-
-    A result with a source but without spans says that the documents are in the prompt but ambiguous.
-    """
-    retrievals = [each for each in retrievals if not _joins(each, retrievals)]
+    """The latest retrieval in the last message, with others beside it; without spans if they are ambiguous."""
     every = set(chain.from_iterable(retrievals))
     known = {document: found for document, found in known.items() if document in every}
     if any(is_long(document) and len(found) >= MAX_OCCURRENCES for document, found in known.items()):
@@ -188,7 +191,9 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
     if here is None:
         return Boundaries((), source, len(known), UNCLEAR)
     if any(isinstance(each, KnownText) for each in every):  # then a list of strings may hold the questions
-        retrievals = [each for each in retrievals if here.keys() >= set(each) or not _are_strings(each)]
+        retrievals = [
+            each for each in retrievals if here.keys() >= set(each) or any(isinstance(text, KnownText) for text in each)
+        ]
     touched = [retrieval for retrieval in retrievals if not here.keys().isdisjoint(retrieval)]
     if not touched:
         count = _merged(retrievals).total()
@@ -233,7 +238,10 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
         reasons.append(f"{n_apart} are apart from the others and stay plain text")
     if truncated:
         reasons.append(f"{len(truncated)} are cut off at the edge of the context")
-    metadata = _own_values([fields.get(each.document, {}) for each in ordered])
+    metadata = [
+        tuple(text for name, texts in printed.items() if name.split("!")[0] not in NUMBERING_FIELDS for text in texts)
+        for printed in (fields.get(each.document, {}) for each in ordered)
+    ]
     return Boundaries(
         tuple(sorted([*spans, *(each.span for each in truncated)])),
         source,
@@ -241,35 +249,19 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
         "; ".join(reasons),
         n_absent=n_absent,
         texts=tuple(each.span for each in ordered),
-        metadata=metadata if any(metadata) else (),
+        metadata=tuple(metadata) if any(metadata) else (),
     )
 
 
 def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether the only text of a retrieval joins texts of another one, as of LlamaIndex nodes in a new document."""
+    """Whether the only text of a retrieval mostly joins texts of others, as of LlamaIndex nodes in a new document."""
     if len(set(retrieval)) > 1:
         return False
-    parts = {each for other in others if retrieval[0] not in other for each in other if is_long(each)}
-    found = outermost(retrieval[0], occurrences_by_document(retrieval[0], parts))
-    return len({each.document for each in found}) > 1 and is_uniform(retrieval[0], found)
-
-
-def _are_strings(retrieval: Retrieval) -> bool:
-    return not any(isinstance(text, KnownText) for text in retrieval)
-
-
-def _own_values(fields: Sequence[Mapping[str, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
-    """The values of each document's metadata, without a field such as ``index`` that numbers the documents."""
-    numbers = [{str(first + index) for index in range(len(fields))} for first in (0, 1)]
-    printed = {
-        other
-        for name in POSITIONS
-        if {"".join(each.get(name, ())) for each in fields} in numbers
-        for other in (name, f"{name}!r", "metadata", "metadata!j")
-    }
-    return tuple(
-        tuple(chain.from_iterable(values for name, values in each.items() if name not in printed)) for each in fields
-    )
+    joined = retrieval[0]
+    parts = {each for other in others if joined not in other for each in other if is_long(each)}
+    found = outermost(joined, occurrences_by_document(joined, parts))
+    half = sum(each.end - each.begin for each in found) >= COVERAGE * len(joined)
+    return half and len({each.document for each in found}) > 1 and is_uniform(joined, found)
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
@@ -290,17 +282,12 @@ def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Kn
     return {document: found for document, found in free.items() if found}
 
 
-def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | None:
-    """The documents of the latest remembered retrieval in the prompt.
-
-    A single document must fill its lines, and one of several must end its line, because the question may contain
-    texts by chance. Short texts count only beside longer ones.
-    """
+def _by_registry(text: str, candidates: Sequence[Retrieval], known: Known) -> Boundaries | None:
+    """The latest remembered retrieval in the prompt, unless it is only words of the question."""
     if not any(map(is_long, known)):
         return None
-    candidates = [retrieval for retrieval in registry.candidates() if not known.keys().isdisjoint(retrieval)]
-    joined = {retrieval[0] for retrieval in candidates if _joins(retrieval, candidates)}
-    firm: dict[str, list[Occurrence]] = {document: [] for document in known if document not in joined}
+    every = set(chain.from_iterable(candidates))
+    firm: dict[str, list[Occurrence]] = {document: [] for document in known if document in every}
     for each in outermost(text, {document: known[document] for document in firm}):
         firm[each.document].append(each)
     firm = {document: found for document, found in firm.items() if found}

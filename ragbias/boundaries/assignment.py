@@ -197,11 +197,7 @@ def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
 
 
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
-    """Give each document an occurrence, as often as it is named; those of as many as possible, in ascending order.
-
-    A sequence with one separator wins, if it holds no fewer documents. All documents are printed in one form: in full,
-    stripped, or escaped. The form that finds most of them counts, of equal ones the fullest.
-    """
+    """The occurrences of as many documents as possible, all printed in one form, preferably with one separator."""
     every = {  # a short document may not be part of a word or a rule
         document: [each for each in found if is_long(document) or not is_cut(text, each.begin, each.end)]
         for document, found in known.items()
@@ -268,10 +264,7 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occu
 
 
 def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """Mark on which sides the documents differ in their outer white space, and those that differ in nothing else.
-
-    Between quotation marks white space is clear; marks that differ, as ``repr`` prints them, become part of the spans.
-    """
+    """Mark on which sides the documents differ in their outer white space, unless quotation marks enclose them."""
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
@@ -374,7 +367,11 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
     for document, found in options.items():  # the longest first
         outer = found
         if len({each.end - each.begin for each in found}) > 1:
-            outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
+            outer = [
+                each
+                for each in found
+                if not any(o != each and o.begin <= each.begin and each.end <= o.end for o in found)
+            ]
         free = [each for each in outer if not longer.overlaps(each)]
         free = [each for each in free if is_bounded(text, each.begin, each.end)] or free
         longer.add(free)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from ragbias.boundaries.text import MESSAGE_BORDER, CharSpan, gaps_between, holds_words
 
@@ -57,5 +56,5 @@ def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Seque
 
 def _apart(text: str, spans: list[CharSpan]) -> list[CharSpan]:
     """The spans if one separator without words joins all, else none."""
-    gaps = {text[left[1] : right[0]] for left, right in pairwise(spans)}
+    gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not holds_words(gaps.pop()) else []

@@ -28,19 +28,11 @@ TRACE = 16  # characters
 Rewrite = Callable[[str], str]
 
 
-def _in_python(text: str) -> str:
-    return repr(text)[1:-1]
-
-
-def _in_json(text: str) -> str:
-    return json.dumps(text)[1:-1]
-
-
-def _in_unicode_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-ESCAPES: tuple[Rewrite, ...] = (_in_python, _in_json, _in_unicode_json)
+ESCAPES: tuple[Rewrite, ...] = (  # as Python and JSON print a text
+    lambda text: repr(text)[1:-1],
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+)
 READINGS: tuple[Rewrite, ...] = (  # the forms in which a prompt may print all documents, the fullest first
     str,
     *ESCAPES,
@@ -79,10 +71,6 @@ class Occurrence:
         """Whether it shares a character with one of the spans, which are ascending and apart."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin
-
-    def contains(self, other: Occurrence) -> bool:
-        """Whether the other lies within it."""
-        return self.begin <= other.begin and other.end <= self.end
 
 
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
@@ -185,23 +173,13 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """How a formatter may have changed all documents, unless all occur as they are (``whole``).
-
-    Each rewrite is a function of one document, so its result does not depend on their order.
-    """
+    """How a formatter may have changed all documents, unless all are ``whole``; independent of their order."""
     missing = [each for each in documents if each not in whole]
     if not missing:
         return []
     cut = _cut_length(text, missing, whole)
-    return [_in_one_line, _collapsed, *([lambda document: document[:cut]] if cut else [])]
-
-
-def _in_one_line(document: str) -> str:
-    return document.replace("\n", " ").strip()
-
-
-def _collapsed(document: str) -> str:
-    return " ".join(document.split())
+    rewrites: list[Rewrite] = [lambda text: text.replace("\n", " ").strip(), lambda text: " ".join(text.split())]
+    return [*rewrites, *([lambda text: text[:cut]] if cut else [])]
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:

@@ -225,12 +225,7 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
 
 
 class _Regions:
-    """Regions of a prompt, one for each document, that may contain the documents' numbers.
-
-    Attributes:
-        edge: index of the region before the first or after the last document, which also contains other text.
-        groups: candidates by ``Candidate.keys`` and by region; first for the exact keys, then for the others.
-    """
+    """Regions of a prompt, one for each document; that at index ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.spans, self.edge = spans, edge

@@ -165,7 +165,9 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
         return [], "they have several forms" if styles else ""
     if FENCE.search(text[begin:end]):
         return [], "the message contains a code block; pass documents= or segmenter="
-    sequences = _consecutive([header for header in headers if header.style == styles[0]])
+    alike = [header for header in headers if header.style == styles[0]]
+    borders = [i for i, (left, right) in enumerate(pairwise(alike), 1) if right.number != left.number + 1]
+    sequences = split_at(alike, borders)
     examples = pairwise(sequences)  # a worked example ends with its question
     parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
     if not parted or any(each[0].number > 1 for each in sequences):
@@ -192,12 +194,6 @@ def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple
     ends.append(headers[-1].end + length)
     found = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=True)]
     return ([], "one of them has no text below it") if any(begin >= end for begin, end in found) else (found, "")
-
-
-def _consecutive(headers: Sequence[_Header]) -> list[list[_Header]]:
-    """Groups of headers whose numbers rise by one."""
-    borders = [i for i, (left, right) in enumerate(pairwise(headers), 1) if right.number != left.number + 1]
-    return split_at(headers, borders)
 
 
 def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:

@@ -98,12 +98,7 @@ ONLY_SPACE = "only their own white space separates the documents; join them with
 
 
 def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = ()) -> SplitPrompt:
-    """The parts of the prompt, with the numbers put back into their segments.
-
-    Documents that differ in their outer white space (``MarginSpan``) may be printed in full or stripped. The true
-    reading fits every order of the documents; the other one fits some. So both readings are compared without this
-    white space, and must agree if both fit.
-    """
+    """The parts of the prompt, with the numbers put back. Both readings of outer white space have to agree."""
     spans = elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
@@ -153,10 +148,7 @@ def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, 
 
 
 def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """The parts without outer white space on the sides where documents differ, except beside a header or footer.
-
-    What remains there depends only on whether a line breaks.
-    """
+    """The parts without outer white space on the sides where documents differ, except beside a header or footer."""
     around = _surroundings(text, spans)
     headers, footer, separator = around.headers, around.footer, around.separator
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]

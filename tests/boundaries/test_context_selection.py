@@ -45,7 +45,7 @@ def test_tags_around_the_documents_do_not_separate_them():
     assert locate(text + "Which?", run=[[STATION, BRIDGE]]).spans == spans_of(text, STATION, BRIDGE)
 
 
-@pytest.mark.parametrize("source", ["run", "registry"])
+@pytest.mark.parametrize("source", ["run", "registry", "run and registry"])
 @pytest.mark.parametrize("more", ["", "\nFrom the web: mills burn."])
 def test_texts_that_a_program_joins_into_one_document_are_found(source, more):
     outcomes = set()
@@ -53,8 +53,11 @@ def test_texts_that_a_program_joins_into_one_document_are_found(source, more):
         joined = "\n".join(order) + more
         registry = Registry()
         registry.add(order)
-        registry.add([joined])
         given = {"run": [[joined], order]} if source == "run" else {"registry": registry}
+        if source == "registry":
+            registry.add([joined])
+        elif source != "run":
+            given["run"] = [[joined]]
         text = f"Context information is below.\n-----\n{joined}\n-----\nWhich?"
         found = locate(text, **given)
         assert (found.n_found, found.n_expected, found.reason) == (3, 3, "")

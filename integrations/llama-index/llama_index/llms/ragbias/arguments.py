@@ -11,8 +11,9 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
-from ragbias.adapters.options import RagBiasOptions, check_names
+from ragbias.adapters.options import RagBiasOptions
 from ragbias.adapters.tool_use import Tool
+from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments
 from ragbias.methods import Method
