@@ -258,7 +258,7 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
     if len(set(retrieval)) > 1:
         return False
     joined = retrieval[0]
-    parts = {each for other in others if joined not in other for each in other if is_long(each)}
+    parts = {each for other in others if joined not in other for each in other if is_long(each) and each in joined}
     found = outermost(joined, occurrences_by_document(joined, parts))
     half = sum(each.end - each.begin for each in found) >= COVERAGE * len(joined)
     return half and len({each.document for each in found}) > 1 and is_uniform(joined, found)

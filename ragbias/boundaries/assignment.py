@@ -113,10 +113,7 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """The occurrences that lie in no longer one, in ascending order.
-
-    Short texts count only beside others, with nothing but a separator between, or if there are no others.
-    """
+    """The occurrences that lie in no longer one, in ascending order. Short ones count only beside longer ones."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)

@@ -197,11 +197,7 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
 
 def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
-    """The missing documents of which at least half is in the prompt, right after or before the whole ones.
-
-    The beginning of one document may follow the last whole one, the end of another may precede the first, separated as
-    the whole documents are. At least 40 characters must be left.
-    """
+    """The missing documents of which at least half, and 40 characters, is right after or before the whole ones."""
     if not whole:
         return []
     separators = {text[left.end : right.begin] for left, right in pairwise(whole)}

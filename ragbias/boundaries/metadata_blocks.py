@@ -68,7 +68,7 @@ def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]
     found = [_with_metadata(text, spans, fields)]
     if any(margins):
         bare = [stripped(text, span) for span in spans]
-        found.append(_with_metadata(text, bare, fields))
+        found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
     several = [each for each in found if each]
     if len({tuple(stripped(text, span) for span in each) for each in several}) > 1:
         raise AmbiguousSegmentsError(OWN_SPACE)
@@ -96,6 +96,13 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
             if found:
                 return found[0] if len(found) == 1 else None
     return None
+
+
+def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether all gaps begin, and end, with the same white space, as every template requires."""
+    gaps = gaps_between(text, spans)
+    before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
+    return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:

@@ -136,11 +136,7 @@ class _Header:
 
 
 def below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """The documents below numbered headers; if there are headers but no documents, the reason.
-
-    Only the prompt's form confirms these documents, so anything ambiguous stays plain text: numbers must be
-    consecutive from 0 or 1, at the beginning of lines, in one message without code blocks.
-    """
+    """The documents below numbered headers; if there are headers but no documents, the reason."""
     headers = [_Header.of(match) for match in HEADER_LINE.finditer(text)]
     if len(headers) < 2:
         return [], ""
