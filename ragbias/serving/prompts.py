@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain
 
 from ragbias import methods
-from ragbias.adapters import tool_use
+from ragbias.adapters import chat_documents, tool_use
+from ragbias.adapters.chat_documents import ChatDocument
 from ragbias.adapters.tool_use import AnswerFormat
-from ragbias.boundaries import Boundaries, KnownText, locate
+from ragbias.boundaries import Boundaries, KnownText
 from ragbias.errors import ArgumentError
 from ragbias.generation.request import Request, reason_to_run_plain
 from ragbias.lm import DebiasedLM
@@ -80,8 +79,7 @@ def known_text(document: Document) -> KnownText:
 
 def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
     """The spans of the documents in a prompt; None unless all occur verbatim."""
-    found = locate(text, documents=[known_text(document) for document in documents])
-    return found if found.source == "documents" and found.n_found == len(documents) else None
+    return chat_documents.in_prompt(text, [known_text(each) for each in documents])
 
 
 def prompt_with(
@@ -98,20 +96,10 @@ def prompt_with(
     text = render(messages, {})
     if (found := in_prompt(text, documents)) is not None:
         return text, found
-
-    def as_variables(texts: Sequence[str]) -> str:
-        pairs = zip(documents, texts, strict=True)
-        variables = [{"title": doc.title or "", "text": text, "content": text, **doc.metadata} for doc, text in pairs]
-        return render(messages, {"documents": variables})
-
-    texts = [doc.text for doc in documents]
-    rendered = as_variables(texts)
-    if rendered != text:
-        found, exact = in_prompt(rendered, documents), placed(as_variables, texts)
-        if exact is not None and (found is None or found.texts != exact.texts):  # documents may contain each other
-            found = exact
-        if found is not None:
-            return rendered, found
+    fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
+    known = [known_text(doc) for doc in documents]
+    if rendered := chat_documents.rendered_by_template(text, lambda more: render(messages, more), fields, known):
+        return rendered
     last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
     if last is None:
         raise nowhere_to_put("messages")
@@ -121,24 +109,10 @@ def prompt_with(
         return render([*messages[:last], message, *messages[last + 1 :]], {})
 
     texts = inserted_texts(documents)
-    if (found := placed(inserted, texts)) is None:
+    if (found := chat_documents.placed(inserted, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages"
         raise refused("documents", message, "invalid_documents")
     return inserted(texts), found
-
-
-def placed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
-    """Where a function prints texts; None unless it prints each one once, unchanged and in this order."""
-    marks = [uuid.uuid4().hex for _ in texts]
-    marked = render(marks)
-    parts = re.split("|".join(marks), marked)
-    if re.findall("|".join(marks), marked) != marks:
-        return None
-    if render(texts) != "".join(chain(*zip(parts, [*texts, ""], strict=True))):
-        return None
-    ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
-    spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
-    return Boundaries(spans, "documents", len(texts), "", texts=spans)
 
 
 def with_texts(content: str, texts: Sequence[str]) -> str:

@@ -191,7 +191,7 @@ def test_image_in_a_message_is_refused(llm: RagBiasLLM) -> None:
 
 
 def test_citable_blocks_are_text_and_other_blocks_are_refused_by_their_type(llm: RagBiasLLM) -> None:
-    whole = llm.chat([ChatMessage(PROMPT)], documents=DOCUMENTS)
+    whole = llm.chat([ChatMessage(f"gates\n{PROMPT}")], documents=DOCUMENTS)
     context, question = PROMPT.split("\n\nQuestion", 1)
     cited = CitableBlock(title="gates", source="gates.txt", content=[TextBlock(text=context)])
     blocks = [cited, TextBlock(text="\nQuestion" + question)]

@@ -33,12 +33,13 @@ from pydantic import ModelWrapValidatorHandler, SkipValidation, ValidationError
 from typing_extensions import Self, Unpack
 
 from ragbias import methods
+from ragbias.adapters.chat_documents import ChatDocument, in_prompt, rendered_by_template
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, renamed, with_options
 from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
-from ragbias.adapters.tool_use import AnswerFormat, UnsupportedToolsError, answer_format, knows_tools
-from ragbias.boundaries import Segmenter
+from ragbias.adapters.tool_use import AnswerFormat, Tool, UnsupportedToolsError, answer_format, knows_tools
+from ragbias.boundaries import Boundaries, Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.display import complaints
@@ -316,12 +317,15 @@ class RagBiasLLM(FunctionCallingLLM):
             return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
 
-    def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
+    def _prepare(
+        self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
+    ) -> PreparedCall:
         """Find the documents now, because a generator that is consumed later runs outside its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("method"), self.lm.name)
         documents = given.pop("documents", None)
-        found = listener.locate_documents(text, documents, self.segmenter, [*system, self.system_prompt or ""])
+        system = [*system, self.system_prompt or ""]
+        found = found or listener.locate_documents(text, documents, self.segmenter, system)
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents and not listener.is_extracting():
             self._missing.check(
@@ -353,12 +357,34 @@ class RagBiasLLM(FunctionCallingLLM):
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], form: AnswerFormat
     ) -> PreparedCall:
         system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
-        prepared = self._prepare(self._chat_prompt(messages, form.tools) + form.beginning, call, system)
+        messages = conversation.with_system_prompt(messages, self.system_prompt)
+        text, call, found = self._with_documents(messages, call, form.tools)
+        prepared = self._prepare(text + form.beginning, call, system, found)
         request = prepared.request
         if self._uses_chat_template:
-            shown = conversation.with_system_prompt(messages, self.system_prompt)
-            request = request.with_messages(conversation.to_dicts(shown), form.tools)
+            request = request.with_messages(conversation.to_dicts(messages), form.tools)
         return replace(prepared, request=request, form=form, settings={**prepared.settings, **form.settings})
+
+    def _with_documents(
+        self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
+    ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
+        """The prompt, the call with the documents of content blocks, and the spans of those the template renders."""
+        bare, documents = conversation.without_documents(messages)
+        if call.get("documents") is None:
+            call = {**call, "documents": [str(document) for document in documents] or None}
+        else:
+            bare = list(messages)
+            documents = [ChatDocument("", text) for text in listener.printed_texts(call["documents"])]
+        if documents and self._uses_chat_template:
+            turns, texts = conversation.to_dicts(bare), [document.known_text for document in documents]
+            plain, fields = self.lm.chat_text(turns, tools or None), [document.fields for document in documents]
+            if in_prompt(plain, texts) is None and (
+                rendered := rendered_by_template(
+                    plain, lambda more: self.lm.chat_text(turns, tools or None, **more), fields, texts
+                )
+            ):
+                return rendered[0], call, rendered[1]
+        return self._chat_prompt(messages, tools), call, None
 
     def _defaults(self) -> dict[str, Any]:
         options = ("top_p", "top_k", "repetition_penalty", "seed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -11,6 +12,7 @@ from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
     CitableBlock,
+    DocumentBlock,
     MessageRole,
     TextBlock,
     ThinkingBlock,
@@ -19,6 +21,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
+from ragbias.adapters.chat_documents import ChatDocument
 from ragbias.adapters.tool_formats import call_id
 from ragbias.adapters.tool_use import AnswerFormat, Tool, template_call, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
@@ -31,6 +34,7 @@ _ROLES = {
 }
 _RESULT_KEYS = ("tool_call_id", "name")
 _NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # not text for templates
+_DOCUMENTS = (CitableBlock, DocumentBlock)
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
@@ -67,12 +71,38 @@ def _text(message: ChatMessage) -> str:
 def _texts(block: Any, role: MessageRole) -> list[str]:
     if isinstance(block, TextBlock):
         return [block.text]
-    if isinstance(block, CitableBlock):  # chat templates ignore its title and source
-        return [text for inner in block.content for text in _texts(inner, role)]
+    if isinstance(block, _DOCUMENTS):
+        return [str(_document(block, role))]
     if isinstance(block, _NO_TEXT):
         return []
     kind = getattr(block, "block_type", type(block).__name__)
     raise RagBiasError(f"RagBiasLLM reads text, but a {role.value} message holds a {kind} block; leave it out")
+
+
+def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDocument:
+    """Title and text of a block."""
+    if isinstance(block, CitableBlock):
+        return ChatDocument(block.title, "\n".join(text for inner in block.content for text in _texts(inner, role)))
+    title = "" if block.title in (None, "input_document") else str(block.title)
+    with suppress(UnicodeDecodeError):
+        if not block.url and (block.document_mimetype or "text/").startswith("text/"):
+            return ChatDocument(title, block.resolve_document().read().decode())
+    kind = "a URL" if block.url else block.document_mimetype or "an unknown type"
+    raise RagBiasError(
+        f"RagBiasLLM reads text, but a {role.value} message holds a document of {kind}; pass its text in a CitableBlock"
+    )
+
+
+def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
+    """The messages without the document blocks of the last one that has some, and these documents."""
+    for index in reversed(range(len(messages))):
+        message = messages[index]
+        blocks = [block for block in message.blocks if isinstance(block, _DOCUMENTS)]
+        if blocks:
+            bare = message.model_copy(update={"blocks": [block for block in message.blocks if block not in blocks]})
+            documents = [_document(block, message.role) for block in blocks]
+            return [*messages[:index], bare, *messages[index + 1 :]], documents
+    return list(messages), []
 
 
 # tools

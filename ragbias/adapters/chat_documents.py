@@ -1,0 +1,80 @@
+"""Documents that belong to a conversation, in its messages or rendered by the model's chat template."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+from ragbias.boundaries import Boundaries, KnownText, locate
+
+
+class ChatDocument(NamedTuple):
+    """A document such as a content block of a message."""
+
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The title, if there is one."""
+        return {"title": self.title} if self.title else {}
+
+    @property
+    def known_text(self) -> KnownText:
+        """The text, with the title as its metadata."""
+        return KnownText(self.text, self.fields.items())
+
+
+def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
+    """The spans of documents; ``None`` unless all occur verbatim."""
+    found = locate(prompt, documents=texts)
+    return found if found.source == "documents" and found.n_found == len(texts) else None
+
+
+def rendered_by_template(
+    plain: str, render: Callable[[dict[str, Any]], str], fields: Sequence[Mapping[str, Any]], texts: Sequence[str]
+) -> tuple[str, Boundaries] | None:
+    """The prompt in which the chat template renders documents, as those of Granite and Command R do, and their spans.
+
+    Args:
+        plain: the prompt without documents.
+        render: renders the conversation with further variables of the template.
+        fields: each document's title and other metadata.
+        texts: the documents' texts.
+
+    Returns:
+        ``None`` if the template ignores documents, or changes their texts.
+    """
+    for key in ("text", "content"):  # not both, because some templates print all keys
+
+        def rendered(texts: Sequence[str], key: str = key) -> str:
+            return render({"documents": [{**own, key: str(text)} for own, text in zip(fields, texts, strict=True)]})
+
+        prompt = rendered(texts)
+        if prompt != plain:
+            found, exact = in_prompt(prompt, texts), placed(rendered, texts)
+            if exact is not None and (found is None or found.texts != exact.texts):  # documents may contain each other
+                found = exact
+            if found is not None:
+                return prompt, found
+    return None
+
+
+def placed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
+    """Where a function prints texts; ``None`` unless it prints each one once, unchanged and in this order."""
+    marks = [uuid.uuid4().hex for _ in texts]
+    marked = render(marks)
+    parts = re.split("|".join(marks), marked)
+    if re.findall("|".join(marks), marked) != marks:
+        return None
+    if render(texts) != "".join(chain(*zip(parts, [*texts, ""], strict=True))):
+        return None
+    ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
+    spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
+    return Boundaries(spans, "documents", len(texts), "", texts=spans)

@@ -1,0 +1,81 @@
+"""Documents as content blocks, in the message or as the chat template renders them."""
+
+from __future__ import annotations
+
+import copy
+from itertools import permutations
+
+import pytest
+from llama_index.core.base.llms.types import CitableBlock, DocumentBlock, TextBlock
+from llama_index.core.llms import ChatMessage
+from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
+
+from ragbias import DebiasedLM
+from ragbias.errors import RagBiasError
+from support.scripted import RecordingLM
+
+GATES = {"Falcon": "The gate of the station is red.", "Ivory": "The gate of the bridge is blue.", "Zoo": "Owls sleep."}
+TURNS = (
+    "{% for m in messages %}<|{{ m.role if m.role in ('system', 'user', 'assistant') else 'user' }}|>\n"
+    "{{ m.content }}\n{% endfor %}<|assistant|>\n"
+)
+GRANITE = (
+    "{% if documents %}<|system|>\n{% for document in documents %}Document {{ loop.index0 }}\n{{ document.text }}\n\n"
+    "{% endfor %}\n{% endif %}" + TURNS
+)
+TURN_EACH = "{% for document in documents or [] %}<|user|>\n{{ document.content }}\n{% endfor %}" + TURNS
+COMMAND_R = (
+    "<|system|>\n{% if documents %}<results>\n{% for document in documents %}Document: {{ loop.index0 }}\n"
+    "{% for key, value in document.items() %}{{ key }}: {{ value }}\n{% endfor %}\n{% endfor %}</results>{% endif %}\n"
+    + TURNS
+)
+
+
+def recording(lm: DebiasedLM, template: str) -> RecordingLM:
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = template
+    return RecordingLM(DebiasedLM(lm.model, tokenizer, strip_numbering=True))
+
+
+def blocks(titles) -> list[CitableBlock | DocumentBlock]:
+    citable = [CitableBlock(title=title, source="s", content=[TextBlock(text=GATES[title])]) for title in titles[:2]]
+    return [*citable, *(DocumentBlock(title=title, data=GATES[title].encode()) for title in titles[2:])]
+
+
+@pytest.mark.parametrize("template", [TURNS, COMMAND_R])
+def test_blocks_are_documents_with_title_and_text(lm, template):
+    recorder = recording(lm, template)
+    llm = RagBiasLLM(lm=recorder, max_new_tokens=6, on_missing="raise")
+    answers = set()
+    for titles in permutations(GATES):
+        message = ChatMessage(blocks=[*blocks(titles), TextBlock(text="Which gate is blue?")])
+        answers.add(llm.chat([message]).message.content)
+        report = llm.last_report
+        assert (report["method_ran"], report["source"], report["n_found"]) == ("pine", "documents", 3)
+        texts = [recorder.tokenizer.decode(ids) for ids in recorder.requests[-1].tokens.documents]
+        assert all(title in text and GATES[title] in text for title, text in zip(titles, texts, strict=True))
+    assert len(answers) == 1 and ("<results>" in recorder.prompts[-1]) == (template is COMMAND_R)
+
+
+@pytest.mark.parametrize("template", [GRANITE, TURN_EACH, COMMAND_R])
+def test_a_template_renders_the_documents_of_a_call(lm, template):
+    recorder = recording(lm, template)
+    llm = RagBiasLLM(lm=recorder, max_new_tokens=6, on_missing="raise")
+    documents = list(GATES.values())
+    answers = {llm.chat([ChatMessage("Which?")], documents=order).message.content for order in permutations(documents)}
+    assert len(answers) == 1 and llm.last_report["n_found"] == 3 and "Owls sleep." in recorder.prompts[-1]
+    inside = "\n\n".join([*documents, "Which?"])
+    llm.chat([ChatMessage(inside)], documents=documents)
+    assert recorder.prompts[-1].count("Owls sleep.") == 1
+
+
+def test_a_template_that_ignores_documents_is_noticed(lm):
+    llm = RagBiasLLM(lm=recording(lm, TURNS), max_new_tokens=2)
+    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
+        llm.chat([ChatMessage("Which?")], documents=list(GATES.values()))
+
+
+@pytest.mark.parametrize("block", [DocumentBlock(data=b"%PDF-1.4 x"), DocumentBlock(url="http://127.0.0.1/a.txt")])
+def test_a_document_that_is_no_text_is_refused(llm, block):
+    with pytest.raises(RagBiasError, match="pass its text in a CitableBlock"):
+        llm.chat([ChatMessage(blocks=[block, TextBlock(text="Which?")])])
