@@ -18,12 +18,14 @@ import sys
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ragbias.evaluation.bench.configuration import read_settings
+from ragbias.evaluation.demo import demo_run, shared
 from ragbias.models import tiny
 from support.documented_commands import parse_command, run_script
 
@@ -81,7 +83,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("ragbias.evaluation.demo.shared.ROUNDS", 1)  # of the demo's timing
+    small_demo = partial(demo_run.Demo, corpus=30, positions=2, documents=(4, 5))
+    monkeypatch.setattr(demo_run, "Demo", small_demo)
+    monkeypatch.setattr(shared, "ROUNDS", 1)
     return tmp_path
 
 
