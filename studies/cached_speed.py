@@ -24,10 +24,7 @@ from ragbias.cache import DocumentCache
 from ragbias.cli.numeric import ranged
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
-from ragbias.evaluation.cost.arithmetic import lengths_of, plain_prefill, shape_of
-from ragbias.evaluation.cost.inputs import FIRST, PREFIX, SUFFIX
-from ragbias.evaluation.cost.measuring import now, spread
-from ragbias.evaluation.cost.speed import SpeedSettings, built, check_length, conditions, prepared
+from ragbias.evaluation.cost import now, spread
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.reuse import prepared_model
 from ragbias.generation.scoring import prefilled
@@ -35,6 +32,9 @@ from ragbias.methods import Method, NoMethod
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.prompt import TokenisedPrompt
 from studies import arguments_of
+from studies.arithmetic import lengths_of, plain_prefill, shape_of
+from studies.speed import SpeedSettings, built, check_length, conditions, numbers, prepared
+from studies.speed_inputs import FIRST, PREFIX, SUFFIX
 
 STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}
 UNLIMITED = 10**15  # bytes: nothing is evicted from a cache here
@@ -175,19 +175,15 @@ def _table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--methods", default="ape", help="with reusable documents, separated by commas")
     parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
     parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
     parser.add_argument("--layers", type=int, help="of a shape; default: 2")
-    parser.add_argument("--documents", type=_numbers, default=(5, 20, 100), help="numbers of them, e.g. 5,20")
-    parser.add_argument("--tokens", type=_numbers, default=(100, 512), help="of each document, e.g. 100,512")
-    parser.add_argument("--prefixes", type=_numbers, default=(PREFIX, 0), help="tokens before the documents")
+    parser.add_argument("--documents", type=numbers, default=(5, 20, 100), help="numbers of them, e.g. 5,20")
+    parser.add_argument("--tokens", type=numbers, default=(100, 512), help="of each document, e.g. 100,512")
+    parser.add_argument("--prefixes", type=numbers, default=(PREFIX, 0), help="tokens before the documents")
     parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")
     parser.add_argument("--steps", type=int, default=8, help="decoded tokens in each round")
     parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: float32, or as stored")

@@ -25,7 +25,6 @@ from ragbias.cli.demo import demo
 from ragbias.cli.methods import list_methods
 from ragbias.cli.report import report
 from ragbias.cli.serve import proxy, serve
-from ragbias.cli.speed import speed
 from ragbias.display import printable
 from ragbias.errors import RagBiasError, chain, out_of_memory
 from ragbias.extras import missing
@@ -47,7 +46,7 @@ app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, bench, report, speed, calibrate, serve, proxy):
+for command in (demo, ask, audit, bench, report, calibrate, serve, proxy):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(cache, name="cache")

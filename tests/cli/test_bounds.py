@@ -79,8 +79,8 @@ def test_a_list_is_refused_for_one_number_beyond(read: Wholes) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["speed", "--rounds", "1e26"], "'--rounds': must be a whole number from 1 to 1,000, got '1e26'"),
-        (["speed", "--documents", "2,99999"], "must be whole numbers from 1 to 10,000 with commas between them"),
+        (["bench", "--orders", "1e26"], "'--orders': must be a whole number from 1 to 1,000, got '1e26'"),
+        (["bench", "--documents", "2,99999"], "must be whole numbers from 1 to 10,000 with commas between them"),
         (["bench", "--positions", "x"], "Invalid value for '--positions': must be whole numbers from 0 to 9,999"),
         (["audit", "--questions", "x", "--orders", "1"], "'--orders': must be a whole number from 2 to 1,000, got '1'"),
         (["calibrate", "--seed", "\x1b[31m"], r"from 0 to 4,294,967,295, got '\x1b[31m'"),
@@ -94,7 +94,7 @@ def test_the_error_names_the_option_the_bounds_and_the_value(cli: Any, arguments
 
 def test_help_states_the_bounds(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    code, said, _ = cli("speed", "--help")
+    code, said, _ = cli("bench", "--help")
     assert code == 0 and "1 to 1,000" in said and "1 to 10,000, ..." in said
 
 

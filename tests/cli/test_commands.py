@@ -17,7 +17,7 @@ from support.gguf_files import write_gguf
         (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent is missing"),
         (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question is not UTF-8 text"),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
-        (["speed", "--methods", "pin"], "unknown method 'pin'"),
+        (["ask", "q", "--documents", __file__, "--model", "tiny", "--method", "pin"], "unknown method 'pin'"),
         (["demo", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
         (

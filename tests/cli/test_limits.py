@@ -64,7 +64,16 @@ def test_a_reader_that_is_gone_ends_the_command_quietly():
 @pytest.mark.parametrize("mebibytes", [900, 1600])
 def test_too_little_memory_is_told_in_one_line(tmp_path, mebibytes):
     limit = limited(resource.RLIMIT_AS, mebibytes * 2**20)
-    ended = run("speed", "--layers=100", "--documents=2", limit=limit, cwd=tmp_path)
+    ended = run(
+        "calibrate",
+        "--model=tiny",
+        "--out=p.json",
+        "--strings=1024",
+        "--batch-size=1024",
+        "--length=2000",
+        limit=limit,
+        cwd=tmp_path,
+    )
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("ragbias: out of memory (")
     assert list(tmp_path.iterdir()) == []

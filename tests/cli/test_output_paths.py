@@ -4,7 +4,6 @@ import pytest
 
 NOWHERE = ["--questions", "/nonexistent.jsonl", "--model", "/nonexistent/model"]
 COMMANDS = {
-    ("speed", "--plot"): [],
     ("audit", "--html"): NOWHERE,
     ("audit", "--json"): NOWHERE,
     ("report", "--html"): ["/nonexistent"],
@@ -34,12 +33,6 @@ def test_a_folder_and_a_file_in_no_folder_are_refused(refused, tmp_path, monkeyp
     assert "no is not a folder; create it first" in refused(command, *rest, option, "no/a.png")
 
 
-@pytest.mark.parametrize("name", ["noext", "a.xyz", "a.json"])
-def test_plots_are_pictures_only(refused, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    assert f"{name} does not end with .png, .svg, .pdf" in refused("speed", "--plot", name)
-
-
 @pytest.mark.parametrize(
     "command",
     [["demo", "--model", "/nonexistent"], ["bench", "--task", "tiny", "--methods", "none", "--model", "/nonexistent"]],
@@ -53,7 +46,7 @@ def test_a_file_is_no_folder_for_results(refused, tmp_path, monkeypatch, command
 @pytest.mark.parametrize(("command", "option"), [*COMMANDS, ("calibrate", "--out"), ("ask", "--json")], ids=" ".join)
 def test_a_file_that_no_command_wrote_is_kept(refused, tmp_path, monkeypatch, command, option):
     monkeypatch.chdir(tmp_path)
-    name = "mine.png" if option == "--plot" else "mine.json"
+    name = "mine.json"
     (tmp_path / name).write_text("mine")
     arguments = COMMANDS.get((command, option), ["--model", "tiny"])
     assert f"{name} exists, and ragbias did not write it" in refused(command, *arguments, option, name)

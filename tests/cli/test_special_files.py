@@ -14,8 +14,6 @@ READERS = {
     "bench data": ["bench", "{}", "--model", "tiny", "--task", "mdqa", "--methods", "none", "--out", "run"],
     "bench model": ["bench", "--task", "tiny", "--methods", "none", "--model", "folder", "--out", "run"],
     "ask model": ["ask", "q", "--documents", "a.txt", "--model", "folder"],
-    "speed model": ["speed", "--model", "folder"],
-    "speed config": ["speed", "--model", "{}.json"],
     "method": ["ask", "q", "--documents", "a.txt", "--model", "tiny", "--method", "channel-scaling(profile={}.json)"],
     "calibrate": ["calibrate", "--model", "tiny", "--out", "p.json", "--data", "{}"],
     "report rows": ["report", "{}"],

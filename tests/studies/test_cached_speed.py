@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ragbias.evaluation.cost.arithmetic import plain_prefill
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
+from studies.arithmetic import plain_prefill
 from studies.cached_speed import cached_prefill, main
 from support.small_config import CONFIG
 

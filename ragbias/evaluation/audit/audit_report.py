@@ -14,7 +14,7 @@ from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, PositionPreference, differ
 from ragbias.evaluation.audit.reuse_gate import ReuseGate
 from ragbias.evaluation.audit.verdict import Recommendation, definition, nats, reuse_advice, verdict
-from ragbias.evaluation.cost.measuring import GenerationCost, measure_costs
+from ragbias.evaluation.cost import GenerationCost, measure_costs
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of

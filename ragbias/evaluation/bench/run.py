@@ -13,7 +13,7 @@ from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOp
 from ragbias.evaluation.bench.engines import Models, answered_by_ray, answered_here, load_ray
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.store import RecordFile, Store, described, holds_records, refuse_other_contents
-from ragbias.evaluation.cost.measuring import DECODED, measure_costs
+from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.names import HARNESS_TASK

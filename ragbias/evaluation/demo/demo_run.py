@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from ragbias.errors import MissingExtraError
-from ragbias.evaluation.cost.measuring import figures, interleaved, now
+from ragbias.evaluation.cost import figures, interleaved, now
 from ragbias.evaluation.demo import shared
 from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions
 from ragbias.evaluation.measures.estimates import curve_figures

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from ragbias.evaluation.cost.measuring import all_versions
+from ragbias.evaluation.cost import all_versions
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Task

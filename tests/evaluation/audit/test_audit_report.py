@@ -16,7 +16,7 @@ from ragbias.evaluation.audit.audit_report import (
 )
 from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
-from ragbias.evaluation.cost.measuring import GenerationCost
+from ragbias.evaluation.cost import GenerationCost
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, Pine

@@ -1,25 +1,47 @@
-"""``ragbias speed``: methods inside the model, on random prompts in padded batches, beside plain attention."""
+"""Time and memory of methods inside the model, on random prompts in padded batches, beside plain attention.
+
+Methods and plain attention take turns. The limit is the ratio that the arithmetic requires.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import Progress
+from rich.table import Table
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ragbias import limits
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of, debias
 from ragbias.binding.architectures import window_of
-from ragbias.checks import check_choice
-from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
-from ragbias.evaluation.cost import inputs
-from ragbias.evaluation.cost.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
-from ragbias.evaluation.cost.inputs import PREFIX, SUFFIX, PromptBatch, draw
-from ragbias.evaluation.cost.measuring import Spread, all_versions, figures, interleaved, machine, now, peak_bytes
-from ragbias.methods import Method, NoMethod, parse_methods
+from ragbias.checks import Bounds, check_choice, check_whole_between
+from ragbias.cli.numeric import ranged
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
+from ragbias.evaluation.cost import Spread, all_versions, figures, interleaved, machine, now, peak_bytes
+from ragbias.evaluation.report.tables import plain_table
+from ragbias.files import writing
+from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, parse_methods
+from studies import arguments_of
+from studies import speed_inputs as inputs
+from studies.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
+from studies.scaling_plot import scaling
+from studies.speed_inputs import PREFIX, SUFFIX, PromptBatch, draw
+
+BOUNDS = {
+    "layers": Bounds(1, 1_000),
+    "tokens": Bounds(1, 1_000_000),
+    "total_tokens": Bounds(1, 10_000_000),
+    "batch": limits.BATCH,
+    "rounds": Bounds(1, 1_000),
+    "steps": Bounds(1, 10_000),
+}
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,11 @@ class SpeedSettings:
     backend: str = "auto"
 
     def __post_init__(self) -> None:
+        for name, bounds in BOUNDS.items():
+            if (value := getattr(self, name)) is not None:
+                check_whole_between(name, value, bounds, ArgumentError)
+        for count in self.documents:
+            check_whole_between("documents", count, limits.DOCUMENTS, ArgumentError)
         check_backend(self.backend)
         check_choice("device", self.device, ("cpu", "cuda"))
         if self.shape is not None:
@@ -88,7 +115,7 @@ class ForwardCost:
         first_token_seconds: the same, with attaching the method before it and reading the token after it.
         decode_seconds: for one token after the first, in each sequence.
         peak_bytes: the most memory in use at once during all of this, beside the model; measured once.
-        prefill_limit, decode_limit: the ratios that the arithmetic requires, see ``cost.arithmetic``; None: unknown.
+        prefill_limit, decode_limit: the ratios that the arithmetic requires, see ``studies.arithmetic``; None: unknown.
     """
 
     prefill_seconds: Spread
@@ -103,7 +130,7 @@ class ForwardCost:
     decode_limit: float | None
 
 
-def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
+def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
     """Measure at each number of documents.
 
     Returns:
@@ -122,13 +149,13 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
         vocabulary, device = config.get_text_config().vocab_size, torch.device(settings.device)
         batches.append(draw(lengths, settings.batch, vocabulary, device, settings.ragged))
     runs = len(batches) * (settings.rounds + 2) * len({NoMethod.name, *methods})
-    task = progress.add_task("building the model", total=runs)
+    task = bar.add_task("building the model", total=runs)
     model = built(settings, config)
     results = []
     for count, batch in zip(settings.documents, batches, strict=True):
-        progress.update(task, description=f"{count} documents")
+        bar.update(task, description=f"{count} documents")
         costs = measure(
-            model, methods, batch, settings.steps, settings.rounds, settings.backend, lambda: progress.advance(task)
+            model, methods, batch, settings.steps, settings.rounds, settings.backend, lambda: bar.advance(task)
         )
         result = {
             "documents": count,
@@ -154,7 +181,7 @@ def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConf
             continue
         if method.acts_on != "attention" or method.selective:
             raise MethodError(
-                f"{label} needs whole prompts: it decides before or between passes of the model. `ragbias speed` times "
+                f"{label} needs whole prompts: it decides before or between passes of the model. this study times "
                 "methods inside one pass; `ragbias bench` measures the cost of every method on a task's prompts"
             )
         method.validate(text.hidden_size, text.num_hidden_layers)
@@ -226,9 +253,9 @@ def measure(
             figures(timed, label, index, 1) for index in range(3)
         )
         (highest, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
-        limits = prefill_limit(shape, layouts, method), decode_limit(shape, layouts, method)
+        required = prefill_limit(shape, layouts, method), decode_limit(shape, layouts, method)
         ratios = prefill_ratio, first_ratio, decode_ratio
-        found[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *limits)
+        found[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *required)
     return found
 
 
@@ -255,3 +282,92 @@ def _chosen(output: Any) -> torch.Tensor:
     token: torch.Tensor = output.logits[:, -1:].argmax(-1)
     token.tolist()
     return token
+
+
+def _tables(result: Mapping[str, Any]) -> list[Table]:
+    """Two tables that fit a terminal: costs up to the first token, and after it."""
+    lengths = [length for row in result["lengths"] for length in row]
+    of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
+    title = f"{result['documents']} documents of {of} tokens"
+    prompt = plain_table(title, "method", "prefill s", "ratio (range)", "limit", "first token s", "ratio")
+    after = plain_table("", "method", "decode ms", "ratio (range)", "limit", "peak MiB", "ratio")
+    for label, cost in result["methods"].items():
+        prompt.add_row(
+            label,
+            f"{cost['prefill_seconds'][0]:.3f}",
+            ranged(cost["prefill_ratio"]),
+            _limit(cost["prefill_limit"]),
+            f"{cost['first_token_seconds'][0]:.3f}",
+            f"{cost['first_token_ratio'][0]:.2f}",
+        )
+        after.add_row(
+            label,
+            f"{1000 * cost['decode_seconds'][0]:.2f}",
+            ranged(cost["decode_ratio"]),
+            _limit(cost["decode_limit"]),
+            f"{cost['peak_bytes'] / MIB:.1f}",
+            f"{cost['peak_ratio']:.2f}",
+        )
+    return [prompt, after]
+
+
+def _limit(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The whole numbers of an option such as ``2,20,100``."""
+    return tuple(map(int, text.split(",")))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument(
+        "--methods", default=f"{DEFAULT_METHOD},channel-scaling", help="without parameters they act in every layer"
+    )
+    parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
+    parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
+    parser.add_argument("--layers", type=int, help="of a shape; default: 2")
+    parser.add_argument("--documents", type=numbers, default=(20,), help="numbers of them, e.g. 2,20,100")
+    parser.add_argument("--tokens", type=int, help="of each document; default: 100")
+    parser.add_argument("--total-tokens", type=int, help="of all documents together, instead of --tokens")
+    parser.add_argument("--ragged", action="store_true", help="draw lengths from half to one and a half times that")
+    parser.add_argument("--batch", type=int, default=1, help="prompts in one padded batch")
+    parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")
+    parser.add_argument("--steps", type=int, default=8, help="decoded tokens in each round")
+    parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: float32, or as stored")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--backend", default="auto", help="auto, torch, triton or flash")
+    parser.add_argument("--plot", type=Path, help="draw the ratios against the number of documents")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    options = vars(parser.parse_args(arguments))
+    plot, out = options.pop("plot"), options.pop("json")
+    quiet_libraries()
+    try:
+        if plot is not None and len(set(options["documents"])) < 2:
+            raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
+        settings = SpeedSettings(**options)
+        with progress() as bar:
+            outcome = run(settings, bar)
+    except RagBiasError as error:
+        parser.exit(2, f"{error}\n")
+    about = outcome["model"]
+    console.print(
+        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
+        f"{about['backend']}, {outcome['machine']['threads']} threads. Batch of {settings.batch}. Ratios to none in "
+        f"the same round: median (range) of {settings.rounds} rounds; limit: the ratio that the arithmetic requires.",
+        highlight=False,
+    )
+    for result in outcome["results"]:
+        for table in _tables(result):
+            console.print()
+            console.print(table)
+    write_json(outcome, out)
+    if plot is not None:
+        with writing(plot):
+            scaling(outcome, plot)
+        console.print(f"Written: {plot}")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ragbias.binding import debias
-from ragbias.evaluation.cost.inputs import draw, in_every_layer
-from ragbias.evaluation.cost.measuring import peak_bytes
-from ragbias.evaluation.cost.speed import measure
+from ragbias.evaluation.cost import peak_bytes
 from ragbias.methods import METHODS, AttentionMethod, Pine
+from studies.speed import measure
+from studies.speed_inputs import draw, in_every_layer
 from support.random_models import random_model
 
 CPU = torch.device("cpu")

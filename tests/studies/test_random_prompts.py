@@ -2,7 +2,7 @@
 
 import torch
 
-from ragbias.evaluation.cost.inputs import PREFIX, SUFFIX, document_lengths, draw
+from studies.speed_inputs import PREFIX, SUFFIX, document_lengths, draw
 
 CPU = torch.device("cpu")
 

@@ -1,24 +1,38 @@
-"""``ragbias speed`` as typed."""
+"""``python -m studies.speed`` with its arguments."""
 
 import json
 
 import pytest
 
 from ragbias.cli.terminal import console
-from ragbias.evaluation.cost.speed import SpeedSettings
+from studies.speed import SpeedSettings, main
+from support.small_config import CONFIG
 
 QUICK = ("--rounds", 1, "--steps", 1)
 
 
 @pytest.fixture
-def speed(cli, monkeypatch):
-    """Run the command; gives exit code, output and errors."""
+def config(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
 
-    def typed(*arguments, width=80):
+
+@pytest.fixture
+def speed(monkeypatch, capsys):
+    """Run the study; gives exit code, output and errors."""
+
+    def run(*arguments, width=80):
         monkeypatch.setattr(console, "width", width)
-        return cli("speed", *arguments)
+        code = 0
+        try:
+            main(list(map(str, arguments)))
+        except SystemExit as ended:
+            code = ended.code
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
-    return typed
+    return run
 
 
 def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
@@ -99,15 +113,15 @@ def test_a_plot_is_drawn_over_several_numbers_of_documents(speed, config, tmp_pa
         (["--model", "/nonexistent/model"], "/nonexistent/model"),
         (["--dtype", "int8"], "dtype='int8'; expected one of"),
         (["--device", "tpu"], "device='tpu'; expected one of 'cpu', 'cuda'"),
-        (["--documents", "2,x"], "'--documents': must be whole numbers from 1 to 10,000"),
-        (["--documents", "0"], "must be whole numbers from 1 to 10,000 with commas between them, got '0'"),
+        (["--documents", "2,x"], "argument --documents: invalid numbers value: '2,x'"),
+        (["--documents", "0"], "documents=0; expected a whole number from 1 to 10,000"),
         (["--tokens", "5", "--total-tokens", "50"], "give one of them"),
         (["--documents", "20", "--total-tokens", "19"], "expected at least one for each"),
         (["--documents", "20", "--plot", "x.png"], "--plot needs several numbers of documents"),
         (["--documents", "2000"], "the model's window has 131072"),
-        (["--documents", "99999999999999999999999"], "must be whole numbers from 1 to 10,000"),
+        (["--documents", "99999999999999999999999"], "expected a whole number from 1 to 10,000"),
+        (["--rounds", "0"], "rounds=0; expected a whole number from 1 to 1,000"),
         (["--documents", "2", "--total-tokens", "999999"], "the model's window has 131072"),
-        (["--plot", "/nonexistent/x.png"], "/nonexistent is not a folder"),
     ],
 )
 def test_bad_input_ends_with_code_2_and_says_what_is_wrong(speed, arguments, words):

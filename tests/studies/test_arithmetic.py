@@ -3,14 +3,6 @@
 import pytest
 from transformers import AutoConfig
 
-from ragbias.evaluation.cost.arithmetic import (
-    decode_limit,
-    plain_prefill,
-    plain_reads,
-    prefill_limit,
-    shape_of,
-)
-from ragbias.evaluation.cost.inputs import shaped
 from ragbias.methods import (
     SIW,
     ChannelScaling,
@@ -26,6 +18,14 @@ from ragbias.methods import (
 )
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionMethod
+from studies.arithmetic import (
+    decode_limit,
+    plain_prefill,
+    plain_reads,
+    prefill_limit,
+    shape_of,
+)
+from studies.speed_inputs import shaped
 
 SHAPE = ModelShape(hidden=10, intermediate=7, heads=4, key_heads=2, head_dim=3, layers=3, vocabulary=11)
 LENGTHS = PromptLengths(prefix=2, documents=(3, 1, 4), suffix=2)

@@ -1,4 +1,4 @@
-"""What ``ragbias speed`` measures: a model with random or loaded weights, and prompts of random tokens."""
+"""What ``studies.speed`` measures: a model with random or loaded weights, and prompts of random tokens."""
 
 from __future__ import annotations
 

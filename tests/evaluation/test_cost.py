@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.cost.measuring import measure_costs
+from ragbias.evaluation.cost import measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
 
 
