@@ -45,16 +45,16 @@ def call_id() -> str:
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
     """The content around an answer's tool calls, without trailing blanks, and the calls; unchanged without calls."""
-    found = _MARKER.search(text)
-    if found is None:
-        calls, rest = _bare_calls(text)
-        return (rest if calls else text), calls
+    marker = _MARKER.search(text)
+    if marker is None:
+        calls, content = _bare_calls(text)
+        return (content if calls else text), calls
     content, end, calls = "", 0, []
-    while found is not None:
-        content += text[end : found.start()]
-        own, end = _marked_calls(text, found)
-        calls += own
-        found = _MARKER.search(text, end)
+    while marker is not None:
+        content += text[end : marker.start()]
+        marked, end = _marked_calls(text, marker)
+        calls += marked
+        marker = _MARKER.search(text, end)
     return (content + text[end:]).rstrip(), calls
 
 
@@ -72,14 +72,14 @@ def visible_length(text: str) -> int:
     return len(text[:end].rstrip())
 
 
-def _marked_calls(text: str, found: re.Match[str]) -> tuple[list[ToolCall], int]:
+def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int]:
     """The calls after a marker, and the index of the text after them."""
-    if found[0] == HERMES:
-        end = text.find(_END, found.end())
-        body = text[found.end() :] if end < 0 else text[found.end() : end]
+    if marker[0] == HERMES:
+        end = text.find(_END, marker.end())
+        body = text[marker.end() :] if end < 0 else text[marker.end() : end]
         return [_call(body)], len(text) if end < 0 else end + len(_END)
-    begin = len(text) - len(text[found.end() :].lstrip())
-    if found[0] == LLAMA:
+    begin = len(text) - len(text[marker.end() :].lstrip())
+    if marker[0] == LLAMA:
         calls, rest = _bare_calls(text[begin:])
         return calls or [_call(text[begin:])], len(text) - len(rest) if calls else len(text)
     try:

@@ -185,9 +185,9 @@ def one_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable
     longest = max(len(option) for option in options)
 
     def allowed(_index: int, ids: Tensor) -> list[int]:
-        for written in range(min(longest, len(ids)) - 1, -1, -1):
-            tail = ids[len(ids) - written :].tolist()
-            if following := {option[written] for option in options if option[:written] == tail}:
+        for length in range(min(longest, len(ids)) - 1, -1, -1):  # of the beginning that is generated already
+            beginning = ids[len(ids) - length :].tolist()
+            if following := {option[length] for option in options if option[:length] == beginning}:
                 return sorted(following)
         raise AssertionError("the empty beginning fits every option")
 
