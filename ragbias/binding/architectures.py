@@ -98,7 +98,7 @@ class Architecture:
         """The positional encoding of a layer, with the model's frequencies, for a prompt of ``length`` tokens."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-        from ragbias.attention import Alibi, Encoding, Rotary
+        from ragbias.attention.keys import Alibi, Encoding, Rotary
 
         if self.positions == "alibi":
             two: Tensor = decoder.build_mpt_alibi_tensor(module.n_heads, 2, device="cpu")  # type: ignore[operator]

@@ -18,7 +18,6 @@ from ragbias.boundaries.assignment import (
     n_outside,
     outermost,
 )
-from ragbias.boundaries.elements import elements
 from ragbias.boundaries.matching import (
     COVERAGE,
     MAX_OCCURRENCES,
@@ -35,7 +34,7 @@ from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
 from ragbias.boundaries.splitting import split
-from ragbias.boundaries.text import CharSpan
+from ragbias.boundaries.text import CharSpan, elements
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_KNOWN = "no documents were given, and none were retrieved recently"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ragbias.boundaries.elements import elements
 from ragbias.boundaries.text import (
     MESSAGE_BORDER,
     NUMBER,
@@ -18,6 +17,7 @@ from ragbias.boundaries.text import (
     Margins,
     common_prefix,
     common_suffix,
+    elements,
     gaps_between,
     holds_words,
     margins_of,

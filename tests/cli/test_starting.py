@@ -74,7 +74,6 @@ def test_version_names_what_answers_depend_on():
     ("arguments", "extra"),
     [
         (["methods"], None),
-        (["bench", "--model=tiny", "--task=tiny", "--methods=none", "--out=run"], "bench"),
         (["calibrate", "--model=tiny", "--out=p.json"], "calibrate"),
         (["ask", "Why?", "--documents=a.txt", "--model=tiny"], "demo"),
     ],

@@ -22,7 +22,8 @@ import ragbias
 
 documents = ["Copper Hall\\nThe passphrase is dagger.\\n\\n", "Pulsar Observatory\\nThe walls are emerald.\\n\\n"]
 llm = ChatRagBias(model_id="tiny", method="pine", max_new_tokens=2)
-llm.invoke("warm up")
+prompt = "Context:\\n\\n" + "".join(documents) + "What is the passphrase?"
+llm.invoke(prompt, documents=documents)  # loads the model, and what modules import on first use
 seen = set()
 
 def trace(frame, event, argument):
@@ -31,7 +32,7 @@ def trace(frame, event, argument):
         seen.add(name)
 
 sys.setprofile(trace)
-llm.invoke("Context:\\n\\n" + "".join(documents) + "What is the passphrase?", documents=documents)
+llm.invoke(prompt, documents=documents)
 sys.setprofile(None)
 print(*sorted(seen), sep="\\n")
 """
