@@ -258,7 +258,7 @@ class ServedModel(Scheduler):
         return body.prompt, boundaries
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        return locate(text, documents=none_or_empty, segmenter=self._settings.recogniser)
+        return locate(text, documents=none_or_empty, segmenter=self._settings.recogniser(text))
 
     def _arguments(self, body: RequestBody) -> dict[str, Any]:
         name, max_tokens = "max_tokens", body.max_tokens

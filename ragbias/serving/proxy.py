@@ -213,7 +213,7 @@ def _holder(
             if (verbatim := prompts.in_prompt(text.text, documents)) is not None:
                 return text, verbatim
             continue
-        boundaries = locate(text.text, segmenter=settings.recogniser)
+        boundaries = locate(text.text, segmenter=settings.recogniser(text.text))
         if boundaries.n_found > 1:
             return text, boundaries
     return None, boundaries

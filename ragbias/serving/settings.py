@@ -16,6 +16,9 @@ from ragbias.models.gguf import find_gguf_file, is_gguf
 from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
 
+NAME = "(?:document|doc|passage|chunk)"
+ELEMENTS = re.compile(rf"(?s)<{NAME}\d*(?:\s[^<>]*)?>.*?</{NAME}\d*>")  # the usual XML prompts
+
 
 class ServerSettings(BaseModel):
     """Limits and batching of one server. A request beyond a limit is refused with OpenAI's status."""
@@ -41,10 +44,9 @@ class ServerSettings(BaseModel):
     segmenter: re.Pattern[str] | None = None  # of a document; replaces the separator
     strip_numbering: bool = False  # used by the proxy only
 
-    @property
-    def recogniser(self) -> re.Pattern[str] | str | None:
-        """Finds documents in prompts without `documents`."""
-        return self.segmenter or self.separator or None
+    def recogniser(self, text: str) -> re.Pattern[str] | str | None:
+        """The segmenter for a prompt without `documents`; by default XML elements, if there are several."""
+        return self.segmenter or self.separator or (ELEMENTS if len(ELEMENTS.findall(text)) > 1 else None)
 
     @property
     def batch_size(self) -> int:

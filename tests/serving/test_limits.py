@@ -102,6 +102,19 @@ def test_a_segmenter_finds_documents_of_any_client(tiny):
     assert plain["system_fingerprint"].startswith("none, 0 documents: no documents found")
 
 
+@pytest.mark.parametrize("separator", ["\n", "\n\n"])
+def test_documents_in_tags_are_found_without_settings_in_every_order(tiny, separator):
+    answers, fingerprints = set(), set()
+    with serving({"tiny": tiny}) as address:
+        for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+            elements = separator.join(f"<document>\n{DOCUMENTS[index]}\n</document>" for index in order)
+            talk = [{"role": "user", "content": f"<documents>\n{elements}\n</documents>\n\n{QUESTION}"}]
+            answer = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
+            answers.add(answer["choices"][0]["message"]["content"])
+            fingerprints.add(answer["system_fingerprint"])
+    assert fingerprints == {"pine, 3 documents"} and len(answers) == 1
+
+
 def test_the_metrics_count_what_was_answered(tiny):
     with serving({"tiny": tiny}) as address:
         answered = httpx.post(f"{address}{CHAT}", json=BODY).json()
