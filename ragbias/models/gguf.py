@@ -164,10 +164,10 @@ def _write(file: Path, name: str, folder: Path) -> None:
     if (config := getattr(transformers, "GgufConfig", None)) is not None:  # newer versions dequantise on request
         settings["quantization_config"] = config(dequantize=True)
     with _readable(file, name):
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(  # before the tokenizer, to report an unknown architecture
             source, **settings, dtype=torch.float32, output_loading_info=True
         )
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
     packed, loaded = found
     if missing := sorted(loaded["missing_keys"]):  # transformers initialises them randomly
         raise ModelFileError(
