@@ -8,13 +8,14 @@ from types import NoneType
 from typing import Any, Protocol, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, SecretStr, ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.adapters.remote import LanguageModel, RemoteLM
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_names
+from ragbias.display import complaints
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -61,6 +62,7 @@ class RagBiasOptions(BaseModel):
     """Retries of a request to the server."""
 
 
+Model = TypeVar("Model", bound=BaseModel)
 Options = TypeVar("Options", bound=RagBiasOptions)
 
 
@@ -76,7 +78,15 @@ class ModelFields(Protocol):
         """Names of the fields given."""
 
 
-def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
+def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHandler[Model]) -> Model:
+    """Validator that raises ``ArgumentError`` for all wrong values, also for those that pydantic finds."""
+    try:
+        return handler(values)
+    except ValidationError as error:
+        raise ArgumentError(complaints(error)) from None
+
+
+def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
     """Constructor arguments under the names of fields; those for loading go to ``model_kwargs``.
 
     Args:

@@ -183,6 +183,15 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             raise ArgumentError(f"{name}={value!r}; expected {check.expected}")
 
 
+def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -> None:
+    """Use one name for ``max_tokens`` and ``max_new_tokens``; ``ArgumentError`` if both are given."""
+    given = arguments.keys() & {"max_tokens", "max_new_tokens"}
+    if len(given) > 1:
+        raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
+    for other in given:
+        arguments[name] = arguments.pop(other)
+
+
 @dataclass(frozen=True)
 class GenerationSettings:
     """How tokens are chosen and when an answer ends; see ``GenerationArguments``.
@@ -211,10 +220,7 @@ class GenerationSettings:
         check_arguments(arguments)
         check_whole("batch_size", batch_size, 1, ArgumentError)
         values = {name: value for name, value in arguments.items() if value is not None}
-        if "max_tokens" in values:
-            if "max_new_tokens" in values:
-                raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
-            values["max_new_tokens"] = values.pop("max_tokens")
+        rename_max_tokens(values)
         if unknown := values.keys() - KNOWN - _OF_TRANSFORMERS:
             name = min(unknown)
             hint = did_you_mean(name, KNOWN)

@@ -19,7 +19,7 @@ from ragbias.attention import backends
 from ragbias.boundaries.sources import check_lasting, document_texts
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.generation.arguments import SamplingArguments, check_arguments
+from ragbias.generation.arguments import SamplingArguments, check_arguments, rename_max_tokens
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -114,10 +114,7 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
     if not given.pop("skip_prompt", True):
         raise ArgumentError("skip_prompt=False; answers never repeat the prompt here, leave it out")
     check_names(given, {*KNOWN, "pipeline_kwargs"}, KNOWN)
-    if "max_new_tokens" in given:
-        if "max_tokens" in given:
-            raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
-        given["max_tokens"] = given.pop("max_new_tokens")
+    rename_max_tokens(given, "max_tokens")
     given = {**fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
     if stop is not None:
         given["stop"] = stop

@@ -15,10 +15,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     PrivateAttr,
     SkipValidation,
-    ValidationError,
     field_validator,
     model_validator,
 )
@@ -28,14 +26,13 @@ from langchain_ragbias import arguments
 from langchain_ragbias.arguments import SAMPLING, Call
 from langchain_ragbias.listener import listener, reports
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.adapters.options import RagBiasOptions, open_model, renamed, with_options
+from ragbias.adapters.options import RagBiasOptions, open_model, rename_arguments, report_errors, with_options
 from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Segmenter, current_documents, locate
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
-from ragbias.display import complaints
 from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import check_arguments
 from ragbias.generation.report import Generation
@@ -103,21 +100,14 @@ class RagBiasModel(BaseModel):
         """Take the arguments of ``HuggingFacePipeline``, other names of fields, and the options by their names."""
         if not isinstance(values, dict):
             return values
-        values = renamed(values, OTHER_NAMES, {*cls.model_fields, *RagBiasOptions.model_fields, *STOCK})
+        values = rename_arguments(values, OTHER_NAMES, {*cls.model_fields, *RagBiasOptions.model_fields, *STOCK})
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
             values = {**arguments.fields_of(pipeline), **values}
         values = {**arguments.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
         return with_options(values, RagBiasOptions)
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _report_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raise ``ArgumentError`` for all wrong values, those that pydantic finds too."""
-        try:
-            return handler(values)
-        except ValidationError as error:
-            raise ArgumentError(complaints(error)) from None
+    _report_errors = model_validator(mode="wrap")(report_errors)
 
     @model_validator(mode="after")
     def _load(self) -> Self:

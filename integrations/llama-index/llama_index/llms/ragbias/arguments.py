@@ -15,7 +15,7 @@ from ragbias.adapters.options import RagBiasOptions
 from ragbias.adapters.tool_use import Tool
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments
+from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments, rename_max_tokens
 from ragbias.methods import Method
 
 OWN = (
@@ -120,8 +120,5 @@ def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise ArgumentError(f"{name} is not an argument here, RagBiasLLM sets it itself; {instead}")
     check_names(given, known, (*OWN, *known))
     check_arguments(given)
-    if "max_tokens" in given:
-        if "max_new_tokens" in given:
-            raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
-        given["max_new_tokens"] = given.pop("max_tokens")
+    rename_max_tokens(given)
     return given

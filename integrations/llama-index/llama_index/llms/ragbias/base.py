@@ -29,20 +29,19 @@ from llama_index.llms.ragbias import messages as conversation
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments, RagBiasLLMOptions, context_window
 from llama_index.llms.ragbias.listener import reports
 from llama_index.llms.ragbias.requests import Answer, PreparedCall, aanswer, astream
-from pydantic import ModelWrapValidatorHandler, SkipValidation, ValidationError
-from typing_extensions import Self, Unpack
+from pydantic import SkipValidation
+from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.adapters.chat_documents import ChatDocument, in_prompt, rendered_by_template
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.adapters.options import open_model, renamed, with_options
+from ragbias.adapters.options import open_model, rename_arguments, report_errors, with_options
 from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat, Tool, UnsupportedToolsError, answer_format, knows_tools
 from ragbias.boundaries import Boundaries, Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
-from ragbias.display import complaints
 from ragbias.errors import ArgumentError
 from ragbias.methods import DEFAULT_METHOD, Method
 
@@ -129,20 +128,13 @@ class RagBiasLLM(FunctionCallingLLM):
         if not isinstance(values, dict):
             return values
         given = {name: value for name, value in values.items() if value is not None or name not in NONE_IS_EMPTY}
-        given = renamed(given, OTHER_NAMES, {**cls.model_fields, **RagBiasLLMOptions.model_fields})
+        given = rename_arguments(given, OTHER_NAMES, {**cls.model_fields, **RagBiasLLMOptions.model_fields})
         kwargs = given.get("model_kwargs")
         if isinstance(kwargs, dict) and "device" in kwargs:
             given["device_map"] = None
         return with_options(given, RagBiasLLMOptions)
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _report_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raise ``ArgumentError`` for all wrong values, those that pydantic finds too."""
-        try:
-            return handler(values)
-        except ValidationError as error:
-            raise ArgumentError(complaints(error)) from None
+    _report_errors = model_validator(mode="wrap")(report_errors)
 
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
