@@ -55,5 +55,5 @@ def test_keyword_arguments_override_the_options():
 
 
 def test_without_a_model_the_error_shows_how_to_name_one():
-    with pytest.raises(ArgumentError, match=r'no model is given; pass .* model="Qwen/.*lm=.*base_url='):
+    with pytest.raises(ArgumentError, match=r'no model given; name one, .* model="Qwen/.*lm=.*base_url='):
         open_model(Fields(), RagBiasOptions(), None, "", {})
