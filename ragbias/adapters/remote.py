@@ -42,8 +42,10 @@ class RemoteRequest(Request):
     def path(self) -> str:
         return "/v1/completions" if self.messages is None else "/v1/chat/completions"
 
-    def with_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> RemoteRequest:
-        return replace(self, messages=messages, tools=tools)
+
+def with_messages(request: Request, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
+    """The request with its conversation if a server renders the chat template, else unchanged."""
+    return replace(request, messages=messages, tools=tools) if isinstance(request, RemoteRequest) else request
 
 
 @dataclass(frozen=True)

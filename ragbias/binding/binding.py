@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import threading
@@ -131,6 +132,11 @@ class Binding(PlainBinding):
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
         """Continue from a cache that this method filled with the beginnings of prompts, all documents included."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
+
+    def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
+        """Continue from a copy of a cache as from the cache itself."""
+        if (session := self._sessions.get(cache)) is not None:
+            self._sessions[copied] = copy.deepcopy(session)
 
     def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Prepare a forward pass of the decoder: change its arguments or refuse it."""

@@ -53,8 +53,8 @@ def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
     """A copy of a cache that was filled in this context, to continue a prompt more than once."""
     copied = copy.deepcopy(cache)
     current = binding_of(model.get_decoder())
-    if isinstance(current, Binding) and (session := current._sessions.get(cache)) is not None:
-        current._sessions[copied] = copy.deepcopy(session)
+    if isinstance(current, Binding):
+        current.copy_session(cache, copied)
     return copied
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -80,10 +80,6 @@ class Request:
     report: Report
     origin: Origin
     cancelled: threading.Event | None = field(default=None, compare=False, repr=False)
-
-    def with_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
-        """This request with its conversation, for a server that renders the chat template."""
-        return self
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:

@@ -34,6 +34,7 @@ from langchain_ragbias.messages import (
     tool_schemas,
 )
 from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.remote import with_messages
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer, answer_format
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
@@ -336,7 +337,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         system = [message["content"] for message in shown if message["role"] == "system"]
         carried = [*block_documents(messages), *artifact_texts(messages)]
         request = self._request(text, call, parent, carried, system)
-        return PreparedChat(request.with_messages(shown, form.tools), {**call.settings, **form.settings}, form)
+        return PreparedChat(with_messages(request, shown, form.tools), {**call.settings, **form.settings}, form)
 
     # one answer
 

@@ -36,7 +36,7 @@ from ragbias import methods
 from ragbias.adapters.chat_documents import ChatDocument, in_prompt, rendered_by_template
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, rename_arguments, report_errors, with_options
-from ragbias.adapters.remote import LanguageModel
+from ragbias.adapters.remote import LanguageModel, with_messages
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat, Tool, UnsupportedToolsError, answer_format, knows_tools
 from ragbias.boundaries import Boundaries, Segmenter
@@ -354,7 +354,7 @@ class RagBiasLLM(FunctionCallingLLM):
         prepared = self._prepare(text + form.beginning, call, system, found)
         request = prepared.request
         if self._uses_chat_template:
-            request = request.with_messages(conversation.to_dicts(messages), form.tools)
+            request = with_messages(request, conversation.to_dicts(messages), form.tools)
         return replace(prepared, request=request, form=form, settings={**prepared.settings, **form.settings})
 
     def _with_documents(
