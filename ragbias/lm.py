@@ -298,10 +298,10 @@ class DebiasedLM:
                     "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) "
                     "to take the numbers out"
                 )
-            message = f"the documents are numbered, which tells the model their order; {remedy}"
+            message = f"the documents are numbered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         tokens = tokenise(parts, self.tokenizer)
-        return self._resolved(Origin(parts, tokens, flat, requested, boundaries, reason), cancelled)
+        return self._resolve(Origin(parts, tokens, flat, requested, boundaries, reason), cancelled)
 
     def variant(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
@@ -313,7 +313,7 @@ class DebiasedLM:
             method: default: the method of the request.
         """
         origin = request.origin if order is None else request.origin.reordered(order)
-        return self._resolved(origin if method is None else replace(origin, method_requested=self._method(method)))
+        return self._resolve(origin if method is None else replace(origin, method_requested=self._method(method)))
 
     @torch.no_grad()
     def score(
@@ -372,7 +372,7 @@ class DebiasedLM:
     def _method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
-    def _resolved(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
+    def _resolve(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         if self.cache is not None and (
             origin.method_requested.acts_on != "nothing" or origin.method_requested == self.method
         ):

@@ -37,10 +37,10 @@ def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
     return found if found.source == "documents" and found.n_found == len(texts) else None
 
 
-def rendered_by_template(
+def render_documents(
     plain: str, render: Callable[[dict[str, Any]], str], fields: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> tuple[str, Boundaries] | None:
-    """The prompt in which the chat template renders documents, as those of Granite and Command R do, and their spans.
+    """Render documents with the chat template, as Granite and Command R do; return the prompt and their spans.
 
     Args:
         plain: the prompt without documents.
@@ -58,7 +58,7 @@ def rendered_by_template(
 
         prompt = rendered(texts)
         if prompt != plain:
-            found, exact = in_prompt(prompt, texts), placed(rendered, texts)
+            found, exact = in_prompt(prompt, texts), locate_printed(rendered, texts)
             if exact is not None and (found is None or found.texts != exact.texts):  # documents may contain each other
                 found = exact
             if found is not None:
@@ -66,7 +66,7 @@ def rendered_by_template(
     return None
 
 
-def placed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
+def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
     """Where a function prints texts; ``None`` unless it prints each one once, unchanged and in this order."""
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)

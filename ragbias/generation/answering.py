@@ -94,14 +94,14 @@ class Answering:
         generated: dict[int, Generation] = {}
         window = window_of(self.model.config)
         for together in groups(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
-            generated.update(zip(together, self._padded([flat[index] for index in together]), strict=True))
+            generated.update(zip(together, self._answer_padded([flat[index] for index in together]), strict=True))
         in_order = (generated[index] for index in range(len(flat)))
         return [
-            self._elected(of_request, [next(in_order) for _ in of_request]) if of_request else self._joint(request)
+            self._elect(of_request, [next(in_order) for _ in of_request]) if of_request else self._answer_joint(request)
             for request, of_request in zip(requests, candidates, strict=True)
         ]
 
-    def _padded(self, requests: Sequence[Request]) -> list[Generation]:
+    def _answer_padded(self, requests: Sequence[Request]) -> list[Generation]:
         """Answers to requests of one method, in one padded batch."""
         settings, method = self.settings, requests[0].method
         prompts = [request.tokens for request in requests]
@@ -143,14 +143,14 @@ class Answering:
             )
         return answers
 
-    def _joint(self, request: Request) -> Generation:
+    def _answer_joint(self, request: Request) -> Generation:
         """The answer of prompts that are decoded together; its usage counts every prompt."""
-        first, *others = self._padded(request.candidates())
+        first, *others = self._answer_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)
         return replace(first, usage=usage, report=report)
 
-    def _elected(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
+    def _elect(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
         """The answer to a request, given those to its candidates."""
 
         def mean_logprob(index: int) -> float:

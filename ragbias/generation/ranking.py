@@ -142,7 +142,7 @@ def rank(
     if not isinstance(resolved, ReorderingMethod):
         names = ", ".join(name for name, cls in methods.METHODS.items() if issubclass(cls, ReorderingMethod))
         raise MethodError(f"{resolved.name} does not reorder documents; rank takes {names}")
-    prompt = _listed("ids", ids, model)
+    prompt = _id_list("ids", ids, model)
     checked = check_spans(spans, len(prompt))
     if checked != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
         raise SpanError(f"spans={spans!r} are not ascending; order and scores count the documents as in the prompt")
@@ -150,7 +150,7 @@ def rank(
         raise SpanError(
             f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
         )
-    without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids, model)
+    without = None if calibration_ids is None else _id_list("calibration_ids", calibration_ids, model)
     scorer = ModelAttention(model, prompt, checked, lambda: without)
     return ranking_of(resolved, [prompt[begin:end] for begin, end in checked], scorer)
 
@@ -182,7 +182,7 @@ def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
     return f"{suffix[:begin]}N/A{suffix[end:]}"
 
 
-def _listed(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> list[int]:
+def _id_list(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> list[int]:
     try:
         tensor = torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -24,7 +24,7 @@ class Report:
             empty if the method does not change attention.
         order: for a method that reorders documents: ``order[i]`` is the original index of the ``i``-th document that
             the model read; else empty.
-        numbering: ``"kept"`` where the text around the documents numbers them, which tells the model their order
+        numbering: ``"kept"`` where the text around the documents numbers them, which reveals their order
             whatever the method; ``"stripped"`` where the numbers were removed; else empty.
         n_left_plain: number of retrieved documents in the prompt that are not debiased: those of earlier turns, of
             other retrievals, or quoted.

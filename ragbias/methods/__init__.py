@@ -83,7 +83,7 @@ Named = TypeVar("Named")
 
 def method_names() -> list[str]:
     """The names of all methods, this package's first."""
-    return [*METHODS, *_installed()]
+    return [*METHODS, *_entry_points()]
 
 
 def method_class(name: str) -> type[Method]:
@@ -94,21 +94,21 @@ def method_class(name: str) -> type[Method]:
         raise UnknownMethodError(f"expected a method's name or an instance, got {name!r}; 'none' runs the plain model")
     if name in METHODS:
         return METHODS[name]
-    if name in _installed():
-        return _loaded(name)
+    if name in _entry_points():
+        return _load(name)
     names = method_names()
     raise UnknownMethodError(f"unknown method {name!r}; {did_you_mean(name, names)}known methods: {', '.join(names)}")
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
+def _entry_points() -> dict[str, EntryPoint]:
     """Entry points of other distributions by name, without names of this package."""
     return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in METHODS}
 
 
 @cache
-def _loaded(name: str) -> type[Method]:
-    entry = _installed()[name]
+def _load(name: str) -> type[Method]:
+    entry = _entry_points()[name]
     described = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
     try:
         cls = entry.load()
@@ -140,7 +140,7 @@ def get(method: str | Method, model_name: str | None = None) -> Method:
         return method
     if not isinstance(method, str):
         method_class(method)  # raises the error for this type
-    return _parsed(without_blanks(method), model_name)
+    return _parse(without_blanks(method), model_name)
 
 
 def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
@@ -150,7 +150,7 @@ def parse_methods(text: str, model_name: str | None = None, by_name: ByName | No
     """
     found: dict[str, Method] = {}
     for label in split(without_blanks(text), ",", text):
-        method = _parsed(label, model_name, by_name)
+        method = _parse(label, model_name, by_name)
         for other, same in found.items():
             if method == same:
                 raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
@@ -181,7 +181,7 @@ def split(text: str, at: str, whole: str) -> list[str]:
     return parts
 
 
-def _parsed(label: str, model_name: str | None, by_name: ByName | None = None) -> Method:
+def _parse(label: str, model_name: str | None, by_name: ByName | None = None) -> Method:
     if "+" not in label:
         return _single(label, model_name, by_name)
     parts = [_single(part, model_name, by_name) for part in split(label, "+", label)]

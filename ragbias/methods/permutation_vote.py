@@ -1,4 +1,4 @@
-"""Voting over orders of the documents: Tang et al., arXiv 2310.07712, with a majority for a central ranking."""
+"""Majority vote over document orders, after Tang et al., arXiv 2310.07712, who compute a central ranking."""
 
 from __future__ import annotations
 

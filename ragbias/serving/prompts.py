@@ -98,7 +98,7 @@ def prompt_with(
         return text, found
     fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
     known = [known_text(doc) for doc in documents]
-    if rendered := chat_documents.rendered_by_template(text, lambda more: render(messages, more), fields, known):
+    if rendered := chat_documents.render_documents(text, lambda more: render(messages, more), fields, known):
         return rendered
     last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
     if last is None:
@@ -109,7 +109,7 @@ def prompt_with(
         return render([*messages[:last], message, *messages[last + 1 :]], {})
 
     texts = inserted_texts(documents)
-    if (found := chat_documents.placed(inserted, texts)) is None:
+    if (found := chat_documents.locate_printed(inserted, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages"
         raise refused("documents", message, "invalid_documents")
     return inserted(texts), found

@@ -171,7 +171,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
                 raise prompts.nowhere_to_put(prompt)
             inserted, with_texts = prompts.inserted_texts(documents), partial(prompts.with_texts, holder.text)
             holder = holder._replace(text=with_texts(inserted))
-            boundaries = chat_documents.placed(with_texts, inserted) or boundaries
+            boundaries = chat_documents.locate_printed(with_texts, inserted) or boundaries
         text = holder.text if holder else ""
         request = order_text(text_origin(text, boundaries, method, settings.strip_numbering))
     prompts.check_found(request, fields.options.on_missing or settings.on_missing)

@@ -200,7 +200,7 @@ def _batches(runs: Sequence[T], size: int, answer: Answerer) -> Iterator[tuple[S
 
 
 def unless_failed(results: Sequence[T | BaseException]) -> list[T]:
-    """The results, or the first error."""
+    """Return the results, or raise the first error."""
     good: list[T] = []
     for result in results:
         if isinstance(result, BaseException):

@@ -28,7 +28,7 @@ from langchain_ragbias.messages import (
     answer_message,
     block_documents,
     last_chunk,
-    parsed,
+    parse_answers,
     response_format,
     template_messages,
     tool_schemas,
@@ -136,10 +136,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if len(messages) < 2:
-            return self._noted(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
+            return self._with_report_stored(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
-        return self._merged(run_batched(self, runs, self.batch_size, self._answers))
+        return self._merge(run_batched(self, runs, self.batch_size, self._answers))
 
     async def agenerate(
         self,
@@ -153,10 +153,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if getattr(callbacks, "parent_run_id", None) is None:
             reports.forget()  # here, because LangChain answers each conversation in a task, whose context is lost
         if len(messages) < 2:
-            return self._noted(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
+            return self._with_report_stored(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
-        return self._merged(await arun_batched(self, runs, self.batch_size, self._answers))
+        return self._merge(await arun_batched(self, runs, self.batch_size, self._answers))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
         """Number of tokens in the prompt rendered from these messages and tools.
@@ -182,12 +182,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
     def _outputs(self, results: list[Any], return_exceptions: bool) -> list[Any]:
-        self._note_last(results)
+        self._store_last_report(results)
         return results if return_exceptions else unless_failed(results)
 
-    def _merged(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
+    def _merge(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
         results = unless_failed(outcomes)
-        return self._noted(
+        return self._with_report_stored(
             LLMResult(
                 generations=[generations for result in results for generations in result.generations],
                 llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
@@ -195,12 +195,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             )
         )
 
-    def _noted(self, result: LLMResult) -> LLMResult:
+    def _with_report_stored(self, result: LLMResult) -> LLMResult:
         """Store the report in the caller's context, also for a cached answer."""
-        self._note_last([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
+        self._store_last_report([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
         return result
 
-    def _note_last(self, results: Sequence[Any]) -> None:
+    def _store_last_report(self, results: Sequence[Any]) -> None:
         """Store a batch's last report in the caller's context; each run stored it in its own."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
             reports.note(self._owner, report)
@@ -214,7 +214,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        prepared = self._prepared(messages, stop, begin_request(run_manager), kwargs)
+        prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         batch = batch_of(self)
         if batch is None:
             return self._result(self._answers([prepared.request], prepared.settings)[0], prepared)
@@ -228,7 +228,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         parent = parent_run(run_manager)
-        prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
+        prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         batch = batch_of(self)
         if batch is not None:
             answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
@@ -243,7 +243,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        prepared = self._prepared(messages, stop, begin_request(run_manager), kwargs)
+        prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
         with self.lm.stream(prepared.request, **prepared.settings) as stream:
             for piece in stream:
@@ -259,7 +259,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begin_request(run_manager)
-        prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
+        prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
         stream = self.lm.stream(prepared.request, **prepared.settings)
         async with aclosing(bridge.pieces(stream)) as pieces:
@@ -315,11 +315,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             response_format=response_format(schema, method),
             ls_structured_output_format={"kwargs": {"method": method}, "schema": schema},
         )
-        return parsed(llm, schema, include_raw)
+        return parse_answers(llm, schema, include_raw)
 
     # one request
 
-    def _prepared(
+    def _prepare(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,

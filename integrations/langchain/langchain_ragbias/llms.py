@@ -29,7 +29,7 @@ RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")
 
 
 @contextmanager
-def _cached_by(arguments: dict[str, Any]) -> Iterator[None]:
+def _in_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
     token = _arguments.set({name: value for name, value in arguments.items() if name not in RUN_ARGUMENTS})
     try:
         yield
@@ -66,16 +66,16 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
     def generate(
         self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
     ) -> LLMResult:
-        with _cached_by(kwargs):
-            return self._noted(super().generate(prompts, stop, callbacks, **kwargs))
+        with _in_cache_key(kwargs):
+            return self._with_report_stored(super().generate(prompts, stop, callbacks, **kwargs))
 
     async def agenerate(
         self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
     ) -> LLMResult:
-        with _cached_by(kwargs):
-            return self._noted(await super().agenerate(prompts, stop, callbacks, **kwargs))
+        with _in_cache_key(kwargs):
+            return self._with_report_stored(await super().agenerate(prompts, stop, callbacks, **kwargs))
 
-    def _noted(self, result: LLMResult) -> LLMResult:
+    def _with_report_stored(self, result: LLMResult) -> LLMResult:
         """Store the last answer's report in the caller's context, also for a cached answer."""
         about = (result.generations[-1][0].generation_info or {}) if result.generations else {}
         if "ragbias" in about:
@@ -90,7 +90,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        return self._result(self._completed(prompts, stop, run_manager, kwargs))
+        return self._result(self._complete(prompts, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -100,7 +100,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        return self._result(await bridge.run(partial(self._completed, prompts, stop, run_manager, kwargs)))
+        return self._result(await bridge.run(partial(self._complete, prompts, stop, run_manager, kwargs)))
 
     def _stream(
         self,
@@ -137,7 +137,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
 
     # requests and answers
 
-    def _completed(
+    def _complete(
         self,
         prompts: list[str],
         stop: list[str] | None,

@@ -173,7 +173,7 @@ def response_format(schema: Any, method: str) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
 
 
-def parsed(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:
+def parse_answers(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:
     """The model and a parser: objects of a pydantic class, dicts for anything else.
 
     With ``include_raw`` a dict of ``raw``, ``parsed`` and ``parsing_error``.

@@ -43,14 +43,14 @@ def warm(
     """
     if not isinstance(llm, (ChatRagBias, RagBiasPipeline)):
         raise WrongTypeError(f"llm={type(llm).__name__}; expected ChatRagBias or RagBiasPipeline")
-    listed = [each if isinstance(each, Document) else Document(each) for each in _listed(documents)]
+    listed = [each if isinstance(each, Document) else Document(each) for each in _list_documents(documents)]
     make = _input_of(prompt)
     return warm_lm(
         llm.lm, listed, lambda document: document.page_content, lambda some: _flat(llm, make(list(some))), progress
     )
 
 
-def _listed(documents: VectorStore | Iterable[Document | str]) -> Sequence[Document | str]:
+def _list_documents(documents: VectorStore | Iterable[Document | str]) -> Sequence[Document | str]:
     if not isinstance(documents, VectorStore):
         return list(documents)
     of_faiss = getattr(getattr(documents, "docstore", None), "_dict", None)

@@ -105,10 +105,10 @@ def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
     `max_tokens` is another name of `max_new_tokens`; `pad_token_id` has no effect and is left out. Any other setting of
     transformers' `GenerationConfig` is passed on.
     """
-    return {**_checked(defaults), **_checked(call)}
+    return {**_check(defaults), **_check(call)}
 
 
-def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _check(arguments: Mapping[str, Any]) -> dict[str, Any]:
     known = {*OWN, "prefix_allowed_tokens_fn", *GenerationConfig().to_dict()}
     given = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
     for name, value in list(given.items()):

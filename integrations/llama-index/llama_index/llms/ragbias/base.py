@@ -33,7 +33,7 @@ from pydantic import SkipValidation
 from typing_extensions import Unpack
 
 from ragbias import methods
-from ragbias.adapters.chat_documents import ChatDocument, in_prompt, rendered_by_template
+from ragbias.adapters.chat_documents import ChatDocument, in_prompt, render_documents
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, rename_arguments, report_errors, with_options
 from ragbias.adapters.remote import LanguageModel, with_messages
@@ -266,7 +266,7 @@ class RagBiasLLM(FunctionCallingLLM):
         """The arguments of `chat`."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
-        shown, required = conversation.offered(tools, tool_choice)
+        shown, required = conversation.offer_tools(tools, tool_choice)
         return {
             "messages": [*(chat_history or ()), *([user_msg] if user_msg else ())],
             "tools": shown,
@@ -371,7 +371,7 @@ class RagBiasLLM(FunctionCallingLLM):
             turns, texts = conversation.to_dicts(bare), [document.known_text for document in documents]
             plain, fields = self.lm.chat_text(turns, tools or None), [document.fields for document in documents]
             if in_prompt(plain, texts) is None and (
-                rendered := rendered_by_template(
+                rendered := render_documents(
                     plain, lambda more: self.lm.chat_text(turns, tools or None, **more), fields, texts
                 )
             ):

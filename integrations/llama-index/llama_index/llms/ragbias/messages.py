@@ -108,7 +108,7 @@ def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage
 # tools
 
 
-def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
+def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
     """The tools for the prompt (only the chosen one, if one is named), and whether the model must call one."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = tool_choice(choice, specs)

@@ -39,7 +39,7 @@ def warm(
     """
     if not isinstance(llm, RagBiasLLM):
         raise WrongTypeError(f"llm={type(llm).__name__}; expected RagBiasLLM")
-    nodes = _listed(documents)
+    nodes = _list_nodes(documents)
     filled = template or DEFAULT_TEXT_QA_PROMPT_SEL
     return warm_lm(llm.lm, nodes, _text, lambda some: _flat(llm, filled, some), progress)
 
@@ -56,7 +56,7 @@ class WarmDocuments(TransformComponent):
         return nodes
 
 
-def _listed(documents: Any) -> list[BaseNode]:
+def _list_nodes(documents: Any) -> list[BaseNode]:
     if not isinstance(documents, BaseIndex):
         return list(documents)
     nodes = list(documents.docstore.docs.values())
