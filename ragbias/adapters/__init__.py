@@ -1,1 +1,1 @@
-"""What every framework integration shares: options, recent retrievals, reports, tools, servers and event loops."""
+"""Shared parts of the framework integrations: options, recent retrievals, reports, tools, servers and event loops."""

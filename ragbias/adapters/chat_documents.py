@@ -67,7 +67,7 @@ def render_documents(
 
 
 def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
-    """Where a function prints texts; ``None`` unless it prints each one once, unchanged and in this order."""
+    """Locate texts in the output of ``render``; ``None`` unless each occurs once, unchanged and in this order."""
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)

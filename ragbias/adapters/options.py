@@ -43,7 +43,7 @@ class RagBiasOptions(BaseModel):
     seed: int | None = None
     """Makes sampling repeatable."""
     strip_numbering: bool = False
-    """Remove numbers from the documents' headers, as ``Document [3]`` shows the model the order."""
+    """Remove numbers from headers such as ``Document [3]``, because they reveal the order."""
     backend: str = "auto"
     """Computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
     model: torch.nn.Module | None = Field(default=None, exclude=True, repr=False)
@@ -67,7 +67,7 @@ Options = TypeVar("Options", bound=RagBiasOptions)
 
 
 class ModelFields(Protocol):
-    """What an integration's model consists of."""
+    """Fields of an integration's model."""
 
     method: str | Method
     document_cache: DocumentCache | None
@@ -79,7 +79,7 @@ class ModelFields(Protocol):
 
 
 def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHandler[Model]) -> Model:
-    """Validator that raises ``ArgumentError`` for all wrong values, also for those that pydantic finds."""
+    """Validate a model; raise ``ArgumentError`` instead of pydantic's ``ValidationError``."""
     try:
         return handler(values)
     except ValidationError as error:
@@ -87,7 +87,7 @@ def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHand
 
 
 def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
-    """Constructor arguments under the names of fields; those for loading go to ``model_kwargs``.
+    """Rename constructor arguments to fields; move those for loading into ``model_kwargs``.
 
     Args:
         names: the field for each other name; ``model`` is renamed only where it is a string.
@@ -121,7 +121,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
-    """Constructor arguments with the options among them in ``options``; they override those in it."""
+    """Move constructor arguments that are options into ``options``, where they take precedence."""
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
@@ -140,7 +140,7 @@ def open_model(
     name: str,
     model_kwargs: Mapping[str, Any],
 ) -> tuple[LanguageModel, Options]:
-    """The model that fields describe: given, behind a server, or loaded; and the options with its settings."""
+    """Return the model that the fields describe (given, remote or loaded), and the options with its settings."""
     if fields.base_url is not None:
         local = {"lm": lm if lm is not None and lm.base_url is None else None, "model": options.model}
         for given, value in {**local, "document_cache": fields.document_cache}.items():
@@ -171,7 +171,7 @@ def open_model(
 
 
 def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
-    """Set the fields to the settings of ``lm``, and return the options with them; a method that was given stays."""
+    """Copy the settings of ``lm`` to the fields, except a given method; return the options with them."""
     own: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     given = {name: getattr(options, name) for name in own.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:

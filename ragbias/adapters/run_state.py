@@ -139,7 +139,7 @@ class Retrievals:
         return merged
 
     def _below(self) -> list[Registry]:
-        """Copies of what the threads and child tasks of this task, or of the one that began a request, retrieved."""
+        """Copies of the retrievals in threads and child tasks of this task, or of the one that began a request."""
         current = _current_task()
         tasks = self.enter_task()[:1] if current else ()
         here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]
@@ -164,7 +164,7 @@ class Retrievals:
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
-        """Begin a request: copied contexts know its line and what its task sees; the returned function ends it.
+        """Begin a request; copied contexts inherit its line and its task's retrievals. Returns a function to end it.
 
         ``shared``: it is a run, whose steps share their retrievals.
         """

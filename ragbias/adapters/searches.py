@@ -1,4 +1,4 @@
-"""Direct searches on vector stores, which frameworks do not announce: watched where the search method is looked up.
+"""Watch direct searches on vector stores, for which frameworks send no events, where the method is looked up.
 
 One attribute on the stores' base class, ``__getattribute__``, returns a watched method for the names of searches. So
 stores of every class are seen, also of classes defined later, and ``uninstall`` removes the attribute.

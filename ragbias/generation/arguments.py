@@ -236,10 +236,8 @@ class GenerationSettings:
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for the same settings: ``max_new_tokens``, and all that differ from the default."""
-        defaults = {setting.name: setting.default for setting in fields(self)}
-        for name in ("max_new_tokens", "extra", "batch_size"):
-            del defaults[name]
-        changed = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+        own = [each for each in fields(self) if each.name not in ("max_new_tokens", "extra", "batch_size")]
+        changed = {each.name: getattr(self, each.name) for each in own if getattr(self, each.name) != each.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_order_free(self, method: Method, suffix: int) -> None:
@@ -271,7 +269,7 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """The model's configuration without its sampling, the token ids that end an answer, and arguments beside it."""
+    """The model's configuration without sampling, the token ids that end an answer, and arguments outside it."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]

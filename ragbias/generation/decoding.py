@@ -133,7 +133,7 @@ def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
-    """How much of a growing text is final: without half a character or the beginning of a stop string at its end."""
+    """Length of a growing text without an incomplete character or the beginning of a stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
         for size in range(min(len(word), len(text)), 0, -1):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Report:
-    """What a request asked for and what ran. Contains no text of the prompt.
+    """The requested method, the method that ran, and the documents found. Contains no text of the prompt.
 
     Attributes:
         method_requested: name of the requested method.

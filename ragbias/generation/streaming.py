@@ -17,7 +17,7 @@ _events_of: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictio
 
 
 class Stream(Iterator[str]):
-    """The pieces of a text while a thread generates it; an error of the generation is raised by the iteration.
+    """The pieces of a text while a thread generates it; iterating raises the errors of the generation.
 
     Closing or dropping the stream stops the generation at the next token.
 

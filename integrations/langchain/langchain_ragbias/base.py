@@ -1,4 +1,4 @@
-"""What the chat model and the completion model share: fields, loading, and preparing a request."""
+"""Base class of the chat model and the completion model: fields, loading and request preparation."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class RagBiasModel(BaseModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """What an answer depends on, for LangChain's cache; includes the documents of ``ragbias.documents``."""
+        """Settings that determine an answer, for LangChain's cache; includes the documents of ``ragbias.documents``."""
         documents = current_documents()
         model = getattr(self.lm, "model", None)
         return {

@@ -174,7 +174,7 @@ def response_format(schema: Any, method: str) -> dict[str, Any]:
 
 
 def parse_answers(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:
-    """The model and a parser: objects of a pydantic class, dicts for anything else.
+    """Parse the model's answers into objects of a pydantic class, or into dicts for other schemas.
 
     With ``include_raw`` a dict of ``raw``, ``parsed`` and ``parsing_error``.
     """

@@ -360,7 +360,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _with_documents(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
     ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
-        """The prompt, the call with the documents of content blocks, and the spans of those the template renders."""
+        """The prompt, the call with documents from content blocks, and where the template renders documents."""
         bare, documents = conversation.without_documents(messages)
         if call.get("documents") is None:
             call = {**call, "documents": [str(document) for document in documents] or None}

@@ -120,7 +120,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self._end(id_)
 
     def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """Adds a check for the end of a run, called if nothing was retrieved in it; None outside a run."""
+        """A function that adds a check to call at the end of a run without retrievals; None outside a run."""
         with self._changing:
             ends = self._runs.get(id_) if id_ else None
         return None if ends is None else lambda check: ends.append(lambda: None if id_ in self._retrieving else check())
@@ -262,7 +262,7 @@ def _detach() -> None:
 
 
 def at_end() -> Callable[[Callable[[], None]], None] | None:
-    """Adds a check for the end of the run that goes on here; None outside a run."""
+    """A function that adds a check for the end of the current run; None outside a run."""
     return None if _listener is None else _listener.at_end(_run.get())
 
 
@@ -309,7 +309,7 @@ def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """The retrieved texts that the only node of a synthesis joins, each on lines of its own; else empty."""
+    """The retrieved texts that a synthesis joined into its only node, each on separate lines; else empty."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"

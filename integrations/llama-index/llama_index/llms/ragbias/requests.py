@@ -96,7 +96,7 @@ class PreparedCall:
         return respond(self._whole(self._generation(None)))
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
-        """A generator over a stream that is open already, so that errors of the call are raised by the call."""
+        """A generator over a stream that is opened now, so that the call itself raises its errors."""
         return self._chunks(self.lm.stream(self.request, **self.settings), respond)
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
