@@ -5,7 +5,7 @@
 ``splitting`` then separate the documents, for ``ragbias.Prompt.from_text``.
 """
 
-from ragbias.boundaries._locate import Boundaries, locate
+from ragbias.boundaries.locating import Boundaries, locate
 from ragbias.boundaries.numbering import NumberedHeadersWarning, has_numbering, strip_numbering
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.boundaries.sources import KnownText, Registry, current_documents, documents
