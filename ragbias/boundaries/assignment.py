@@ -11,7 +11,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ragbias.boundaries.matching import (
     MIN_CHARACTERS,
@@ -54,16 +54,16 @@ def in_last_message(text: str, known: Known) -> Known | None:
     while len(parts) > 1:
         last = _documents(parts[-1])
         others = [_documents(part) for part in parts[:-1] if not _are_alike(text, part, parts[-1])]
-        if len(last) == 1 and any(len(each) > 1 for each in others):
+        if len(last) == 1 and any(len(other) > 1 for other in others):
             parts.pop()
-        elif any(len(each) > 1 and not last.isdisjoint(each) and not each < last for each in others):
+        elif any(len(other) > 1 and not last.isdisjoint(other) and not other < last for other in others):
             return None
         else:
             break
     if not parts:
         return known
     begin, end = _bounds(text, parts[-1])
-    here = {document: [each for each in found if begin <= each.begin < end] for document, found in known.items()}
+    here = {document: [o for o in found if begin <= o.begin < end] for document, found in known.items()}
     return {document: found for document, found in here.items() if found}
 
 
@@ -75,7 +75,7 @@ def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurren
     in a question. Documents that overlap are refused unless none is left over, because other orders may differ.
     """
     every = outermost(text, known)
-    wanted, present = Counter(documents), Counter(each.document for each in every)
+    wanted, present = Counter(documents), Counter(occurrence.document for occurrence in every)
     found = _assign(text, wanted, known)
     rest = _outside(every, found)
     if rest or len(found) < wanted.total():
@@ -84,31 +84,31 @@ def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurren
         if not present <= wanted and is_uniform(text, every):
             found = _assign(text, wanted | present, known)
             rest = _outside(every, found)
-    names = {each.document for each in found}
+    names = {occurrence.document for occurrence in found}
     if len(names) < 2 or names.isdisjoint(_documents(rest)):
         return found
-    gaps = [text[each.end : found[0].begin] if each < found[0] else text[found[-1].end : each.begin] for each in rest]
+    gaps = [text[o.end : found[0].begin] if o < found[0] else text[found[-1].end : o.begin] for o in rest]
     is_rival = len(names & _documents(rest)) > 1 or any(map(is_separator, gaps))
     return None if is_rival or not is_uniform(text, found) else found
 
 
 def _outside(occurrences: Iterable[Occurrence], found: Sequence[Occurrence]) -> list[Occurrence]:
-    spans = [(each.begin, each.end) for each in found]
-    return [each for each in occurrences if not each.is_in(spans)]
+    spans = [(occurrence.begin, occurrence.end) for occurrence in found]
+    return [occurrence for occurrence in occurrences if not occurrence.is_in(spans)]
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
     """Whether long documents overlap in part, or overlap while one of them is left over."""
-    long = [each for document, found in known.items() if is_long(document) for each in found]
+    long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
-    for each in sorted(long, key=lambda each: (each.begin, -each.end)):
-        if last is not None and each.document != last.document and each.begin < last.end:
-            is_crossing = each.end > last.end
+    for occurrence in sorted(long, key=lambda o: (o.begin, -o.end)):
+        if last is not None and occurrence.document != last.document and occurrence.begin < last.end:
+            is_crossing = occurrence.end > last.end
             if is_crossing or left_over:
                 return True
-        if last is None or each.end > last.end:
-            last = each
+        if last is None or occurrence.end > last.end:
+            last = occurrence
     return False
 
 
@@ -118,21 +118,21 @@ def outermost(text: str, known: Known) -> list[Occurrence]:
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)
     near = _apart(text, taken, short)
-    for each in (*near, *reversed(near)):  # from both sides, because short ones may be neighbours
-        index = bisect(taken, each)
+    for occurrence in (*near, *reversed(near)):  # from both sides, because short ones may be neighbours
+        index = bisect(taken, occurrence)
         left, right = taken[max(0, index - 1) : index], taken[index : index + 1]
-        if left != [each] and (
-            any(is_separator(text[other.end : each.begin]) for other in left)
-            or any(is_separator(text[each.end : other.begin]) for other in right)
+        if left != [occurrence] and (
+            any(is_separator(text[other.end : occurrence.begin]) for other in left)
+            or any(is_separator(text[occurrence.end : other.begin]) for other in right)
         ):
-            taken.insert(index, each)
+            taken.insert(index, occurrence)
     return taken
 
 
 def n_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
     """Number of long documents in the prompt outside all spans."""
     found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
-    return sum(not each.is_in(spans) for each in found)
+    return sum(not occurrence.is_in(spans) for occurrence in found)
 
 
 def is_long(document: str) -> bool:
@@ -142,19 +142,18 @@ def is_long(document: str) -> bool:
 
 def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
     """Whether one separator joins all."""
-    gaps = set(gaps_between(text, [each.span for each in occurrences]))
+    gaps = set(gaps_between(text, [occurrence.span for occurrence in occurrences]))
     return len(gaps) == 1 and all(map(is_separator, gaps))
 
 
 def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
     """The known occurrences that overlap neither a longer one nor a taken one, in ascending order."""
     cover, apart = _Cover(text, taken), []
-    bounded = ([each for each in found if is_bounded(text, *each.span)] or found for found in known.values())
-    every = (each for found in bounded for each in found)
-    for each in sorted(every, key=lambda each: (each.begin - each.end, each.begin, each.document)):
-        if not cover.overlaps(each):
-            cover.add([each])
-            apart.append(each)
+    bounded = ([o for o in found if is_bounded(text, *o.span)] or found for found in known.values())
+    for occurrence in sorted(chain.from_iterable(bounded), key=lambda o: (o.begin - o.end, o.begin, o.document)):
+        if not cover.overlaps(occurrence):
+            cover.add([occurrence])
+            apart.append(occurrence)
     return sorted(apart)
 
 
@@ -178,7 +177,7 @@ def _bounds(text: str, part: Sequence[Occurrence]) -> CharSpan:
 
 
 def _documents(part: Sequence[Occurrence]) -> set[str]:
-    return {each.document for each in part}
+    return {occurrence.document for occurrence in part}
 
 
 def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
@@ -196,32 +195,32 @@ def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     """The occurrences of as many documents as possible, all printed in one form, preferably with one separator."""
     every = {  # a short document may not be part of a word or a rule
-        document: [each for each in found if is_long(document) or not is_cut(text, each.begin, each.end)]
+        document: [o for o in found if is_long(document) or not is_cut(text, *o.span)]
         for document, found in known.items()
         if document in wanted
     }
     best: list[Occurrence] = []
     tried: list[Known] = []
     exhausted = False
-    readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
+    readings = sorted({reading for found in every.values() for occurrence in found for reading in occurrence.readings})
     for reading in (*readings, None):  # last of all, each in its own form
         options = {
             document: printed
             for document, found in every.items()
-            if (printed := [each for each in found if _is_printed(each, reading)])
+            if (printed := [occurrence for occurrence in found if _is_printed(occurrence, reading)])
         }
         if options and options not in tried:
             tried.append(options)
             search = _ContiguousSearch(text, options, wanted)
             contiguous = search.best()
             exhausted |= search.steps <= 0
-            if len(contiguous) < sum(min(wanted[document], len(each)) for document, each in options.items()):
+            if len(contiguous) < sum(min(wanted[document], len(found)) for document, found in options.items()):
                 contiguous = max(contiguous, _one_by_one(text, options, wanted), key=len)
             best = max(best, contiguous, key=len)
         if len(best) == wanted.total():
             break
     if exhausted and len(best) < wanted.total():
-        return [replace(each, doubtful=True) for each in best]
+        return [replace(occurrence, doubtful=True) for occurrence in best]
     return _with_margins(text, _doubted(text, best, every))
 
 
@@ -233,17 +232,17 @@ def _is_printed(occurrence: Occurrence, reading: int | None) -> bool:
 def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
     """Mark the short documents that may be elsewhere: those with an occurrence that is left and as likely."""
     cover = _Cover(text, assigned)
-    short = {each.document for each in assigned if not is_long(each.document)}
-    rivals = [each for document in short for each in every[document] if not cover.overlaps(each)]
+    short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
+    rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
     if not rivals or len(assigned) == 1 or _are_joined(text, assigned, rivals):
         return assigned
     elsewhere = _documents(rivals)
-    alone = _documents([each for each in rivals if is_alone(text, each.begin, each.end)])
+    alone = _documents([occurrence for occurrence in rivals if is_alone(text, *occurrence.span)])
 
-    def is_doubtful(each: Occurrence) -> bool:
-        return each.document in alone or (each.document in elsewhere and not is_alone(text, each.begin, each.end))
+    def is_doubtful(occurrence: Occurrence) -> bool:
+        return occurrence.document in (alone if is_alone(text, *occurrence.span) else elsewhere)
 
-    return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
+    return [replace(occurrence, doubtful=is_doubtful(occurrence)) for occurrence in assigned]
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
@@ -251,12 +250,10 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occu
     begin, end = assigned[0].begin, assigned[-1].end
     gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
     separator = next(iter(gaps), "")
-    if len(gaps) != 1 or not separator.strip(" ") or any(separator in each.document.strip() for each in assigned):
+    if len(gaps) != 1 or not separator.strip(" ") or any(separator in o.document.strip() for o in assigned):
         return False
-    in_sentence = all(
-        text[each.begin - 1 : each.begin] == " " and text[each.end : each.end + 1] in IN_SENTENCE for each in rivals
-    )
-    beside = any(separator in (text[each.end : begin], text[end : each.begin]) for each in rivals)
+    in_sentence = all(text[o.begin - 1 : o.begin] == " " and text[o.end : o.end + 1] in IN_SENTENCE for o in rivals)
+    beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
     return in_sentence and not beside and not is_cut(text, begin, end)
 
 
@@ -265,15 +262,15 @@ def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
-    quoted = all(is_quoted(text, each.begin, each.end) for each in assigned)
-    if quoted and len({text[each.end] for each in assigned}) > 1:
-        return [replace(each, begin=each.begin - 1, end=each.end + 1) for each in assigned]
+    quoted = all(is_quoted(text, *occurrence.span) for occurrence in assigned)
+    if quoted and len({text[o.end] for o in assigned}) > 1:
+        return [replace(occurrence, begin=occurrence.begin - 1, end=occurrence.end + 1) for occurrence in assigned]
     if quoted or not (left or right):
         return list(assigned)
     copies = Counter(document.strip() for document in documents)  # these cannot be told apart
     return [
-        replace(each, margins=Margins(left, right), doubtful=each.doubtful or copies[each.document.strip()] > 1)
-        for each in assigned
+        replace(o, margins=Margins(left, right), doubtful=o.doubtful or copies[o.document.strip()] > 1)
+        for o in assigned
     ]
 
 
@@ -285,23 +282,23 @@ class _ContiguousSearch:
         self.wanted = Counter({document: wanted[document] for document in options})
         self.beginning: dict[int, list[Occurrence]] = defaultdict(list)
         self.ending: dict[int, list[Occurrence]] = defaultdict(list)
-        for each in sorted((each for found in options.values() for each in found), key=lambda o: o.begin - o.end):
-            self.beginning[each.begin].append(each)  # the longest first
-            self.ending[each.end].append(each)
+        for occurrence in sorted(chain.from_iterable(options.values()), key=lambda o: o.begin - o.end):
+            self.beginning[occurrence.begin].append(occurrence)  # the longest first
+            self.ending[occurrence.end].append(occurrence)
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
         """The longest sequence; of equal ones the most regular, then the last, which is nearest to the question."""
         longest = next(iter(self.options))
-        anchors = sorted(self.options[longest], key=lambda each: (each.end - each.begin, each.begin), reverse=True)
+        anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
         best_rank = (0, 0, False, False, False)
         for anchor in anchors[:MAX_ANCHORS]:
             for separator in self._separators(anchor):
                 for step in (1, -1):
                     found = self._sequence(anchor, separator, step)
-                    bounded = sum(is_bounded(self.text, each.begin, each.end) for each in found)
-                    quoted = all(is_quoted(self.text, each.begin, each.end) for each in found)
+                    bounded = sum(is_bounded(self.text, *occurrence.span) for occurrence in found)
+                    quoted = all(is_quoted(self.text, *occurrence.span) for occurrence in found)
                     rank = (len(found), bounded, quoted, is_separator(separator), ends_block(self.text, found[-1]))
                     if rank > best_rank:
                         best, best_rank = found, rank
@@ -312,11 +309,11 @@ class _ContiguousSearch:
     def _separators(self, anchor: Occurrence) -> list[str]:
         gaps = {""}
         for occurrences in self.options.values():
-            for each in occurrences:
-                if anchor.end <= each.begin <= anchor.end + MAX_SEPARATOR:
-                    gaps.add(self.text[anchor.end : each.begin])
-                elif each.end <= anchor.begin <= each.end + MAX_SEPARATOR:
-                    gaps.add(self.text[each.end : anchor.begin])
+            for occurrence in occurrences:
+                if anchor.end <= occurrence.begin <= anchor.end + MAX_SEPARATOR:
+                    gaps.add(self.text[anchor.end : occurrence.begin])
+                elif occurrence.end <= anchor.begin <= occurrence.end + MAX_SEPARATOR:
+                    gaps.add(self.text[occurrence.end : anchor.begin])
         return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
@@ -324,7 +321,7 @@ class _ContiguousSearch:
         left = self.wanted.copy()
         left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
-        left.subtract(each.document for each in first)
+        left.subtract(occurrence.document for occurrence in first)
         second = self._extend(anchor, separator, left, -step)
         return sorted([anchor, *first, *second])
 
@@ -363,20 +360,20 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest first
         outer = found
-        if len({each.end - each.begin for each in found}) > 1:
+        if len({occurrence.end - occurrence.begin for occurrence in found}) > 1:
             outer = [
-                each
-                for each in found
-                if not any(o != each and o.begin <= each.begin and each.end <= o.end for o in found)
+                occurrence
+                for occurrence in found
+                if not any(o != occurrence and o.begin <= occurrence.begin and occurrence.end <= o.end for o in found)
             ]
-        free = [each for each in outer if not longer.overlaps(each)]
-        free = [each for each in free if is_bounded(text, each.begin, each.end)] or free
+        free = [occurrence for occurrence in outer if not longer.overlaps(occurrence)]
+        free = [occurrence for occurrence in free if is_bounded(text, *occurrence.span)] or free
         longer.add(free)
         left = wanted[document]
-        for each in sorted(free, key=lambda each: (is_alone(text, each.begin, each.end), each.begin), reverse=True):
-            if left and not taken.overlaps(each):
-                assigned.append(each)
-                taken.add([each])
+        for occurrence in sorted(free, key=lambda o: (is_alone(text, *o.span), o.begin), reverse=True):
+            if left and not taken.overlaps(occurrence):
+                assigned.append(occurrence)
+                taken.add([occurrence])
                 left -= 1
     return sorted(assigned)
 
@@ -390,8 +387,8 @@ class _Cover:
 
     def add(self, occurrences: Iterable[Occurrence]) -> None:
         """Cover these as well."""
-        for each in occurrences:
-            self._covered[each.begin : each.end] = b"\1" * (each.end - each.begin)
+        for occurrence in occurrences:
+            self._covered[occurrence.begin : occurrence.end] = b"\1" * (occurrence.end - occurrence.begin)
 
     def overlaps(self, occurrence: Occurrence) -> bool:
         """Whether any of its characters is covered."""

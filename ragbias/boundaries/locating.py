@@ -137,25 +137,24 @@ def locate(
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
     named = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
-    retrievals = {source: [texts for texts in map(document_texts, each) if texts] for source, each in named.items()}
+    retrievals = {source: [texts for texts in map(document_texts, lists) if texts] for source, lists in named.items()}
     known = of_run = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
     remembered = _known_in(text, registry, not_documents) if registry is not None else {}
-    recent = (
-        [] if registry is None else [each for each in registry.candidates() if not remembered.keys().isdisjoint(each)]
-    )
+    candidates = [] if registry is None else registry.candidates()
+    recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
     others = [*retrievals["artifact"], *retrievals["run"], *recent]
     for source in ("artifact", "run"):
-        retrievals[source] = [each for each in retrievals[source] if not _joins(each, others)]
+        retrievals[source] = [retrieval for retrieval in retrievals[source] if not _joins(retrieval, others)]
     found: Boundaries | None = None
     missed: list[Boundaries] = []
-    for source, each in retrievals.items():
-        if each and found is None:
-            result = _by_retrievals(text, each, of_run, source)
+    for source, of_source in retrievals.items():
+        if of_source and found is None:
+            result = _by_retrievals(text, of_source, of_run, source)
             found = result if result.source != "none" else None
             missed += [] if found else [result]
     if registry is not None:
         known = of_run if registry.process_wide else {**of_run, **remembered}
-        found = found or _by_registry(text, [each for each in recent if not _joins(each, others)], remembered)
+        found = found or _by_registry(text, [texts for texts in recent if not _joins(texts, others)], remembered)
     if segmenter is not None and not (found and found.n_found == found.n_expected and _are_apart(text, found)):
         given = _by_segmenter(text, segmenter)
         if found is not None:
@@ -166,12 +165,12 @@ def locate(
             missed.append(given)
     if found is None:
         spans, doubt = below_headers(text)
-        n_expected = len(spans) or next((each.n_expected for each in missed if each.n_expected), 0)
+        n_expected = len(spans) or next((result.n_expected for result in missed if result.n_expected), 0)
         found = Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)
-    reason = "; ".join(each.reason for each in (*missed, found) if each.reason)
+    reason = "; ".join(result.reason for result in (*missed, found) if result.reason)
     if not (found.spans or reason):
         reason = NOTHING_RECOGNISED if registry else NOTHING_KNOWN
-    untreated = {name: each for name, each in of_run.items() if not any(one.is_in(found.spans) for one in each)}
+    untreated = {name: some for name, some in of_run.items() if not any(o.is_in(found.spans) for o in some)}
     return replace(
         found,
         reason=reason,
@@ -189,29 +188,29 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
     here = in_last_message(text, known)
     if here is None:
         return Boundaries((), source, len(known), UNCLEAR)
-    if any(isinstance(each, KnownText) for each in every):  # then a list of strings may hold the questions
+    if any(isinstance(document, KnownText) for document in every):  # then a list of strings may hold the questions
         retrievals = [
-            each for each in retrievals if here.keys() >= set(each) or any(isinstance(text, KnownText) for text in each)
+            texts for texts in retrievals if here.keys() >= set(texts) or any(isinstance(t, KnownText) for t in texts)
         ]
     touched = [retrieval for retrieval in retrievals if not here.keys().isdisjoint(retrieval)]
     if not touched:
         count = _merged(retrievals).total()
         reason = f"none of the {count} documents {TRACED[source]} appears verbatim in the prompt"
         return Boundaries((), "none", count, reason)
-    present = {each.document for each in outermost(text, here)}  # not those inside other documents
-    wanted = _merged([touched[0], *([each for each in retrieval if each in present] for retrieval in touched[1:])])
+    present = {occurrence.document for occurrence in outermost(text, here)}  # not those inside other documents
+    wanted = _merged([touched[0], *([name for name in retrieval if name in present] for retrieval in touched[1:])])
     occurrences = assigned(text, list(wanted.elements()), here)
-    if occurrences is None or any(each.doubtful for each in occurrences):
+    if occurrences is None or any(occurrence.doubtful for occurrence in occurrences):
         return Boundaries((), source, wanted.total(), UNCLEAR)
     fields = fields_of(chain.from_iterable(touched))
-    about = [fields.get(each.document, {}) for each in occurrences]
-    texts = [each.span for each in occurrences]
+    about = [fields.get(occurrence.document, {}) for occurrence in occurrences]
+    texts = [occurrence.span for occurrence in occurrences]
     try:
         in_elements = elements(text, texts) is not texts  # which contain the metadata
         spans = texts if in_elements else with_metadata(text, texts, about) or texts
     except AmbiguousSegmentsError as error:
         return Boundaries((), source, wanted.total(), str(error))
-    missing = wanted - Counter(each.document for each in occurrences)
+    missing = wanted - Counter(occurrence.document for occurrence in occurrences)
     truncated: list[Occurrence] = []
     if source == "registry":  # every text is in the prompt, some inside those found
         missing &= Counter({name: _n_not_within(occurrences_of(text, name), spans) for name in missing})
@@ -219,14 +218,14 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
     else:
         if source != "segmenter":
             truncated = truncated_at_edges(text, occurrences, list(missing.elements()))
-        missing -= Counter(each.document for each in truncated)
+        missing -= Counter(occurrence.document for occurrence in truncated)
         n_lost = sum(count for name, count in missing.items() if name not in known)
     ordered = sorted([*occurrences, *truncated])
     n_absent = 0
     if missing:
-        edges = [0, *chain.from_iterable(each.span for each in ordered), len(text)]
+        edges = [0, *chain.from_iterable(occurrence.span for occurrence in ordered), len(text)]
         outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-        n_absent = sum(each not in known and not leaves_a_trace(outside, each) for each in missing.elements())
+        n_absent = sum(name not in known and not leaves_a_trace(outside, name) for name in missing.elements())
     one_by_design = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")
     reasons = []
     if n_lost and not one_by_design:  # such as in a grader
@@ -239,15 +238,15 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
         reasons.append(f"{len(truncated)} are cut off at the edge of the context")
     metadata = [
         tuple(text for name, texts in printed.items() if name.split("!")[0] not in NUMBERING_FIELDS for text in texts)
-        for printed in (fields.get(each.document, {}) for each in ordered)
+        for printed in (fields.get(occurrence.document, {}) for occurrence in ordered)
     ]
     return Boundaries(
-        tuple(sorted([*spans, *(each.span for each in truncated)])),
+        tuple(sorted([*spans, *(occurrence.span for occurrence in truncated)])),
         source,
         len(ordered) + missing.total(),
         "; ".join(reasons),
         n_absent=n_absent,
-        texts=tuple(each.span for each in ordered),
+        texts=tuple(occurrence.span for occurrence in ordered),
         metadata=tuple(metadata) if any(metadata) else (),
     )
 
@@ -257,10 +256,10 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
     if len(set(retrieval)) > 1:
         return False
     joined = retrieval[0]
-    parts = {each for other in others if joined not in other for each in other if is_long(each) and each in joined}
+    parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
     found = outermost(joined, occurrences_by_document(joined, parts))
-    half = sum(each.end - each.begin for each in found) >= COVERAGE * len(joined)
-    return half and len({each.document for each in found}) > 1 and is_uniform(joined, found)
+    half = sum(occurrence.end - occurrence.begin for occurrence in found) >= COVERAGE * len(joined)
+    return half and len({occurrence.document for occurrence in found}) > 1 and is_uniform(joined, found)
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
@@ -276,7 +275,7 @@ def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Kn
     known = occurrences_by_document(text, registry.likely_in(text), strict=True)
     if not registry.process_wide:
         return known
-    excluded = [each for other in not_documents if other.strip() for each in occurrences_of(text, other)]
+    excluded = [occurrence for other in not_documents if other.strip() for occurrence in occurrences_of(text, other)]
     free = {name: [o for o in found if not any(map(o.overlaps, excluded))] for name, found in known.items()}
     return {document: found for document, found in free.items() if found}
 
@@ -287,31 +286,31 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], known: Known) -> Bo
         return None
     every = set(chain.from_iterable(candidates))
     firm: dict[str, list[Occurrence]] = {document: [] for document in known if document in every}
-    for each in outermost(text, {document: known[document] for document in firm}):
-        firm[each.document].append(each)
+    for occurrence in outermost(text, {document: known[document] for document in firm}):
+        firm[occurrence.document].append(occurrence)
     firm = {document: found for document, found in firm.items() if found}
     names = {document for document in firm if is_long(document)}
     retrievals = [
-        tuple(each for each in retrieval if each in known or (is_long(each) and occurrences_of(text, each)))
+        tuple(name for name in retrieval if name in known or (is_long(name) and occurrences_of(text, name)))
         for retrieval in candidates
         if not names.isdisjoint(retrieval)
     ]
     found = _by_retrievals(text, retrievals, firm, "registry")
     occurrences = [Occurrence(*span, "") for span in found.spans]
     is_whole = is_block if len(occurrences) == 1 else ends_block
-    return found if not occurrences or any(is_whole(text, each) for each in occurrences) else None
+    return found if not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences) else None
 
 
 def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[CharSpan]) -> int:
-    return sum(not any(begin <= each.begin and each.end <= end for begin, end in spans) for each in occurrences)
+    return sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in occurrences)
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
     given = segment(text, segmenter)
-    if texts := [each for each in given if isinstance(each, str)]:
+    if texts := [text for text in given if isinstance(text, str)]:
         found = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
         return found if found.spans else replace(found, source="none")
-    spans = [each for each in given if not isinstance(each, str)]
+    spans = [span for span in given if not isinstance(span, str)]
     if not spans:
         return Boundaries((), "none", 0, "the segmenter found no documents")
     together = in_one_message(text, spans)
@@ -322,7 +321,7 @@ def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
 
 def _better(text: str, found: Boundaries, given: Boundaries, n_named: int) -> Boundaries:
     """The segmenter's documents (``given``), if they are more, or if only they can be split; else the source's."""
-    ours, theirs = (_are_apart(text, each) for each in (given, found))
+    ours, theirs = (_are_apart(text, result) for result in (given, found))
     if ours < theirs or (ours == theirs and given.n_found <= found.n_found) or not given.spans:
         return found
     n_expected = max(n_named, found.n_found or found.n_expected)

@@ -83,7 +83,7 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     def found(changes: Sequence[Rewrite]) -> dict[str, list[Occurrence]]:
         every = {document: occurrences_of(text, document, changes) for document in longest_first}
         if strict:
-            every = {d: [each for each in some if is_bounded(text, *each.span)] for d, some in every.items()}
+            every = {d: [o for o in some if is_bounded(text, *o.span)] for d, some in every.items()}
         return {document: occurrences for document, occurrences in every.items() if occurrences}
 
     whole = found(())
@@ -120,7 +120,7 @@ def escaped_forms(stripped: str) -> list[str]:
 
 def _changes_in_print(document: str) -> bool:
     """Whether a printed list may hold the text in another form."""
-    return not (document.isascii() and document.isprintable()) or any(each in document for each in "'\"\\")
+    return not (document.isascii() and document.isprintable()) or any(character in document for character in "'\"\\")
 
 
 def _find_all(text: str, form: str) -> list[int]:
@@ -174,7 +174,7 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
     """How a formatter may have changed all documents, unless all are ``whole``; independent of their order."""
-    missing = [each for each in documents if each not in whole]
+    missing = [document for document in documents if document not in whole]
     if not missing:
         return []
     cut = _cut_length(text, missing, whole)

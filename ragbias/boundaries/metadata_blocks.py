@@ -69,8 +69,8 @@ def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]
     if any(margins):
         bare = [stripped(text, span) for span in spans]
         found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
-    several = [each for each in found if each]
-    if len({tuple(stripped(text, span) for span in each) for each in several}) > 1:
+    several = [blocks for blocks in found if blocks]
+    if len({tuple(stripped(text, span) for span in blocks) for blocks in several}) > 1:
         raise AmbiguousSegmentsError(OWN_SPACE)
     if not several:
         return None
@@ -113,18 +113,18 @@ def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
         yield from map(frozenset, itertools.combinations(values[:MAX_MATCHES], count))
     for own in matches:
         value = gap[own.begin : own.end]
-        others = [each for each in matches if gap[each.begin : each.end] == value and each != own]
+        others = [match for match in matches if gap[match.begin : match.end] == value and match != own]
         if others:
-            yield frozenset((each.begin, each.end) for each in others)
+            yield frozenset((match.begin, match.end) for match in others)
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
     """The values that differ between documents, and the documents' numbers; other values are constants."""
-    names = dict.fromkeys(name for each in fields for name in each)
-    alike = {name for name in names if all(each.get(name) == fields[0].get(name) for each in fields)}
+    names = dict.fromkeys(name for known in fields for name in known)
+    alike = {name for name in names if all(known.get(name) == fields[0].get(name) for known in fields)}
     return [
-        {**{name: values for name, values in each.items() if name not in alike}, "#0": [str(i)], "#1": [str(i + 1)]}
-        for i, each in enumerate(fields)
+        {**{name: values for name, values in known.items() if name not in alike}, "#0": [str(i)], "#1": [str(i + 1)]}
+        for i, known in enumerate(fields)
     ]
 
 

@@ -210,14 +210,14 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     everywhere = [before, after, *_in_headers(text, spans)]
     for regions in everywhere:
         for series in regions.certain(taken):
-            if not all(_is_own(text, each, known[index]) for index, each in enumerate(series)):
-                taken.update(each.span for each in series)
+            if not all(_is_own(text, candidate, known[index]) for index, candidate in enumerate(series)):
+                taken.update(candidate.span for candidate in series)
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
-                cuts |= {_cut(text, each, opens): index for index, each in enumerate(series)}
+                cuts |= {_cut(text, candidate, opens): index for index, candidate in enumerate(series)}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     headings = filter(_is_heading, beginnings.by_position(taken))
     doubtful = any(
-        not all(_is_own(text, each, known[index]) for index, each in enumerate(series)) or _from_first(series)
+        not all(_is_own(text, candidate, known[index]) for index, candidate in enumerate(series)) or _from_first(series)
         for found in (*(regions.by_position(taken) for regions in everywhere), headings)
         for series in found
     )
@@ -262,10 +262,10 @@ class _Regions:
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
         """The candidates of all regions in order, if all regions have equally many."""
-        inner = {len(each) for index, each in enumerate(by_region) if index != self.edge}
+        inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
-        if not inner and all(len(each) >= count for each in by_region):
-            equal = [each[:count] if index else each[len(each) - count :] for index, each in enumerate(by_region)]
+        if not inner and all(len(region) >= count for region in by_region):
+            equal = [region[:count] if i else region[len(region) - count :] for i, region in enumerate(by_region)]
             yield from zip(*equal, strict=True)
 
     def _is_certain(self, series: Series, exact: bool) -> bool:
@@ -307,7 +307,7 @@ def _in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     found = [headers, [tag and tag.span() for tag in tags]]
-    return [_Regions(text, [each for each in some if each]) for some in found if all(some)]
+    return [_Regions(text, [span for span in some if span]) for some in found if all(some)]
 
 
 def _header(text: str, begin: int, end: int) -> CharSpan | None:
@@ -357,7 +357,7 @@ def _counts_between(before: _Regions, after: _Regions, taken: Collection[CharSpa
 
 
 def _without(taken: Collection[CharSpan], by_region: Sequence[Series]) -> list[Series]:
-    return [[candidate for candidate in each if candidate.span not in taken] for each in by_region]
+    return [[candidate for candidate in region if candidate.span not in taken] for region in by_region]
 
 
 def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
@@ -365,7 +365,7 @@ def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
     if len(by_region) == 2:
         yield from ([a, b] for a in by_region[0] for b in by_region[1] if _are_counted(a, b, exact))
     elif all(by_region):
-        by_value = [{candidate.value: candidate for candidate in each} for each in by_region]
+        by_value = [{candidate.value: candidate for candidate in region} for region in by_region]
         for first in by_value[0]:
             for second in by_value[1]:
                 step = second - first

@@ -81,7 +81,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
             f"segmenter={name} returned {'None' if given is None else 'one string'}; expected a list of (begin, end) "
             "or of texts, which is empty if there are no documents"
         )
-    texts = [each for each in result if isinstance(each, str)]
+    texts = [document for document in result if isinstance(document, str)]
     return texts if len(texts) == len(result) else _checked(text, result, f"segmenter={name}")
 
 
@@ -166,7 +166,7 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     sequences = split_at(alike, borders)
     examples = pairwise(sequences)  # a worked example ends with its question
     parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
-    if not parted or any(each[0].number > 1 for each in sequences):
+    if not parted or any(sequence[0].number > 1 for sequence in sequences):
         return [], "their numbers are not consecutive"
     last = sequences[-1]
     if len(last) < 2:

@@ -49,7 +49,7 @@ class KnownText(str):
             metadata: values as ``str`` and ``repr`` print them, and the mapping as ``repr`` and ``json.dumps`` do.
             id: the document's id.
         """
-        return cls(text, (each for each in _printed(metadata or {}, id) if _is_short(*each)))
+        return cls(text, (field for field in _printed(metadata or {}, id) if _is_short(*field)))
 
     def __reduce__(self) -> tuple[type[KnownText], tuple[str, tuple[Field, ...]]]:
         return KnownText, (str(self), self.fields)
@@ -77,7 +77,7 @@ def with_fields_of_both(old: str, new: str) -> str:
 def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
     """The mapping and each of its values as printed; values that fail to print are left out."""
     fields: list[Field] = []
-    plain = len(metadata) < MAX_FIELDS and all(isinstance(each, SCALARS) for each in metadata.values())
+    plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
     if metadata and plain:
         fields += _tried("metadata", repr, metadata) + _tried("metadata!j", json.dumps, metadata)
     named = {str(name): value for name, value in metadata.items() if isinstance(name, SCALARS)}
@@ -87,7 +87,7 @@ def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
     paths = [(name, PureWindowsPath(value)) for name, value in fields if IS_PATH.fullmatch(value)]  # either slash
     return [
         *fields,
-        *(each for name, path in paths for each in ((f"{name}!name", path.name), (f"{name}!stem", path.stem))),
+        *(field for name, path in paths for field in ((f"{name}!name", path.name), (f"{name}!stem", path.stem))),
     ]
 
 
@@ -255,7 +255,7 @@ class Registry:
         """Remembered texts that may occur in the prompt: all that occur verbatim or escaped, and few others."""
         with self._lock:
             self._forget(self._clock())
-            probes = [each for retrieval in self._retrievals for each in self._probes[retrieval]]
+            probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]
         pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
         likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
         for text, _ in probes if "\\" in prompt else ():

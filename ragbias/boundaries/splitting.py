@@ -156,12 +156,12 @@ def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitProm
     if len({bool(header) for header in headers}) > 1 or not (separator or any(headers) or footer):
         raise AmbiguousSegmentsError(ONLY_SPACE)
     if margins.left and not headers[0]:
-        texts = [each.lstrip() for each in texts]
+        texts = [body.lstrip() for body in texts]
         rest = separator.rstrip()
         space = _normal_space(separator[len(rest) :])
         separator, prefix = rest + space, (prefix.rstrip() + space) if prefix.strip() else ""
     if margins.right and not footer:
-        texts = [each.rstrip() for each in texts]
+        texts = [body.rstrip() for body in texts]
         rest = separator.lstrip()
         space = _normal_space(separator[: len(separator) - len(rest)])
         separator, suffix = space + rest, space + suffix.lstrip()
@@ -300,10 +300,10 @@ def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
 def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
     """As many lines at the end of the prefix as the other headers have, if all begin in the same way."""
     header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
-    alike = {NUMBER.sub("0", each) for each in (header, *headers)}
+    alike = {NUMBER.sub("0", other) for other in (header, *headers)}
     shared = common_prefix(*alike)
-    same_lines = len({each.count("\n") for each in alike}) == 1
-    repeated = len(alike) > 1 and shared in {each.rstrip() for each in alike}  # a title may also be a footer
+    same_lines = len({header.count("\n") for header in alike}) == 1
+    repeated = len(alike) > 1 and shared in {header.rstrip() for header in alike}  # a title may also be a footer
     begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(

@@ -69,7 +69,7 @@ def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
 def margins_of(spans: Iterable[CharSpan]) -> Margins:
     """The margins of all spans together; none for plain tuples."""
     known = [span.margins for span in spans if isinstance(span, MarginSpan)]
-    return Margins(any(each.left for each in known), any(each.right for each in known))
+    return Margins(any(span.left for span in known), any(span.right for span in known))
 
 
 def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
@@ -108,7 +108,7 @@ def is_separator(gap: str) -> bool:
 def holds_words(gap: str) -> bool:
     """Whether there is more than white space and ASCII punctuation: a letter, a digit or a symbol."""
     bare = ESCAPED_SPACE.sub("", gap)
-    return any(unicodedata.category(each)[0] in "LMNS" and each not in string.punctuation for each in bare)
+    return any(unicodedata.category(char)[0] in "LMNS" and char not in string.punctuation for char in bare)
 
 
 def common_prefix(*texts: str) -> str:
@@ -130,10 +130,10 @@ def elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     if not gaps:
         return spans
     tags = [[(match["name"], match["end"], match.span()) for match in TAG.finditer(gap)] for gap in gaps]
-    names = [name for name, end, _ in reversed(tags[0]) if end and all(_encloses(name, each) for each in tags)]
+    names = [name for name, end, _ in reversed(tags[0]) if end and all(_encloses(name, in_gap) for in_gap in tags)]
     if not names:
         return _printed(text, spans, gaps)
-    between = [[edge for name, _, edge in each if name == names[0]] for each in tags]
+    between = [[edge for name, _, edge in in_gap if name == names[0]] for in_gap in tags]
     first = [match for match in TAG.finditer(text, 0, spans[0][0]) if match["name"] == names[0]][-1:]
     last = [match for match in TAG.finditer(text, spans[-1][1]) if match["name"] == names[0]][:1]
     enclosed = first and last and last[0]["end"] and not first[0]["end"]
