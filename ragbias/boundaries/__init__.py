@@ -1,8 +1,8 @@
 """Find the retrieved documents in a flat prompt. Plain Python; knows no framework.
 
 ``locate`` tries the ``sources`` in turn, then the ``recognisers``. ``matching`` finds document texts in the prompt,
-``assignment`` chooses an occurrence of each, and ``metadata_blocks`` adds the metadata around them. ``numbering`` and
-``splitting`` then separate the documents, for ``ragbias.Prompt.from_text``.
+``assignment`` chooses one occurrence per document, and ``metadata_blocks`` adds the metadata around it. ``numbering``
+and ``splitting`` then separate the documents, for ``ragbias.Prompt.from_text``.
 """
 
 from ragbias.boundaries.locating import Boundaries, locate

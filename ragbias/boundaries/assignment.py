@@ -30,7 +30,7 @@ UNCLEAR = (
     "documents occur several times in the prompt, so the context cannot be told apart; pass a segmenter= that finds it"
 )
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
-MAX_SEPARATORS = 12  # separators to try at each
+MAX_SEPARATORS = 12  # separators to try at each occurrence
 MAX_SEPARATOR = 200  # characters
 MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
 IN_SENTENCE = tuple(" .,;:?!")  # what follows a word there
@@ -113,7 +113,7 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """The occurrences that lie in no longer one, in ascending order. Short ones count only beside longer ones."""
+    """Occurrences not contained in a longer one, in ascending order. Short documents count only beside long ones."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)
@@ -141,13 +141,13 @@ def is_long(document: str) -> bool:
 
 
 def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether one separator joins all."""
+    """Whether one separator joins all occurrences."""
     gaps = set(gaps_between(text, [occurrence.span for occurrence in occurrences]))
     return len(gaps) == 1 and all(map(is_separator, gaps))
 
 
 def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
-    """The known occurrences that overlap neither a longer one nor a taken one, in ascending order."""
+    """Known occurrences that overlap no longer occurrence and none in ``taken``, in ascending order."""
     cover, apart = _Cover(text, taken), []
     bounded = ([o for o in found if is_bounded(text, *o.span)] or found for found in known.values())
     for occurrence in sorted(chain.from_iterable(bounded), key=lambda o: (o.begin - o.end, o.begin, o.document)):
@@ -158,7 +158,7 @@ def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurre
 
 
 def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
-    """The occurrences by message, without the assistant's if there are others."""
+    """Occurrences grouped by message; messages of the assistant count only if there are no others."""
     gaps = enumerate(pairwise(occurrences), 1)
     parts = split_at(occurrences, [i for i, (a, b) in gaps if MESSAGE_BORDER.search(text, a.end, b.begin)])
     return [part for part in parts if not _is_of_assistant(text, part)] or parts
@@ -203,7 +203,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     tried: list[Known] = []
     exhausted = False
     readings = sorted({reading for found in every.values() for occurrence in found for reading in occurrence.readings})
-    for reading in (*readings, None):  # last of all, each in its own form
+    for reading in (*readings, None):  # last, each document in any form
         options = {
             document: printed
             for document, found in every.items()
@@ -225,12 +225,12 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
 
 
 def _is_printed(occurrence: Occurrence, reading: int | None) -> bool:
-    """Whether this reading prints the document so; without a reading, whether it was not rewritten."""
+    """Whether this reading prints the occurrence; without a reading, whether the document was not rewritten."""
     return reading in occurrence.readings if reading is not None else min(occurrence.readings) < len(READINGS)
 
 
 def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
-    """Mark the short documents that may be elsewhere: those with an occurrence that is left and as likely."""
+    """Mark short documents as doubtful if another occurrence of them is as likely."""
     cover = _Cover(text, assigned)
     short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
     rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
@@ -288,7 +288,7 @@ class _ContiguousSearch:
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """The longest sequence; of equal ones the most regular, then the last, which is nearest to the question."""
+        """The longest sequence; of equally long sequences the most regular, then the nearest to the question."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
@@ -326,7 +326,7 @@ class _ContiguousSearch:
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
-        """The longest sequence after (``step`` 1) or before (-1) ``start``, from the documents that are left."""
+        """The longest sequence after (``step`` 1) or before (-1) ``start``, from the remaining documents."""
         best: list[Occurrence] = []
         path: list[Occurrence] = []
         left, total = left.copy(), left.total()
@@ -355,7 +355,7 @@ class _ContiguousSearch:
 
 
 def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
-    """Each document outside of longer ones, on its own lines if it occurs there, whatever is between them."""
+    """Occurrences outside longer documents, whatever is between them; those that fill their lines come first."""
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest first
@@ -379,17 +379,17 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
 
 
 class _Cover:
-    """The characters of a prompt that occurrences cover."""
+    """Characters of a prompt covered by occurrences."""
 
     def __init__(self, text: str, occurrences: Iterable[Occurrence] = ()) -> None:
         self._covered = bytearray(len(text))
         self.add(occurrences)
 
     def add(self, occurrences: Iterable[Occurrence]) -> None:
-        """Cover these as well."""
+        """Cover the characters of these occurrences."""
         for occurrence in occurrences:
             self._covered[occurrence.begin : occurrence.end] = b"\1" * (occurrence.end - occurrence.begin)
 
     def overlaps(self, occurrence: Occurrence) -> bool:
-        """Whether any of its characters is covered."""
+        """Whether any character of the occurrence is covered."""
         return self._covered.find(1, occurrence.begin, occurrence.end) >= 0

@@ -252,7 +252,7 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
 
 
 def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether the only text of a retrieval mostly joins texts of others, as of LlamaIndex nodes in a new document."""
+    """Whether a retrieval is one text that mostly joins texts of other retrievals, such as LlamaIndex nodes."""
     if len(set(retrieval)) > 1:
         return False
     joined = retrieval[0]
@@ -263,7 +263,7 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Each text as often as the retrieval that names it most."""
+    """Count of each text: the highest among the retrievals."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
@@ -271,7 +271,7 @@ def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
-    """The occurrences of remembered texts."""
+    """Occurrences of remembered texts outside ``not_documents``."""
     known = occurrences_by_document(text, registry.likely_in(text), strict=True)
     if not registry.process_wide:
         return known

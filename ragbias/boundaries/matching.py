@@ -46,7 +46,7 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the ``READINGS``, then of the rewrites, that print the document so.
+        readings: indices of the ``READINGS``, then of the rewrites, that print the document like this.
         margins: whether the documents found together differ in their outer white space.
         doubtful: whether the document is so short that it may be elsewhere instead.
     """
@@ -64,17 +64,17 @@ class Occurrence:
         return margin_span((self.begin, self.end), self.margins)
 
     def overlaps(self, other: Occurrence) -> bool:
-        """Whether they share a character."""
+        """Whether the occurrences share a character."""
         return self.begin < other.end and other.begin < self.end
 
     def is_in(self, spans: Sequence[CharSpan]) -> bool:
-        """Whether it shares a character with one of the spans, which are ascending and apart."""
+        """Whether the occurrence shares a character with one of the spans, which are ascending and apart."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin
 
 
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
-    """The occurrences of each document that occurs, the longest document first.
+    """Occurrences by document, the longest document first; absent documents are left out.
 
     ``strict`` leaves out occurrences that begin or end within a word, and reformatted texts.
     """
@@ -101,7 +101,7 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """The forms in which the document may occur in ``text``, each with the readings that print it so."""
+    """Forms in which ``text`` may contain the document, with the readings that print each form."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
@@ -113,7 +113,7 @@ def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tu
 
 
 def escaped_forms(stripped: str) -> list[str]:
-    """A stripped text as in a printed Python or JSON string, where that adds a backslash."""
+    """Escaped forms of a stripped text, as Python and JSON print it, if escaping adds a backslash."""
     forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _changes_in_print(stripped) else ()
     return [form for form in forms if "\\" in form and form != stripped]
 
@@ -173,7 +173,7 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """How a formatter may have changed all documents, unless all are ``whole``; independent of their order."""
+    """Rewrites that a formatter may have applied to all documents, in any order; none if all are ``whole``."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
@@ -197,7 +197,7 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
 
 def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
-    """The missing documents of which at least half, and 40 characters, is right after or before the whole ones."""
+    """Missing documents cut off right before or after the whole ones, with half and 40 characters left."""
     if not whole:
         return []
     separators = {text[left.end : right.begin] for left, right in pairwise(whole)}
@@ -236,7 +236,7 @@ def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Oc
 
 
 def _faithful_forms(document: str, text: str) -> list[str]:
-    """Forms of a text that can be recognised when cut: longer than what has to be left."""
+    """Forms of a text that can be recognised when cut: longer than ``MIN_PRESENT``."""
     stripped = document.strip()
     forms = [stripped, *(escaped_forms(stripped) if "\\" in text else [])]
     return [form for form in forms if len(form) > MIN_PRESENT]

@@ -35,7 +35,7 @@ MAX_GAP = 6000  # characters
 LEFT, RIGHT = 0, 1
 
 Fields = dict[str, list[str]]  # the values of one document by name
-FieldOf = tuple[int, str]  # of which of the two documents, and the value's name
+FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of its value
 Part: TypeAlias = "str | FieldOf"  # a constant, or a value
 Words: TypeAlias = "frozenset[str | CharSpan]"  # values, or spans in a gap, that belong to the template
 
@@ -59,7 +59,7 @@ class _Template:
 
 
 def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
-    """The spans of texts, each with the header and footer that contain its metadata, and its number if it is there.
+    """Extend the spans of texts to the headers and footers with their metadata, and to their numbers.
 
     ``None`` if no metadata is between the documents, or if not exactly one template explains it.
     ``AmbiguousSegmentsError`` if the headers depend on whether the documents are printed stripped.
@@ -111,15 +111,15 @@ def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
     values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
         yield from map(frozenset, itertools.combinations(values[:MAX_MATCHES], count))
-    for own in matches:
-        value = gap[own.begin : own.end]
-        others = [match for match in matches if gap[match.begin : match.end] == value and match != own]
+    for variable in matches:
+        value = gap[variable.begin : variable.end]
+        others = [match for match in matches if gap[match.begin : match.end] == value and match != variable]
         if others:
             yield frozenset((match.begin, match.end) for match in others)
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
-    """The values that differ between documents, and the documents' numbers; other values are constants."""
+    """Values that differ between documents, with the documents' numbers; other values are constants."""
     names = dict.fromkeys(name for known in fields for name in known)
     alike = {name for name in names if all(known.get(name) == fields[0].get(name) for known in fields)}
     return [
@@ -129,7 +129,7 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, words: Words) -> Iterator[Iterator[_Template]]:
-    """The templates that give the gap, grouped by the value at which they split it."""
+    """Templates that produce the gap, grouped by the value at which they split it."""
     matches = _matches(gap, left, right, words)
     if not matches or len(matches) > MAX_MATCHES:
         return
@@ -154,7 +154,7 @@ def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]]
 
 
 def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_ValueMatch]:
-    """Where a gap holds values, the longest where they overlap, in ascending order."""
+    """Matches of values in a gap, in ascending order; of overlapping matches the longest counts."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():
@@ -230,7 +230,7 @@ def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[
 
 
 def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
-    """The longest text of the parts that fits."""
+    """The longest fitting text that the parts can form."""
     return max(filter(fits, _written(parts, fields)), key=len, default=None)
 
 

@@ -59,8 +59,8 @@ def check_segmenter(segmenter: object) -> None:
 def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     """The documents that the segmenter finds, as spans or as texts; ``SegmenterError`` if it fails or they are invalid.
 
-    A separator gives the texts between two separators in one message. What precedes the first and follows the last is
-    left, because the instruction and the question are there.
+    A separator string yields the texts between two separators in one message. Text before the first separator and after
+    the last one is left plain, because it holds the instruction and the question.
     """
     if isinstance(segmenter, str):
         begins = [match.start() for match in re.finditer(re.escape(segmenter), text)]

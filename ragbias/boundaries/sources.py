@@ -29,7 +29,7 @@ class KnownText(str):
     """A document's text that carries its metadata; compares as the text alone.
 
     Attributes:
-        fields: ``(name, text)`` of each value as it may be printed. Names repeat if several documents have this text.
+        fields: metadata as ``(name, printed value)`` pairs. Names repeat if several documents have this text.
     """
 
     __slots__ = ("fields",)
@@ -56,7 +56,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """The metadata of each text, as values by name. Texts that differ only in outer white space share theirs."""
+    """Metadata of each text, as values by name. Texts that differ only in outer white space share their values."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
@@ -75,7 +75,7 @@ def with_fields_of_both(old: str, new: str) -> str:
 
 
 def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    """The mapping and each of its values as printed; values that fail to print are left out."""
+    """Metadata as ``(name, printed value)`` pairs; values that fail to print are left out."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
     if metadata and plain:
@@ -228,7 +228,7 @@ class Registry:
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
-        """Remember the texts of one retrieval, up to ``max_texts`` and ``max_characters``, without blank ones."""
+        """Remember the texts of one retrieval, up to ``max_texts`` and ``max_characters``, without blank texts."""
         first = list(islice((t for t in texts if len(t) <= self._max_characters and t.strip()), self._max_texts))
         sizes = accumulate(map(len, first))
         retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
@@ -265,7 +265,7 @@ class Registry:
         return likely
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all retrievals."""
         with self._lock:
             self._retrievals.clear()
             self._probes.clear()

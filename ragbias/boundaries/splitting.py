@@ -56,13 +56,13 @@ class DocumentNumbers:
         return bool(self.cuts) or self.doubtful
 
     def stripped(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
-        """The prompt without the cuts, and where its documents are."""
+        """The prompt without the cuts, and the spans of its documents."""
         edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
         bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
         return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
 
     def parts(self, text: str) -> list[tuple[int, int, str]]:
-        """For each cut: the document's index, the position in the stripped prompt, and the text."""
+        """Cuts as ``(index of the document, position in the stripped prompt, text)``."""
         return [(index, self._moved(begin), text[begin:end]) for (begin, end), index in self.cuts]
 
     def _moved(self, position: int) -> int:
@@ -79,7 +79,7 @@ class SplitPrompt(NamedTuple):
 
 
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
-    """Cut a prompt into its documents. Each keeps its header, its footer and one separator; numbers are optional.
+    """Cut a prompt into its documents, each with its header, its footer and one separator; numbers are optional.
 
     There is at least one span; spans are ascending and do not overlap. ``AmbiguousSegmentsError`` if the text around
     the documents cannot be split, or can be split in several ways.
@@ -140,7 +140,7 @@ def _cut(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number]) -> Spl
 
 
 def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> SplitPrompt:
-    """The parts, with the separator after each document if it also follows the last one, else before each."""
+    """The parts; the separator ends each document if it also follows the last one, else it begins each."""
     if closed:
         return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     lead = "" if prefix.endswith(separator) else separator
@@ -196,10 +196,10 @@ class _Surroundings(NamedTuple):
 def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
     """Distinguish separators from headers and footers; ``AmbiguousSegmentsError`` if that is impossible.
 
-    Words between two documents are headers or footers. They are the same for every document if those before each are
-    also before the first one, and those after each after the last one. Else they are headers, if the first one stands
-    out from the prefix. So an equal value of two neighbours (``Source: a.txt`` twice) is never taken for a separator,
-    and the result depends on the documents, not their order.
+    Words between two documents are headers or footers. All documents share one header and one footer if this header
+    also precedes the first document, and this footer follows the last one. Otherwise the words are headers, if the
+    first header stands out from the prefix. So a value that two neighbours share (``Source: a.txt`` twice) is never a
+    separator, and the result depends on the documents, not on their order.
     """
     gaps = gaps_between(text, spans)
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
@@ -276,7 +276,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """The end of the prefix that is the first document's header."""
+    """The first document's header, at the end of the prefix."""
     if not any(headers):
         return ""
     known = _known_first_header(prefix, headers)

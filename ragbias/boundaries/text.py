@@ -122,7 +122,7 @@ def common_suffix(*texts: str) -> str:
 
 
 def elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
-    """The spans of the elements that each contain one document with its metadata; ``spans`` if there are none.
+    """Spans of the XML elements that each contain one document with its metadata; ``spans`` if there are none.
 
     Only the outermost elements count. Returns no spans if their tags also occur elsewhere in or between documents.
     """
