@@ -54,7 +54,7 @@ def summarise(
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
     results = []
-    for (model, task, documents), own in settings.items():
+    for (model, task, documents), setting_records in settings.items():
         most = max(other for other_model, other_task, other in settings if (other_model, other_task) == (model, task))
         if documents in REFERENCE_LINES and most > 1:
             continue
@@ -70,9 +70,9 @@ def summarise(
                 "model": model,
                 "task": task,
                 "documents": documents,
-                "reference_lines": {name: _line(each, "score") for name, each in alone_or_without.items()},
-                "logprob_reference_lines": {name: _line(each, "logprob") for name, each in alone_or_without.items()},
-                **_methods(own, again, costs),
+                "reference_lines": {name: _line(line, "score") for name, line in alone_or_without.items()},
+                "logprob_reference_lines": {name: _line(line, "logprob") for name, line in alone_or_without.items()},
+                **_methods(setting_records, again, costs),
             }
         )
     return {"resamples": bootstrap.RESAMPLES, "interval_percent": bootstrap.LEVEL, "results": results}
@@ -85,46 +85,46 @@ def setting_of(record: Record) -> Setting:
 def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
     """The methods of one setting, and notes on them."""
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
-    scores = {label: Scores.of(answered(own)) for label, own in parts.items()}
-    golds = {label: Scores.of(own, "logprob") for label, own in parts.items()}
+    scores = {label: Scores.of(answered(answers)) for label, answers in parts.items()}
+    golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
     measured = {
-        name: each
-        for name, each in ((ACCURACY, scores), (LOGPROB, golds))
-        if any(own.questions for own in each.values())
+        name: by_label
+        for name, by_label in ((ACCURACY, scores), (LOGPROB, golds))
+        if any(curve.questions for curve in by_label.values())
     }
     methods = {}
-    for label, own in parts.items():
+    for label, answers in parts.items():
         accuracy, plain = curve_figures(scores[label]), scores.get(REFERENCE)
         methods[label] = {
-            "questions": len({record.question for record in own}),
-            "rows": len(own),
+            "questions": len({record.question for record in answers}),
+            "rows": len(answers),
             "accuracy_by_position": accuracy.pop("by_position"),
             **accuracy,
             "difference": differences(scores[label], plain) if plain and label != REFERENCE else None,
             "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
-            **_consistency(own, again.get(label, [])),
-            "logprob": gold_figures(own, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
-            "kendall_tau": share(per_question.order_agreement(own)),
-            "prompt_tokens": fmean(record.prompt_tokens for record in own),
-            "completion_tokens": fmean(record.completion_tokens for record in own),
-            "seconds": median(record.seconds for record in own),
-            "ran_plain": _ran_plain(label, own),
-            "cut": dict(Counter(record.cut for record in own if record.cut)),
-            "groups": _groups(answered(own)),
-            **({"judge": _judge(answered(own))} if own[0].task in JUDGES and scores[label].questions else {}),
+            **_consistency(answers, again.get(label, [])),
+            "logprob": gold_figures(answers, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
+            "kendall_tau": share(per_question.order_agreement(answers)),
+            "prompt_tokens": fmean(record.prompt_tokens for record in answers),
+            "completion_tokens": fmean(record.completion_tokens for record in answers),
+            "seconds": median(record.seconds for record in answers),
+            "ran_plain": _ran_plain(label, answers),
+            "cut": dict(Counter(record.cut for record in answers if record.cut)),
+            "groups": _groups(answered(answers)),
+            **({"judge": _judge(answered(answers))} if answers[0].task in JUDGES and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
-    asked = [curve for by_label in measured.values() for curve in by_label.values() if curve.questions]
+    measured_curves = [curve for by_label in measured.values() for curve in by_label.values() if curve.questions]
     return {
         "measures": list(measured),
-        "positions": sorted({position for curve in asked for position in curve.positions if position >= 0}),
+        "positions": sorted({position for curve in measured_curves for position in curve.positions if position >= 0}),
         "methods": methods,
-        "notes": _notes(methods, asked, records),
+        "notes": _notes(methods, measured_curves, records),
     }
 
 
 def answered(records: Iterable[Record]) -> list[Record]:
-    """The records with an answer that was generated and scored."""
+    """Records with a scored answer."""
     return [record for record in records if record.score is not None]
 
 
@@ -172,7 +172,7 @@ def _groups(records: Sequence[Record]) -> dict[str, Any]:
     groups = grouped(records, attrgetter("group"))
     if set(groups) <= {""}:
         return {}
-    scores = {group: means(own, SCORE) for group, own in sorted(groups.items())}
+    scores = {group: means(answers, SCORE) for group, answers in sorted(groups.items())}
     return {group: {"questions": len(by_question), "mean": share(by_question)} for group, by_question in scores.items()}
 
 
@@ -203,10 +203,10 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
         notes.append("The methods ran at different positions; differences are over those in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences to it.")
-    asked = {group for method in methods.values() for group in method["groups"]}
+    present = {group for method in methods.values() for group in method["groups"]}
     if any(method.get("judge", {}).get("sections") for method in methods.values()):
-        notes.append(f"Sections are over the {len(asked & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets asked.")
-        if others := sorted(asked - SUBSETS):
+        notes.append(f"Sections are over the {len(present & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets asked.")
+        if others := sorted(present - SUBSETS):
             notes.append(f"No section of RewardBench has {', '.join(map(repr, others))}.")
     for label, method in methods.items():
         if undecided := method.get("judge", {}).get("undecided"):

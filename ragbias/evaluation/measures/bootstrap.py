@@ -1,7 +1,7 @@
 """Bootstrap confidence intervals over questions.
 
-Questions are drawn: the answers to one at all positions stay together, and methods are compared on the same drawn
-questions (paired). With fewer than ``FEWEST`` questions there is no interval: its ends are NaN.
+Questions are resampled together with their answers at all positions, and methods are compared on the same resamples
+(paired). With fewer than ``FEWEST`` questions there is no interval: its ends are NaN.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one method: means over orders and seeds, ``(questions, positions)``, NaN where there is none.
+    """Scores of one method ``[questions, positions]``: means over orders and seeds, NaN if missing.
 
-    Positions of the gold document are counted from 0; a single -1 where there is no gold document. Both ascend.
+    ``positions`` are those of the gold document, counted from 0; -1 means that there is none. Both axes ascend.
     """
 
     questions: tuple[str, ...]
@@ -73,15 +73,15 @@ class Scores:
         """Both methods' scores for the questions and positions that both have; NaN if either score is missing."""
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
-        own, theirs = (
+        ours, theirs = (
             scores.values[np.ix_(np.isin(scores.questions, questions), np.isin(scores.positions, positions))]
             for scores in (self, other)
         )
-        missing = np.isnan(own) | np.isnan(theirs)
-        asked = np.asarray(~missing.all(axis=0))
-        compared = tuple(position for index, position in enumerate(positions) if asked[index])
-        first, second = (np.where(missing, np.nan, values)[:, asked] for values in (own, theirs))
-        return Scores(tuple(questions), compared, first), Scores(tuple(questions), compared, second)
+        missing = np.isnan(ours) | np.isnan(theirs)
+        is_compared = np.asarray(~missing.all(axis=0))
+        compared_positions = tuple(position for index, position in enumerate(positions) if is_compared[index])
+        first, second = (np.where(missing, np.nan, values)[:, is_compared] for values in (ours, theirs))
+        return Scores(tuple(questions), compared_positions, first), Scores(tuple(questions), compared_positions, second)
 
 
 class Summaries(NamedTuple):
@@ -95,10 +95,10 @@ class Summaries(NamedTuple):
 
 
 def summaries(values: Floats, counts: Floats) -> Summaries:
-    """``values`` is ``[questions, positions]``, NaN if missing; ``counts`` is ``[draws, questions]``."""
-    asked = counts @ (~np.isnan(values)).astype(float)
-    with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
-        by_position = counts @ np.nan_to_num(values) / asked
+    """Figures of scores ``[questions, positions]``, NaN if missing, under draws ``counts`` ``[draws, questions]``."""
+    counts_per_position = counts @ (~np.isnan(values)).astype(float)
+    with np.errstate(invalid="ignore"):  # a draw may hold no question with a score at some position
+        by_position = counts @ np.nan_to_num(values) / counts_per_position
     worst, best = by_position.min(axis=1), by_position.max(axis=1)
     return Summaries(by_position, by_position.mean(axis=1), worst, best, best - worst)
 
@@ -128,10 +128,10 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
     A minimum over positions is biased downwards, and that of a resample once more: where a curve is flat, percentile
     intervals miss the truth in most runs. Two intervals take the bias off: the percentile interval shifted by twice the
     resamples' bias, which is too short on flat curves, and the basic (reverse percentile) interval, which is too short
-    near accuracies of 0 and 1. This is the one that holds both.
+    near accuracies of 0 and 1. The result contains both.
 
-    On 100 drawn questions the worst position's held the truth in 87 to 95 of 100 runs, the gap's in 92 where there is
-    one, and in 64 to 81 where there is none and answers are independent; ``gap_by_chance`` is for that.
+    With 100 questions, the interval of the worst position contained the truth in 87 to 95 of 100 runs, and that of the
+    gap in 92. Without a gap, and with independent answers, it did so in 64 to 81; use ``gap_by_chance`` there.
     """
     if not len(resampled):
         return Interval(estimate, math.nan, math.nan)
@@ -142,7 +142,7 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
 
 
 def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
-    """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each)."""
+    """Intervals by figure: one per position for ``by_position``; one for ``mean``, ``worst``, ``best`` and ``gap``."""
     found = point(scores.values)
     many = summaries(scores.values, draws(len(scores.questions), resamples))
     return {
@@ -158,15 +158,15 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
     }
 
 
-def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Interval]:
-    """Paired differences, own minus reference, on the questions and positions that both have.
+def differences(scores: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Interval]:
+    """Paired differences, scores minus reference, on the questions and positions that both have.
 
-    ``figures`` names those of ``Summaries``, own and the reference's; two scores differ by at most ``most``.
+    ``figures`` names a field of ``Summaries`` for each of the two; two scores differ by at most ``most``.
     """
-    pair = own.in_common(reference)
+    pair = scores.in_common(reference)
     counts = draws(len(pair[0].questions))
-    first, second = (point(scores.values) for scores in pair)
-    many_first, many_second = (summaries(scores.values, counts) for scores in pair)
+    first, second = (point(side.values) for side in pair)
+    many_first, many_second = (summaries(side.values, counts) for side in pair)
     found = {}
     for name, (of, minus) in figures.items():
         estimate = float((getattr(first, of) - getattr(second, minus))[0])
@@ -176,9 +176,9 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
     return found
 
 
-def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
-    """Difference at each position: own score minus the reference's mean over positions, paired by question."""
-    first, second = own.in_common(reference)
+def relative(scores: Scores, reference: Scores) -> dict[int, Interval]:
+    """Difference at each position: score minus the reference's mean over positions, paired by question."""
+    first, second = scores.in_common(reference)
     counts = draws(len(first.questions))
     found = point(first.values).by_position - point(second.values).mean[:, None]
     many = summaries(first.values, counts).by_position - summaries(second.values, counts).mean[:, None]
@@ -215,5 +215,5 @@ def _ends(resampled: Floats) -> tuple[float, float]:
 
 
 def _around(estimate: float, low: float, high: float) -> Interval:
-    """An interval that holds its estimate, whatever the bias of the resamples."""
+    """An interval that contains its estimate, whatever the bias of the resamples."""
     return Interval(estimate, min(low, estimate), max(high, estimate))

@@ -1,4 +1,4 @@
-"""Figures as a summary holds them: ``[estimate, low, high]``, without an interval where there are too few questions.
+"""Figures of a summary: ``[estimate, low, high]``, without an interval where there are too few questions.
 
 A figure without data is ``None``.
 """
@@ -49,27 +49,30 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
     }
 
 
-def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Estimate] | None:
+def differences(
+    scores: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1
+) -> dict[str, Estimate] | None:
     """``bootstrap.differences``, or ``None`` if the two have no question and position in common."""
-    if not own.in_common(reference)[0].values.size:
+    if not scores.in_common(reference)[0].values.size:
         return None
-    found = bootstrap.differences(own, reference, figures, most)
+    found = bootstrap.differences(scores, reference, figures, most)
     return {name: interval.as_list() for name, interval in found.items()}
 
 
-def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
+def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
     """The differences of a method to the plain model; ``None`` where the two have nothing in common.
 
     ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean over positions,
     its worst and its best one; ``worst_to_worst`` and ``gap`` are differences of like figures; ``by_position`` is the
     method at each position minus the plain mean. Two scores differ by at most ``most``: 1 for accuracies.
     """
-    found = differences(own, plain, MINUS_PLAIN, most)
+    found = differences(scores, plain, MINUS_PLAIN, most)
     if found is None:
         return None
-    several = len(own.in_common(plain)[0].positions) > 1
+    several = len(scores.in_common(plain)[0].positions) > 1
     like = {name: figure if several or name == "mean" else None for name, figure in found.items()}
-    return {**like, "by_position": _shown({at: each.as_list() for at, each in bootstrap.relative(own, plain).items()})}
+    by_position = {at: interval.as_list() for at, interval in bootstrap.relative(scores, plain).items()}
+    return {**like, "by_position": _shown(by_position)}
 
 
 def share(values: Mapping[str, float], weights: Mapping[str, float] | None = None) -> Estimate | None:
@@ -82,7 +85,7 @@ def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
     return {str(position): figure for position, figure in by_position.items() if position >= 0}
 
 
-def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -> dict[str, Any]:
+def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
     """The gold answers' log-probabilities under a method, paired by question; ``plain``: those of ``none``, if it ran.
 
     The figures of accuracy, and ``spread``, the mean over questions of the highest minus the lowest over all orders of
@@ -91,9 +94,9 @@ def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -
     """
     measured = [record for record in records if record.logprob is not None]
     return {
-        "questions": len(own.questions),
-        **curve_figures(own, NATS),
-        "minus_plain": None if plain is None else minus_plain(own, plain),
+        "questions": len(scores.questions),
+        **curve_figures(scores, NATS),
+        "minus_plain": None if plain is None else minus_plain(scores, plain),
         "spread": share(per_question.spreads(measured)),
         "kl": share(means(measured, attrgetter("kl"))),
         "agreement": share(means(measured, attrgetter("agrees"))),

@@ -31,8 +31,8 @@ def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, li
 def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[str, float]:
     """For each question: the mean of ``value`` over its records."""
     return {
-        question: fmean(value(record) for record in own)
-        for question, own in grouped(records, attrgetter("question")).items()
+        question: fmean(value(record) for record in group)
+        for question, group in grouped(records, attrgetter("question")).items()
     }
 
 
@@ -105,7 +105,7 @@ def _by_question(
     A set is drawn by one seed for a question, with one size; records are of one task, model and method.
     """
     measured: dict[str, list[float]] = defaultdict(list)
-    for (question, _, _), own in grouped(records, attrgetter("question", "documents", "seed")).items():
-        if len(own) > 1:
-            measured[question].append(measure([value(record) for record in own]))
+    for (question, _, _), group in grouped(records, attrgetter("question", "documents", "seed")).items():
+        if len(group) > 1:
+            measured[question].append(measure([value(record) for record in group]))
     return {question: float(np.mean(values)) for question, values in measured.items()}
