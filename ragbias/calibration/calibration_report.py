@@ -38,7 +38,7 @@ def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progr
 
 
 def _bars(progress: Progress) -> Callable[[str, int, int], None]:
-    """Adds a bar for each stage as it begins."""
+    """Add one progress bar per stage, when the stage begins."""
     tasks: dict[str, TaskID] = {}
 
     def advance(stage: str, total: int, done: int) -> None:

@@ -126,7 +126,7 @@ def _directions(curves: Array) -> NDArray[np.int64]:
 
 
 def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
-    """The rising layers if they outnumber the falling ones, else the falling ones."""
+    """The rising layers if they outnumber the falling layers, else the falling layers."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 

@@ -154,7 +154,7 @@ def _means(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 class Comparison:
-    """Compare methods with the plain model, which runs each sample once."""
+    """Compares methods with the plain model, which runs once per sample."""
 
     def __init__(self, lm: DebiasedLM, samples: Sequence[Sample]) -> None:
         self._lm, self.samples = lm, samples
@@ -166,10 +166,10 @@ class Comparison:
         for index, sample in enumerate(self.samples):
             if index == len(self._plain):
                 self._plain.append(self._logprobs(sample, NoMethod(), sample.answer[:1])[0].cpu())
-            own = self._logprobs(sample, method, sample.answer)
-            answer = torch.tensor(sample.answer, device=own.device)
-            found["divergence"].append(kl(self._plain[index].to(own.device), own[0]))
-            found["loss"].append(-float(own.gather(1, answer[:, None]).mean()))
+            logprobs = self._logprobs(sample, method, sample.answer)
+            answer = torch.tensor(sample.answer, device=logprobs.device)
+            found["divergence"].append(kl(self._plain[index].to(logprobs.device), logprobs[0]))
+            found["loss"].append(-float(logprobs.gather(1, answer[:, None]).mean()))
             advance(1)
         return found
 

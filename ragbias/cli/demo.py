@@ -152,7 +152,7 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
 
 
 def _frameworks(prepared: Demo) -> None:
-    """One question through each installed framework's chain, in both orders of the documents."""
+    """Answer one question with the chains of all installed frameworks, in both orders of the documents."""
     from ragbias.evaluation.demo.demo_run import ask_in_both_orders, order_sensitive_question
     from ragbias.evaluation.report.tables import plain_table
 

@@ -52,7 +52,7 @@ Grace = Annotated[int, whole(SECONDS, "Time for running requests to finish at sh
 
 
 def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
-    """The options that are fields of the settings."""
+    """Options that are fields of ``settings``."""
     return {name: value for name, value in options.items() if name in settings.model_fields}
 
 

@@ -53,7 +53,7 @@ Force = Annotated[
 
 
 def _record_of(path: Path) -> Path:
-    """The file that keeps the digest of a written file."""
+    """Path of the file with the digest of a written file."""
     from ragbias.models.gguf import cache_folder
 
     return cache_folder(path.name) / "outputs" / sha256(os.fsencode(path.resolve())).hexdigest()

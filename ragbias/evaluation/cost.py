@@ -42,7 +42,7 @@ def interleaved(
     inputs: Sequence[Input],
     measure: Callable[[Input, Method], tuple[float, ...]],
 ) -> Taken:
-    """Measurements by label, one for each input, on which the methods take turns.
+    """Measurements by label, one per input; the methods take turns on every input.
 
     The plain model runs in any case; its measurements are under ``None``, and under its label if it has one.
     """
@@ -50,9 +50,9 @@ def interleaved(
     with_plain: dict[str | None, Method] = {plain: NoMethod()}
     with_plain.update(methods.items())
     taken: Taken = {label: [] for label in with_plain}
-    for each in inputs:
+    for item in inputs:
         for label, method in with_plain.items():
-            taken[label].append(measure(each, method))
+            taken[label].append(measure(item, method))
     taken[None] = taken[plain]
     return taken
 
@@ -121,7 +121,7 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class GenerationCost:
-    """The cost of one method; each ``(median, lowest, highest)`` over the rounds.
+    """The cost of one method; figures are ``(median, lowest, highest)`` over the rounds.
 
     Attributes:
         prefill_seconds: until the first token, with all work of the method before it.
@@ -144,7 +144,7 @@ class GenerationCost:
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
 ) -> dict[str, GenerationCost]:
-    """The cost of each method by its label, decoding greedily, on one prompt after the other.
+    """Measure the cost of every method, by label, with greedy decoding of one prompt after the other.
 
     Each prompt leaves ``DECODED + 1`` tokens of the model's window. One round warms up, and one measures memory, which
     does not vary.

@@ -193,7 +193,7 @@ def as_html(
 
 
 def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """The first questions that flip, answers other than in the retrieved order in bold."""
+    """The first questions that flip; answers that differ from the retrieved order's are bold."""
     shown, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
     for example in shown:
@@ -212,7 +212,7 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
 
 
 def flip_figure(audit: Audit) -> Figure:
-    """Flips under several orders beside those in the same order, for each method."""
+    """Bars by method: flips between orders, beside flips in the same order."""
     figure, (axis,) = canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {

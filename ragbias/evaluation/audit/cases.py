@@ -81,7 +81,7 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 
 
 def answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
-    """Answers to requests of one question, by its pipeline's settings; each attempt is added to the seed of sampling.
+    """Generate answers with the settings of the pipeline; the sampling seed grows by one with every attempt.
 
     They run in one batch unless their seeds differ, since all orders of a question have the same length.
     """
@@ -117,7 +117,7 @@ class UpstreamLM:
         return order_text(replace(origin, method_requested=method or origin.method_requested))
 
     def batch(self, requests: Sequence[Request], batch_size: int, max_new_tokens: int) -> list[Generation]:
-        """An answer for each request, all sent at the same time."""
+        """Send all requests at the same time; one answer per request."""
         bodies = [self._body(request, max_new_tokens) for request in requests]
         answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]

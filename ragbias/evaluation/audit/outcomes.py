@@ -27,7 +27,7 @@ Progress = Callable[[Mapping[str, int]], None]
 
 @dataclass(frozen=True)
 class PositionPreference:
-    """The positions that answers come from, against a model without preference.
+    """Positions that answers come from, compared with a model without preference.
 
     Attributes:
         answers, questions: those with a known document in two or more orders; ``asked``: all answers.
@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def headline(self) -> Flips:
-        """The flips that the verdict goes by: of rightness where it is known."""
+        """The flips behind the verdict: of rightness if accepted answers are known, else of meaning."""
         return self.rightness or self.answers
 
     def as_dict(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _plain(value: Any) -> Any:
 
 
 def is_right(question: Question, answer: str) -> bool:
-    """Whether an answer holds one of the right ones."""
+    """Whether an answer contains an accepted answer."""
     return best_subspan_em(answer.strip(), question.answers) == 1
 
 
@@ -275,7 +275,7 @@ def differ(question: Question, answers: Sequence[str]) -> bool:
 
 
 def _by_order(right: Sequence[Sequence[bool]]) -> list[float]:
-    columns = [[own[order] for own in right if order < len(own)] for order in range(max(map(len, right)))]
+    columns = [[flags[order] for flags in right if order < len(flags)] for order in range(max(map(len, right)))]
     return [sum(column) / len(column) for column in columns]
 
 
@@ -295,7 +295,7 @@ def rate(values: Sequence[float], least: float = 0.0) -> Interval:
 def position_preference(
     sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
 ) -> PositionPreference:
-    """How much more often answers come from each part of the positions than they would if the order did not matter.
+    """Share of answers from each part of the positions, minus the share expected if the order did not matter.
 
     For a question, ``s_k`` is the document that the answer under order ``k`` was taken from and ``p_k(s)`` the position
     of document ``s`` there. The share observed is that of ``k`` with ``p_k(s_k)`` in the part; the one expected is that
@@ -319,5 +319,7 @@ def position_preference(
                 counts[part[other]] -= 1
         excess[str(index)] = (counts / len(known) ** 2).tolist()  # whole numbers until here, so that 0 is exact
     enough = len(excess) >= FEWEST
-    intervals = [share({name: each[part] for name, each in excess.items()}) for part in range(parts if enough else 0)]
+    intervals = [
+        share({name: values[part] for name, values in excess.items()}) for part in range(parts if enough else 0)
+    ]
     return PositionPreference(answers, sum(map(len, sources)), len(excess), intervals)

@@ -105,7 +105,7 @@ def from_pipeline(
 
 
 def _run(tried: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
-    """The first call that does not fail, and the prompts recorded meanwhile."""
+    """The first call that succeeds, and the prompts recorded during that call."""
     failures: dict[str, BaseException] = {}
     for call in tried:
         with recording() as records:
@@ -149,7 +149,7 @@ def calls(pipeline: Any) -> Iterator[Call]:
 
 
 def completed(value: Any) -> Any:
-    """Await what was returned, or read it to the end if it is a stream."""
+    """Await a returned coroutine, or read a returned stream to its end."""
 
     async def finished() -> Any:
         return [part async for part in value] if inspect.isasyncgen(value) else await value
@@ -165,7 +165,7 @@ def completed(value: Any) -> Any:
 
 
 def _invocations(runnable: Any) -> Iterator[Call]:
-    """The question itself, or under a key; a key that the input's schema declares goes first."""
+    """Ways to invoke the runnable; keys declared in its schema come first."""
     try:
         declared = runnable.get_input_jsonschema().get("properties", ())
     except FAILURES:  # not every runnable has a schema
@@ -195,7 +195,7 @@ def _invocations(runnable: Any) -> Iterator[Call]:
 
 
 def _runs(workflow: Any) -> Iterator[Call]:
-    """The question under a field of the workflow's first event, or under a parameter of its ``run``."""
+    """Ways to run the workflow: by a field of its first event, or by a parameter of its ``run``."""
     fields = list(getattr(getattr(workflow, "start_event_class", None), "model_fields", ()))
     declared = fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
 

@@ -27,7 +27,7 @@ STORE_BYTES = 200 * 2**20  # of shared memory on this machine; units and records
 
 
 class Models:
-    """Loads models by name, onto the GPU if there is one, and holds the last one."""
+    """Loads models by name, onto the GPU if there is one, and keeps the last model."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -41,14 +41,14 @@ class Models:
 
 
 def answered_here(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
-    """The records of each unit, one method at a time."""
+    """Yield the records of every unit, one method at a time."""
     for unit in units:
         for records in records_of(unit, models.load(unit.model)):
             yield unit, records
 
 
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
-    """The records of each method in turn."""
+    """Yield the records of one method after the other."""
     plain: list[GoldScore] = []  # computed once, as every method is compared with it
     for label, method in unit.methods.items():
         sources = unit.sources(method)

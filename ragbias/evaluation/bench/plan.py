@@ -13,7 +13,7 @@ from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method, parse_methods
 
-NOISE_QUESTIONS = 50  # that run a second time, of each task, seed and number of documents
+NOISE_QUESTIONS = 50  # questions that run a second time, per task, seed and number of documents
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """For each case, the index of the case that runs in its place: itself, or the first with its documents."""
+        """For each case, the index of the case that runs for it: itself, or the first with the same documents."""
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
@@ -45,7 +45,7 @@ class Unit:
         return [first.setdefault(documents, index) for index, documents in enumerate(same)]
 
     def keys(self, label: str) -> list[Key]:
-        """The keys of the records that one method gives."""
+        """Record keys of one method."""
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
     def without(self, records: Mapping[Key, Record]) -> Unit:
@@ -103,7 +103,7 @@ class Plan:
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
     def _by_seed(self) -> Iterator[tuple[Task, Iterator[Case]]]:
-        """Each task with each seed; cases that no seed changes are among those of the first one only."""
+        """Tasks with their cases, by seed; cases that do not depend on the seed come with the first seed only."""
         for seeded in self.tasks:
             seen: set[str] = set()
             for task in seeded:
@@ -135,7 +135,7 @@ def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
 
 
 def _first_cases(cases: Iterable[Case]) -> Iterator[Case]:
-    """For each number of documents, the first case of each of the first questions."""
+    """One case of each of the first ``NOISE_QUESTIONS`` questions, for each number of documents."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

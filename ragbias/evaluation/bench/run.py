@@ -82,7 +82,7 @@ def _harness_options(settings: BenchConfiguration) -> list[HarnessOptions]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run whose folder is open; each step does what the folder lacks."""
+    """A run with an open folder; every step adds only what the folder lacks."""
 
     settings: BenchConfiguration
     plan: Plan
@@ -146,7 +146,7 @@ class _Run:
                 self.bar.update(progress, advance=1)
 
     def costs(self) -> Costs:
-        """The costs by ``cost_key`` and label; measures those that the folder lacks."""
+        """Costs by ``cost_key`` and label; costs missing from the folder are measured."""
         found = read_costs(self.store.folder)
         parts = [(model, task) for model in self.plan.methods for task, *_ in self.plan.tasks]
         progress = self.bar.add_task("cost", total=len(parts))
@@ -165,7 +165,7 @@ class _Run:
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:
-    """A case of each of the first questions, by the number of documents; none with the gold document alone."""
+    """One case of each of the first questions, by number of documents, of which there are two or more."""
     found: dict[int, dict[str, Case]] = {}
     for case in task.cases():
         if len(case.documents) > 1:
@@ -176,7 +176,7 @@ def _typical(task: Task) -> dict[int, list[Case]]:
 
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
-    """The prompt in parts; None where the window is too short to time decoding."""
+    """The prompt in parts; None if the window is too short to time decoding."""
     prompt, *_ = in_parts(task.prompt(lm, case), case.documents, None)
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED < lm.window else None

@@ -27,7 +27,7 @@ LOCK = ".lock"
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
-    """Plain data: ``decides`` holds what records depend on, the rest how and where they were made."""
+    """Settings as plain data: records depend only on ``decides``; other entries say how and where they were made."""
     return {
         "decides": {
             "models": settings.models,
@@ -58,7 +58,7 @@ def _task(task: TaskSettings) -> dict[str, Any]:
 
 
 class RecordFile:
-    """Records in a file of JSON lines, each written once."""
+    """A file of records as JSON lines; every record is written once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -109,7 +109,7 @@ def sources(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[R]) -> Iterator[tuple[str, Line[R]]]:
-    """The first ``limit`` lines of each file, each with its question's id: the file's name and the line's number."""
+    """The first ``limit`` lines of each file, with the id of the question: file name and line number."""
     for source, path in sources(paths).items():
         for line in islice(read_lines(path, row), limit):
             yield f"{source}/{line.number}", line

@@ -68,7 +68,7 @@ def cost_key(model: str, task: str, documents: int) -> str:
 
 
 def read_costs(folder: Path) -> Costs:
-    """By ``cost_key`` and label: ``[median, low, high]`` of each figure; empty where nothing was measured."""
+    """Figures ``[median, low, high]`` by ``cost_key`` and label; empty if nothing was measured."""
     return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
 
 

@@ -184,7 +184,7 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """Accuracy by position, the methods beside each other, a panel for each number of documents."""
+    """Accuracy by position and method, in one panel per number of documents."""
     title = f"documents, {outcome['settings']['questions']} questions, {MODEL}"
     panels = {
         f"{documents} {title}": {name: curve_figures(curve.scores)["by_position"] for name, curve in curves.items()}

@@ -88,7 +88,7 @@ class NotesDemo:
 
 
 def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
-    """Measure every method; an invariant one sees each question in one order, as all orders give bit-identical answers.
+    """Measure every method, an invariant method in one order only, because its answers are bit-identical in all orders.
 
     Returns:
         Plain data: ``settings``, and ``results`` by method, each figure ``[estimate, low, high]`` with a 95% interval,
@@ -115,7 +115,7 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
 
 
 def _measured(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> tuple[Scores, Scores]:
-    """Log-probabilities of the gold answer in nats, and whether the answer holds it; by question and position."""
+    """Log-probability of the gold answer in nats, and whether the answer contains it, by question and position."""
     task, positions = demo.task, list(demo.task.positions)
     logprobs = np.empty((len(task.questions), len(positions)))
     right = np.empty_like(logprobs)

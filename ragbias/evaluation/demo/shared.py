@@ -23,7 +23,7 @@ ROUNDS = 7  # of timing the first token
 
 
 class Index:
-    """Texts, found by the cosine of their embeddings with all-MiniLM-L6-v2."""
+    """A FAISS index of texts, embedded with all-MiniLM-L6-v2."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(texts)

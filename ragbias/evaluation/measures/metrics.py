@@ -53,7 +53,7 @@ def normalised(answer: str) -> str:
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers mean the same as far as their words show: one holds the other, as whole words.
+    """Whether two answers have the same meaning: one contains the other, as whole words.
 
     Case, punctuation, white space and articles do not count.
     """

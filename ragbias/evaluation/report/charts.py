@@ -41,7 +41,7 @@ RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 
 
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Accuracy by the gold document's position, with intervals; many methods get a panel each."""
+    """Accuracy by the gold document's position, with intervals; many methods get one panel per method."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     return _curves(curves, styles, result["reference_lines"], ACCURACY)
 

@@ -138,7 +138,7 @@ def shows_order(result: Mapping[str, Any]) -> bool:
 
 
 def sections(result: Mapping[str, Any]) -> list[str]:
-    """The sections of RewardBench that any method answered."""
+    """Sections of RewardBench with answers of any method."""
     asked = {
         section for method in result["methods"].values() for section in method.get("judge", {}).get("sections", ())
     }
@@ -206,7 +206,7 @@ def _number(value: float, form: str) -> str:
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Group]:
-    """Tables for a terminal of 80 columns, one for each measure; most columns hold the estimates alone."""
+    """Tables for a terminal of 80 columns, one per measure; most columns leave out the intervals."""
     made = []
     for name, head, body in grids(result):
         rows = [
@@ -217,7 +217,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Group]:
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """The differences that ``minus_method`` found, one table for each measure."""
+    """Differences to one method (``minus_method``), one table per measure."""
     for measure, methods in minus.items():
         rows = [
             [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]

@@ -229,7 +229,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
 
 
 def _following(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """The tokens that may follow the last ones within the options, which have equal length."""
+    """Tokens that may follow ``ids`` within one of the options, which have equal length."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

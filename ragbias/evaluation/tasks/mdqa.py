@@ -65,7 +65,7 @@ class MdqaRow(Row):
 
     @cached_property
     def id(self) -> str:
-        """The same for files that differ in nothing but the order of the passages."""
+        """Id of the question, independent of the order of its passages."""
         content = "\0".join((self.question, *(part for passage in sorted(self.passages) for part in passage)))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -145,7 +145,7 @@ class MultiDocumentQA(FileTask):
                 )
 
     def _distractors(self, line: Line[MdqaRow], pool: dict[Passage, str]) -> Iterator[list[Passage]]:
-        """The other documents, for each number of documents."""
+        """Documents beside the gold document, for each number of documents."""
         if pool:
             for count in self.documents or DRAWN_DOCUMENTS:
                 yield self._drawn(line, pool, count - 1)

@@ -132,7 +132,7 @@ class Task:
         raise NotImplementedError
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
-        """Generate greedily in padded batches; one answer for each case."""
+        """Generate one answer per case, greedily and in padded batches."""
         outputs = lm.batch(
             [self.prompt(lm, case) for case in cases],
             documents=[case.documents for case in cases],
