@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
-from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, REFERENCE
+from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.methods import DEFAULT_METHOD
 
 TOLERATED = {LOGPROB: 0.1, ACCURACY: 0.02}  # nats, and share of right answers

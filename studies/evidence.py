@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.measures.estimates import figures_of
-from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report.tables import NOTHING, markdown_table
 from ragbias.methods import get
 from studies.advice import MEASURES, Advice, Case, Effect, Figure, default_in_words, heading, in_words, nearest, reasons

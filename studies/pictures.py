@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ragbias.evaluation.names import REFERENCE
+from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.report.charts import before_and_after
 from ragbias.evaluation.report.figures import INK, svg
 from ragbias.methods import DEFAULT_METHOD

@@ -11,7 +11,7 @@ from ragbias import limits
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation.names import HARNESS_TASK, MMLU, TASK_NAMES
+from ragbias.evaluation import HARNESS_TASK, MMLU, TASK_NAMES
 from ragbias.files import naming
 
 if TYPE_CHECKING:

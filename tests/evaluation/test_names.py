@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, TASK_NAMES, Measure
+from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, TASK_NAMES, Measure
 from ragbias.evaluation.tasks import TASKS, Judge
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 from ragbias import limits
 from ragbias.display import complaints
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
+from ragbias.evaluation import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.task import Limit, Seed, Task, within
 from ragbias.files import irregular

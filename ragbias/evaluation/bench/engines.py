@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ragbias.errors import RagBiasError, RunError
+from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, GoldScore, gold_score
 from ragbias.extras import required

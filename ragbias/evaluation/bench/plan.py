@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
+from ragbias.evaluation import ACCURACY, HARNESS_TASK, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.data.records import Key, Record
-from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method, parse_methods
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.progress import Progress, TaskID
 
 from ragbias.errors import MethodError
+from ragbias.evaluation import HARNESS_TASK
 from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOptions
 from ragbias.evaluation.bench.engines import Models, answered_by_ray, answered_here, load_ray
 from ragbias.evaluation.bench.plan import Plan, Unit
@@ -16,7 +17,6 @@ from ragbias.evaluation.bench.store import RecordFile, Store, described, holds_r
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.names import HARNESS_TASK
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM

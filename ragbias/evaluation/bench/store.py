@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from ragbias.errors import RunError
+from ragbias.evaluation import HARNESS_TASK
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import machine, versions
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
 from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about, read_counts
-from ragbias.evaluation.names import HARNESS_TASK
 from ragbias.files import naming, sync_folder, write_atomically
 
 LOCK = ".lock"

@@ -12,6 +12,7 @@ from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
+from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
@@ -25,7 +26,6 @@ from ragbias.evaluation.measures.estimates import (
 )
 from ragbias.evaluation.measures.metrics import SUBSETS, question_weights
 from ragbias.evaluation.measures.per_question import grouped, means
-from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, REFERENCE
 
 LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ragbias.evaluation import ACCURACY
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Estimate, Figures, Scores
 from ragbias.evaluation.measures.per_question import means
-from ragbias.evaluation.names import ACCURACY
 
 if TYPE_CHECKING:
     from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without

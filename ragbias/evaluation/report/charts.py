@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ragbias.evaluation.names import ACCURACY, REFERENCE
+from ragbias.evaluation import ACCURACY, REFERENCE
 from ragbias.evaluation.report.figures import (
     INK,
     PALE,

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ragbias.display import printable
-from ragbias.evaluation.names import REFERENCE
+from ragbias.evaluation import REFERENCE
 from ragbias.extras import required
 from ragbias.files import writing
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbias.display import no_formula, printable
+from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.metrics import SECTIONS
-from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
 
 NOTHING = "-"
 BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file, which go last
