@@ -1,4 +1,4 @@
-"""How agents, graphs, engines, workflows and functions are asked."""
+"""Invocation of agents, graphs, engines, workflows and functions."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""A server whose model keeps documents: the same answers, and less to compute from the second request on."""
+"""A server with a document cache: the same answers, and less to compute from the second request on."""
 
 from __future__ import annotations
 
