@@ -70,7 +70,7 @@ def test_langchain_example_answers_in_both_orders(run: Run, llm: str) -> None:
     assert output.count("reversed") >= 5
 
 
-def test_transformers_example_shows_that_pine_does_not_see_the_order(run: Run) -> None:
+def test_the_transformers_example_shows_pines_invariance(run: Run) -> None:
     plain, pine = run("transformers_generate.py", "--model", "tiny").split("\nnone: ")[1].split("\npine: ")
     assert "two orders is 0\n" not in plain
     assert "two orders is 0\n" in pine
@@ -91,13 +91,13 @@ def test_agent_example_answers_from_what_it_looks_up(run: Run, notes: list[str])
     assert "pine on 2 documents" in output
 
 
-def test_judge_example_shows_that_swapping_changes_the_stock_verdicts_only(run: Run) -> None:
+def test_in_the_judge_example_only_stock_verdicts_change(run: Run) -> None:
     output = run("judge.py", "--model", "tiny", "--pairs", "4")
     assert "judge: 0 of 4 verdicts changed" in output
     assert "stock: 0 of 4 verdicts changed" not in output
 
 
-def test_langchain_judge_example_gives_one_verdict_for_both_orders(run: Run) -> None:
+def test_the_langchain_judge_example_is_order_invariant(run: Run) -> None:
     lines = run("judge_langchain.py", "--model", "tiny").splitlines()
     assert len(lines) == 4 and lines[0] == lines[1]
     assert lines[2] != lines[3]
@@ -125,7 +125,7 @@ async def test_web_example_streams_answers_to_several_clients(
         assert (await client.get(URL(address, encoded=True))).status == 200
 
 
-async def test_web_example_stays_responsive_and_stops_when_the_client_goes_away() -> None:
+async def test_the_web_example_stays_responsive_and_stops_on_leaving() -> None:
     make_app = runpy.run_path(str(EXAMPLES / "streaming_web.py"))["make_app"]
     llm = RagBiasLLM(model_name="tiny", max_new_tokens=1500, generate_kwargs={"min_new_tokens": 1500})
     index = VectorStoreIndex.from_documents([Document(text="The gate is red.")], embed_model=MockEmbedding(4))

@@ -53,7 +53,7 @@ def test_the_command_line_names_its_extra_in_one_line(package: str) -> None:
         ("matplotlib", ("report.figures", "report.charts", "report.html")),
     ],
 )
-def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: str, modules: tuple[str, ...]) -> None:
+def test_a_module_without_its_package_names_the_install_command(package: str, modules: tuple[str, ...]) -> None:
     lines = said([package], modules)
     assert len(lines) == len(modules)
     for line in lines:
@@ -61,6 +61,6 @@ def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: st
         assert line.endswith("install it with: pip install 'ragbias[bench]'")
 
 
-def test_what_audit_and_calibration_share_with_the_bench_needs_no_extra() -> None:
+def test_modules_shared_with_the_bench_need_no_extra() -> None:
     shared = ("data.questions", "measures.estimates", "tasks", "report.tables")
     assert said(["jinja2", "matplotlib"], (*shared, "prompts")) == []

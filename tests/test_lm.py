@@ -45,7 +45,7 @@ def test_none_equals_transformers(lm):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_pine_text_is_the_same_for_all_permutations_streamed_and_not(byte_tokenizer, dtype):
+def test_pine_text_is_order_invariant_streamed_or_not(byte_tokenizer, dtype):
     lm = DebiasedLM(random_model("llama").to(dtype), byte_tokenizer)
     expected = lm.generate(PROMPT, max_new_tokens=10)
     for order in itertools.permutations(range(4)):
@@ -72,7 +72,7 @@ def test_the_report_holds_the_order_that_a_method_makes(lm):
         assert lm.prepare(PROMPT, method=method).report.order == ()
 
 
-def test_the_plain_prompt_in_another_order_is_that_text_in_one_piece():
+def test_a_plain_prompt_in_another_order_equals_that_text():
     lm = DebiasedLM.from_pretrained("tiny")
     texts = ["The gate is red.", "An owl sleeps.", "The wall is blue."]
 
@@ -94,7 +94,7 @@ def test_an_order_that_is_none_is_refused(lm, order):
         lm.variant(lm.prepare(PROMPT), order)
 
 
-def test_numbered_headers_are_found_and_their_numbers_can_be_stripped(lm):
+def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):
     numbered = [f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)]
     text = "Context:\n" + "".join(numbered) + "\nQuestion: who sleeps?\nAnswer:"
     found = lm.generate(text, max_new_tokens=1)
@@ -137,7 +137,7 @@ def test_score_agrees_with_one_forward_pass_of_the_plain_model(lm):
     torch.testing.assert_close(torch.tensor(score.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_eight_threads_with_different_methods_give_what_they_give_alone(lm):
+def test_eight_threads_with_different_methods_do_not_mix(lm):
     work = [(method, Prompt("Context:\n", DOCUMENTS[i:] + DOCUMENTS[:i], "Q:")) for i, method in enumerate(METHODS[:4])]
     work += [(method, PROMPT.reordered([2, 0, 3, 1])) for method in METHODS[:4]]
     expected = [lm.generate(prompt, method=method, max_new_tokens=10).token_ids for method, prompt in work]
@@ -164,7 +164,7 @@ def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
     assert len(texts) == 1
 
 
-def test_numbers_are_warned_of_once_for_each_place_of_use_and_can_be_stripped(llama, byte_tokenizer):
+def test_numbers_warn_once_per_call_site_and_can_be_stripped(llama, byte_tokenizer):
     flat = (
         "Context:\n"
         + "\n".join(f"[{number}] {text.strip()}" for number, text in enumerate(DOCUMENTS, 1))
@@ -186,7 +186,7 @@ def test_numbers_are_warned_of_once_for_each_place_of_use_and_can_be_stripped(ll
         assert stripping.prepare(flat).report.numbering == "stripped"
 
 
-def test_numbers_are_reported_of_plain_runs_and_of_methods_that_need_no_documents(lm):
+def test_numbers_are_reported_without_document_spans_too(lm):
     cut = "Context:\n1. One falcon.\n(of x)\n2. Two owls.\n(of y)\n"  # the prompt ends with its documents
     for text, method in ((cut, "pine"), (f"{cut}\nWho?", "none"), (f"{cut}\nWho?", "ms-poe")):
         report = lm.prepare(text, ["One falcon.", "Two owls."], method=method).report
@@ -225,7 +225,7 @@ def test_what_cannot_tell_of_a_cancellation_is_refused(lm, method, cancelled):
 
 
 @pytest.mark.parametrize("given", [[0, 0, 1], [0], range(5), None], ids=repr)
-def test_an_order_that_leaves_documents_out_or_repeats_them_is_refused(lm, given):
+def test_an_order_that_omits_or_repeats_documents_is_refused(lm, given):
     class Given(ReorderingMethod):
         name, cost, source = "given", "none", "a test"
 
@@ -236,7 +236,7 @@ def test_an_order_that_leaves_documents_out_or_repeats_them_is_refused(lm, given
         lm.prepare(PROMPT, method=Given())
 
 
-def test_a_method_that_ranks_by_something_else_than_a_ranking_is_refused(lm):
+def test_a_method_that_returns_no_ranking_is_refused(lm):
     class Listed(ReorderingMethod):
         name, cost, source = "listed", "none", "a test"
 
@@ -247,7 +247,7 @@ def test_a_method_that_ranks_by_something_else_than_a_ranking_is_refused(lm):
         lm.prepare(PROMPT, method=Listed())
 
 
-def test_a_method_that_needs_no_documents_does_not_report_that_it_was_given_none(lm):
+def test_methods_that_need_no_documents_do_not_report_their_lack(lm):
     method = ChannelScaling(5, 0.0, layers=(1, 2))
     assert lm.generate("Just a question.", method=method, max_new_tokens=1).report.reason == ""
     assert "no documents were given" in lm.generate("Just a question.", method="pine", max_new_tokens=1).report.reason

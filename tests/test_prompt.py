@@ -83,7 +83,7 @@ def test_headers_of_several_lines_belong_to_their_document(order):
 
 @pytest.mark.parametrize("footer", ["\nSource: {}", " [Source: {}]"])
 @pytest.mark.parametrize("count", [2, 3])
-def test_footers_are_refused_since_the_last_one_cannot_be_told_from_the_prompt(footer, count):
+def test_footers_are_refused_as_the_last_one_is_ambiguous(footer, count):
     text = "Context:\n" + "\n\n".join(TEXTS[i] + footer.format(f"S{i}") for i in range(count)) + "\n\nQuestion"
     spans = [(text.index(body), text.index(body) + len(body)) for body in TEXTS[:count]]
     with pytest.raises(AmbiguousSegmentsError, match="footer"):
@@ -137,7 +137,7 @@ def test_numbered_headers_may_begin_within_a_line(prefix, header):
     assert prompt.documents == tuple(f"{block}\n\n" for block in blocks)
 
 
-def test_tokens_are_the_same_wherever_a_document_stands_and_there_is_one_bos(byte_tokenizer):
+def test_tokens_do_not_depend_on_the_position_and_have_one_bos(byte_tokenizer):
     prompt = Prompt("Context:", [" aé", " bb\n", "cc "], "Q")
     tokens, moved = (tokenise(each, byte_tokenizer) for each in (prompt, prompt.reordered([2, 0, 1])))
     assert moved.documents == [tokens.documents[2], tokens.documents[0], tokens.documents[1]]
@@ -148,7 +148,7 @@ def test_tokens_are_the_same_wherever_a_document_stands_and_there_is_one_bos(byt
     assert with_bos.ids.count(1) == 1
 
 
-def test_a_text_in_one_piece_has_the_tokens_of_the_tokenizer_and_each_belongs_to_one_part():
+def test_a_whole_text_has_the_tokenizers_tokens_each_in_one_part():
     tokenizer = DebiasedLM.from_pretrained("tiny").tokenizer
     text, spans = "Context: The gate is red. The wall is tall which?", [(9, 25), (26, 42)]
     for prompt, moved in ((text, 0), ("<s>" + text, 3)):

@@ -16,7 +16,7 @@ PROMPT = "Which gate is red?"
 _number: ContextVar[int] = ContextVar("number")
 
 
-async def test_a_function_sees_the_callers_context_and_gives_its_result():
+async def test_a_function_sees_the_callers_context():
     _number.set(7)
     assert await bridge.run(lambda _: _number.get()) == 7
 
@@ -63,7 +63,7 @@ async def test_the_loop_is_free_while_a_stream_is_read(lm):
     assert gaps[len(gaps) // 2] < 0.05
 
 
-async def test_an_error_inside_a_stream_reaches_its_reader_within_a_second(lm):
+async def test_a_streams_error_reaches_its_reader_within_a_second(lm):
     passes = []
 
     def fail(*_):

@@ -60,7 +60,7 @@ def stub() -> Iterator[tuple[Stub, str]]:
         yield server, address
 
 
-def test_a_line_ends_at_a_line_feed_alone_and_an_answer_that_breaks_off_is_none(stub):
+def test_lines_end_at_a_line_feed_and_cut_answers_are_errors(stub):
     lm = RemoteLM(stub[1])
     stream = lm.stream(lm.prepare("p", boundaries=locate("p"), method=NoMethod()))
     assert next(stream) == "one\u2028two\u0085three"
@@ -68,7 +68,7 @@ def test_a_line_ends_at_a_line_feed_alone_and_an_answer_that_breaks_off_is_none(
         list(stream)
 
 
-def test_many_requests_of_one_call_do_not_all_wait_at_the_server_at_once(stub):
+def test_many_requests_of_one_call_run_in_bounded_parallel(stub):
     count = 2 * MAX_PARALLEL + 3
     bodies = [{"number": number} for number in range(count)]
     told = Connection(stub[1], "", 20, 0).post_all(["/counted"] * count, bodies, threading.Event())

@@ -15,7 +15,7 @@ def values() -> ContextScoped[list[int]]:
     return ContextScoped("test", lambda before: list(before or ()))
 
 
-def test_a_copy_of_a_context_knows_what_the_original_knew_and_changes_nothing_there(values):
+def test_a_copied_context_inherits_and_does_not_write_back(values):
     assert values.get() is None
     values.own().append(1)
     copied = copy_context()
@@ -30,7 +30,7 @@ def test_what_is_changed_after_the_copy_stays_here(values):
     assert copied.run(values.get) == [1]
 
 
-def test_in_a_run_copies_share_the_value_and_leave_it_to_the_caller(values):
+def test_copies_in_a_run_share_the_value_with_the_caller(values):
     values.own().append(1)
     end = values.begin()
     first, second = copy_context(), copy_context()

@@ -85,7 +85,7 @@ def test_a_selective_method_that_stays_out_misses_nothing(lm, policy):
     policy.check(request, "raise")
 
 
-def test_no_success_spends_the_warning_of_a_call_without_documents(lm, policy):
+def test_a_success_does_not_spend_the_missing_warning(lm, policy):
     policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), "warn")
     request = lm.prepare("Hello.", boundaries=found("none", 0, 0))
     with pytest.warns(
@@ -107,7 +107,7 @@ def test_a_line_warns_once_for_each_reason(lm, policy):
     assert ["nothing known" in str(each.message) for each in seen] == [True, False]
 
 
-def test_one_of_several_documents_is_no_mistake_if_the_others_left_no_trace(lm):
+def test_one_of_several_documents_without_traces_is_no_mistake(lm):
     policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
     policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=3)), "raise")
     with pytest.raises(NoDocumentsError, match="located 1 of 4"):
@@ -135,7 +135,7 @@ def test_a_suspicion_warns(lm, policy):
         policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), "warn", suspected=True)
 
 
-def test_a_source_whose_documents_all_belong_to_the_prompt_may_miss_none(lm):
+def test_a_source_with_all_documents_in_the_prompt_misses_none(lm):
     policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
     with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"):
         policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 2)), "raise")

@@ -17,7 +17,7 @@ def known(retrievals: Retrievals) -> list[tuple[str, ...]]:
     return [] if registry is None else registry.candidates()
 
 
-def test_two_requests_see_nothing_of_each_other_and_both_what_was_before():
+def test_requests_share_earlier_retrievals_but_not_their_own():
     retrievals = Retrievals("test")
     retrievals.add(ONE)
     first, second = copy_context(), copy_context()

@@ -38,7 +38,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "content", "calls"), CASES)
-def test_calls_and_content_are_told_apart(text, content, calls):
+def test_calls_and_content_are_distinguished(text, content, calls):
     got_content, got_calls = parse_tool_calls(text)
     assert got_content == content
     assert [(call.name, call.arguments) for call in got_calls] == calls
@@ -61,7 +61,7 @@ def test_calls_and_content_are_told_apart(text, content, calls):
         ("<tool_call></tool_call>", "", "no valid JSON"),
     ],
 )
-def test_broken_calls_are_kept_with_their_error(text, name, error):
+def test_broken_calls_are_returned_with_their_error(text, name, error):
     content, calls = parse_tool_calls(text)
     assert content == ""
     assert len(calls) == 1
@@ -77,7 +77,7 @@ def test_a_broken_call_does_not_hide_the_others():
 
 
 @pytest.mark.parametrize("text", [text for text, *_ in CASES] + ["a < b [TOOL", "x <|python", "f(x) = {1}"])
-def test_what_is_shown_of_a_growing_answer_is_the_beginning_of_its_content(text):
+def test_a_growing_answer_shows_a_prefix_of_its_content(text):
     content, _ = parse_tool_calls(text)
     shown = [text[: visible_length(text[:end])] for end in range(len(text) + 1)]
     for earlier, later in itertools.pairwise(shown):

@@ -65,7 +65,7 @@ def with_template(lm: DebiasedLM, template: str | None) -> DebiasedLM:
         ("{% for tool in tools or [] %}{{ tool.function.name }}<tool_call>{% endfor %}", ""),
     ],
 )
-def test_a_template_that_cannot_show_tools_is_told_with_the_reason(lm, template, reason):
+def test_a_template_without_tools_is_reported_with_the_reason(lm, template, reason):
     model = with_template(lm, template)
     assert reason in why_not_shown(model, [ADD, GREET])
     assert knows_tools(model) == (not reason) == (not why_not_shown(model, [ADD, GREET]))
@@ -81,7 +81,7 @@ def test_a_call_of_the_only_tool_is_begun_with_its_name(lm):
 
 @pytest.mark.parametrize("form", [AnswerFormat(), AnswerFormat([ADD]), AnswerFormat([ADD], "I ")])
 @pytest.mark.parametrize("text", ["look. ", f"look.\n{CALL}", f"{CALL}", "a < b"])
-def test_what_is_shown_of_a_growing_answer_adds_up_to_its_content(form, text):
+def test_the_parts_of_a_growing_answer_add_up_to_its_content(form, text):
     growing = GrowingAnswer(form)
     shown = "".join(growing.add(letter) for letter in text)
     content, calls = form.read(text)

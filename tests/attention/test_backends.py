@@ -111,7 +111,7 @@ def test_the_report_names_the_backend(llama, byte_tokenizer):
 
 
 @pytest.mark.skipif(not triton_backend.INTERPRETED, reason="the model is on a CPU")
-def test_an_answer_and_its_score_come_from_the_backend_that_was_named(byte_tokenizer, monkeypatch):
+def test_answers_and_scores_come_from_the_named_backend(byte_tokenizer, monkeypatch):
     calls, model = [], random_model("llama", num_hidden_layers=1)
     real = triton_backend.attend_groups
     monkeypatch.setattr(triton_backend, "attend_groups", lambda *args: calls.append(1) or real(*args))
@@ -223,7 +223,7 @@ for refused in (lambda: chosen(query, named), lambda: check_backend("triton")):
 """
 
 
-def test_a_triton_that_cannot_be_imported_is_told_once_by_auto_and_refused_by_name(tmp_path):
+def test_missing_triton_warns_once_in_auto_and_fails_by_name(tmp_path):
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").write_text("raise OSError('libcuda.so.1 is missing')")
     command = [sys.executable, "-c", BROKEN_TRITON, str(tmp_path)]

@@ -265,7 +265,7 @@ def test_scores_depend_on_differences_of_positions_only():
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotation_keeps_the_dtype_the_length_and_what_lies_beyond_the_rotary_part(interleaved):
+def test_rotation_preserves_dtype_norm_and_unrotated_part(interleaved):
     x, angles = torch.randn(2, 5, DIM), torch.randn(5, 3)
     turned = rotate(x, angles.cos(), angles.sin(), interleaved)
     assert rotate(x.bfloat16(), angles.cos(), angles.sin(), interleaved).dtype == torch.bfloat16

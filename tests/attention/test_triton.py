@@ -235,7 +235,7 @@ def test_a_padded_batch_with_softcap_and_windows_is_as_on_torch():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("capability", [86, 90])  # 80 and 89 have the instructions of 86, and no less shared memory
-def test_the_kernels_compile_and_fit_into_the_shared_memory_of_gpus_that_are_not_here(capability):
+def test_kernels_compile_and_fit_the_shared_memory_of_other_gpus(capability):
     """The interpreter takes what the compiler refuses, such as variables that change their shape in a loop."""
     command = [sys.executable, str(Path(__file__).parent / "compile_kernels.py"), str(capability)]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True)
@@ -263,7 +263,7 @@ def test_block_sizes_shrink_only_where_shared_memory_is_short(dim, itemsize, mem
     assert (fitted.rows, fitted.keys, fitted.stages) == expected
 
 
-def test_a_launch_asks_the_device_how_much_shared_memory_there_is(monkeypatch):
+def test_a_launch_queries_the_shared_memory_of_the_device(monkeypatch):
     monkeypatch.setattr(triton_backend, "_shared_memory", lambda device: (8 * 1024, 1))
     query, key, value = inputs(60, 60)
     sizes = triton_backend._sizes(query, key, Scoring(ENCODINGS["rotary"], SCALE), False, [(0, 60)])
@@ -351,7 +351,7 @@ def test_auto_computes_with_torch_where_triton_is_wrong(name, replacement, reaso
     assert_auto_falls_back(auto, reason)
 
 
-def test_auto_computes_with_torch_where_triton_cannot_be_launched(auto, monkeypatch):
+def test_auto_uses_torch_where_triton_cannot_be_launched(auto, monkeypatch):
     monkeypatch.setattr(triton_backend.kernels, "attention", Unlaunchable())
     assert_auto_falls_back(auto, "fails its self-check with OutOfResources: .*shared memory")
 

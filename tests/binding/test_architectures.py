@@ -88,7 +88,7 @@ def test_every_rope_scaling_is_invariant_and_batches(rope):
 
 
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])
-def test_frequencies_that_depend_on_the_length_are_fixed_at_the_prompt_whatever_ran_before(rope):
+def test_length_dependent_frequencies_are_fixed_at_the_prompt(rope):
     model = scaled_model(rope)
     longer = Segments([40, 30, 30]).plain[0]
     fresh = debiased(scaled_model(rope), Pine(), SPANS)
@@ -140,7 +140,7 @@ def test_every_declared_family_has_a_model_in_the_tests():
     assert set(ARCHITECTURES) == {*FAMILIES, "gemma3"}
 
 
-def test_a_models_window_is_read_from_its_config_also_where_the_family_is_not_supported():
+def test_the_window_of_an_unsupported_family_is_read_from_config():
     assert window_of(random_model("mpt").config) == 512
     model = random_model("llama")
     assert window_of(model.config) == 4096
@@ -234,7 +234,7 @@ def back_to_float(linear):
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neox", "mpt"])
 @pytest.mark.parametrize("method", [Pine(), ChannelScaling(3, 0.0, (1, 2))], ids=str)
-def test_quantised_weights_give_what_their_values_give_and_stay_invariant(method, family):
+def test_quantised_weights_match_their_values_and_are_invariant(method, family):
     model = random_model(family)
     replace_linear_layers(model, four_bit)
     quantised = debiased(model, method, SPANS)

@@ -16,7 +16,7 @@ def test_positional_arguments_of_the_decoder_are_read(model):
         assert torch.equal(model.model(IDS, torch.ones_like(IDS)).last_hidden_state, named)
 
 
-def test_embeddings_order_documents_by_content_too_but_have_no_ids_for_a_key(model):
+def test_embeddings_are_ordered_by_content_but_give_no_key_ids(model):
     embed, answers = model.get_input_embeddings(), []
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
         ids, spans = SEGMENTS.arranged(order)
@@ -29,7 +29,7 @@ def test_embeddings_order_documents_by_content_too_but_have_no_ids_for_a_key(mod
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neox"])
 @pytest.mark.parametrize("last", [1, "all"])
-def test_the_users_hooks_on_projections_act_on_what_a_method_projects_again(family, last):
+def test_user_hooks_act_on_projections_that_a_method_repeats(family, last):
     model = random_model(family)
     for name, module in model.named_modules():
         if name.rpartition(".")[2] in ("q_proj", "k_proj", "qkv_proj", "query_key_value"):
@@ -59,7 +59,7 @@ def test_eager_and_sdpa_attention_give_the_same(model, method):
     torch.testing.assert_close(*results, atol=1e-4, rtol=0)
 
 
-def test_beam_search_and_several_sequences_run_with_one_list_of_spans(model):
+def test_beams_and_several_sequences_share_one_list_of_spans(model):
     with ragbias.debias(model, Pine(), SPANS):
         options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(IDS))
         beams = model.generate(IDS, num_beams=3, num_return_sequences=2, **options)

@@ -78,19 +78,19 @@ def left_over(family, step):
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "mpt"])
-def test_an_interrupt_while_attaching_or_detaching_leaves_nothing(family):
+def test_an_interrupt_while_attaching_or_detaching_cleans_up(family):
     wrong, count = left_over(family, step=151)
     assert not wrong and count > 30
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_three_thousand_interrupts_while_attaching_or_detaching_leave_nothing():
+def test_three_thousand_attach_and_detach_interrupts_clean_up():
     wrong, count = left_over("llama", step=3)
     assert not wrong and count >= 3000
 
 
-def test_a_context_may_end_in_another_thread_and_is_closed_everywhere(model):
+def test_a_context_ended_in_another_thread_is_closed_everywhere(model):
     plain = first_logits(model)
     opened = ragbias.debias(model, Pine(), SPANS)
     opened.__enter__()

@@ -51,7 +51,7 @@ def test_models_with_other_modules_are_untouched_too(family, method):
     assert torch.equal(logits(model), expected)
 
 
-def test_model_is_untouched_after_success_and_by_a_refused_method(model):
+def test_success_and_a_refused_method_leave_the_model_untouched(model):
     before, expected = snapshot(model), logits(model)
     with ragbias.debias(model, Pine(), SPANS):
         assert not torch.allclose(logits(model)[:, -9:], expected[:, -9:], atol=1e-3)
@@ -82,7 +82,7 @@ def test_the_innermost_context_counts(model):
         assert torch.equal(logits(model), inner)
 
 
-def test_several_prompts_in_one_context_and_an_interleaved_decode(model):
+def test_one_context_runs_several_prompts_and_interleaved_decode(model):
     other = Segments([8, 5, 11, 7], seed=9).plain[0]
     with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
         first, second = model(IDS, use_cache=True), model(other, use_cache=True)
@@ -94,7 +94,7 @@ def test_several_prompts_in_one_context_and_an_interleaved_decode(model):
         assert torch.equal(alone, expected)
 
 
-def test_nothing_is_kept_of_a_prompt_after_its_cache_is_gone(model):
+def test_no_state_of_a_prompt_outlives_its_cache(model):
     with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
         logits(model)
         binding = model.model._forward_pre_hooks

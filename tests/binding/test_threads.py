@@ -14,7 +14,7 @@ from support.segments import Segments
 from support.side_by_side import side_by_side
 
 
-def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():
+def test_threads_do_not_mix_on_a_custom_attention_class():
     model = random_model("mpt")
     alone = {}
     for method in METHODS[:3]:
@@ -34,7 +34,7 @@ def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():
         assert len(given) == 8 and all(torch.equal(one, alone[method]) for one in given)
 
 
-def test_eight_threads_with_different_methods_give_what_they_give_alone(model):
+def test_eight_threads_with_different_methods_do_not_mix(model):
     work = METHODS * 2
     expected = []
     for method in work:
@@ -71,7 +71,7 @@ def in_thread(function):
     return outcome[0]
 
 
-def test_a_thread_without_a_context_is_refused_rather_than_run_plain(model):
+def test_a_thread_without_a_context_is_refused_not_run_plain(model):
     with ragbias.debias(model, Pine(), SPANS):
         expected = logits(model)
         assert isinstance(in_thread(lambda: logits(model)), BindingError)
@@ -80,7 +80,7 @@ def test_a_thread_without_a_context_is_refused_rather_than_run_plain(model):
     assert torch.equal(in_thread(lambda: logits(model)), logits(model))
 
 
-def test_threads_that_share_a_copied_context_do_not_mix_their_prompts(model):
+def test_threads_on_a_copied_context_do_not_mix_prompts(model):
     rows = [Segments([8, 5, 11, 7], seed=seed).plain[0] for seed in range(4)]
     with ragbias.debias(model, Pine(), SPANS):
         expected = [logits(model, ids) for ids in rows]

@@ -19,7 +19,7 @@ def test_a_document_inside_another_is_not_found_there():
     assert alone.n_found == 2
 
 
-def test_a_document_that_the_question_quotes_is_found_among_the_others():
+def test_a_document_quoted_in_the_question_is_found_in_context():
     text = prompt(STATION, LIBRARY, BRIDGE, question=f"Is it true that {LIBRARY}")
     found = locate(text, documents=[STATION, BRIDGE, LIBRARY])
     assert [text[begin:end] for begin, end in found.spans] == [STATION, LIBRARY, BRIDGE]

@@ -11,7 +11,7 @@ from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, promp
 
 
 @pytest.mark.parametrize("source", ["documents", "run"])
-def test_a_document_that_only_the_question_quotes_makes_the_prompt_run_plain(source):
+def test_a_document_only_in_the_question_makes_the_prompt_plain(source):
     text = prompt(STATION, BRIDGE, question=f"Is it true that {LIBRARY}?")
     parts, found, reason, _ = in_parts(text, None, locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY])))
     assert (found.n_found, parts.documents) == (3, ())
@@ -20,7 +20,7 @@ def test_a_document_that_only_the_question_quotes_makes_the_prompt_run_plain(sou
     assert given.spans == spans_of(text, STATION, BRIDGE)
 
 
-def test_documents_of_another_message_are_not_joined_across_the_border():
+def test_documents_are_not_joined_across_messages():
     text = f"<|tool|>\n{STATION}\n\n{BRIDGE}<|end|>\n<|assistant|>\nSearching again.<|end|>\n"
     text += f"<|tool|>\n{LIBRARY}\n\n{LONG}\n\n{LONG[:90]}"
     text += "<|end|>\n<|user|>\nWell?"
@@ -67,7 +67,7 @@ def test_texts_that_a_program_joins_into_one_document_are_found(source, more):
 
 
 @pytest.mark.parametrize("strings", [["Which gate is red?", "Where is the gate?"], ["Where is it?", "Who is it?"]])
-def test_a_list_of_questions_beside_retrieved_documents_is_no_retrieval(strings):
+def test_a_list_of_questions_beside_documents_is_no_retrieval(strings):
     retrieved = [KnownText.of(STATION, {"title": "a"}), KnownText.of(BRIDGE)]
     text = f"Context:\n\n{STATION}\n\n{BRIDGE}\n\nQuestion: Which gate is red?"
     found = locate(text, run=[strings, retrieved])

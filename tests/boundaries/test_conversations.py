@@ -50,7 +50,7 @@ def test_this_turns_documents_are_found_or_refused_with_a_reason(family, where, 
 
 
 @pytest.mark.parametrize(("family", "where"), CASES)
-def test_what_earlier_turns_retrieved_and_what_is_quoted_is_counted(family, where):
+def test_earlier_retrievals_and_quotes_are_counted(family, where):
     first = zlib.crc32(f"{family} {where}".encode())
     for seed in range(first, first + 3 * SEEDS):
         case = conversation(seed, family, where, "all in marks")

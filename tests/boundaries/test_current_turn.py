@@ -19,7 +19,7 @@ def found_in(text, found):
     return [text[begin:end] for begin, end in found.spans]
 
 
-def test_of_two_tool_messages_in_one_turn_the_latest_is_treated_and_the_other_counted():
+def test_the_latest_of_two_tool_messages_is_treated():
     for border in (f"{END}{TOOL}", "</tool_response>\n<tool_response>\n"):
         text = f"{ASK}Which?{END}{SAY}Let me look.{END}{TOOL}<tool_response>\n{joined(STATION, BRIDGE)}\n{border}"
         text += f"{joined(LIBRARY, STATION)}\n</tool_response>{END}{SAY}"
@@ -28,7 +28,7 @@ def test_of_two_tool_messages_in_one_turn_the_latest_is_treated_and_the_other_co
         assert (found_in(text, found), found.n_left_plain, found.reason) == ([LIBRARY, STATION], 2, "")
 
 
-def test_a_retrieval_that_is_not_in_the_prompt_leaves_the_one_before_it():
+def test_a_retrieval_outside_the_prompt_leaves_the_earlier_one():
     text = prompt(STATION, BRIDGE)
     found = locate(text, run=[[LIBRARY, TERMS], [BRIDGE, STATION]])
     assert (found_in(text, found), found.n_expected, found.reason) == ([STATION, BRIDGE], 2, "")
@@ -44,7 +44,7 @@ def test_retrievals_that_share_one_context_belong_together(order):
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
-def test_retrievals_whose_documents_have_titles_around_them_belong_together(order):
+def test_retrievals_with_titled_documents_belong_together(order):
     known = [KnownText.of(each, {"title": f"On {each[4:10]}"}) for each in (STATION, BRIDGE, LIBRARY)]
     text = f"Context:\n{joined(*(f'{known[i].fields[2][1]}: {known[i]}' for i in order))}\n\nQuestion: which?"
     found = locate(text, run=[known[:1], known[1:]])
@@ -61,7 +61,7 @@ def test_a_graph_that_grades_each_document_alone_and_keeps_some():
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_context_in_the_system_message_wins_over_answers_and_questions_that_repeat_it(source):
+def test_system_context_wins_over_turns_that_repeat_it(source):
     text = f"<|im_start|>system\nContext: {joined(STATION, BRIDGE, LIBRARY)}{END}{ASK}Which?{END}{SAY}{BRIDGE}{END}"
     for question in ("Why?", LIBRARY):
         asked = f"{text}{ASK}{question}{END}{SAY}"
@@ -74,7 +74,7 @@ def test_context_in_the_system_message_wins_over_answers_and_questions_that_repe
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("question", ["Is it {} or {}?", "Which of these holds?\n{}\n{}", 'Compare "{}" with "{}".'])
-def test_a_question_that_quotes_all_documents_is_refused_and_a_segmenter_helps(source, question):
+def test_a_question_quoting_all_documents_needs_a_segmenter(source, question):
     for first, second in itertools.permutations([STATION, LIBRARY]):
         text = prompt(first, second, question=question.format(second, first))
         found = locate(text, **known_to(source, [STATION, LIBRARY]))
@@ -88,21 +88,21 @@ TWICE = f"Read this.\n\n{joined(STATION, BRIDGE)}\n\nWhich is green, of these tw
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_documents_that_are_there_twice_without_a_sign_are_refused(source):
+def test_documents_that_occur_twice_without_a_sign_are_refused(source):
     found = locate(TWICE, **known_to(source, [BRIDGE, STATION]))
     assert (found.spans, found.n_left_plain) == ((), 4)
     assert "cannot be told" in found.reason
     assert STATION not in found.reason
 
 
-def test_a_segmenter_is_asked_where_the_turn_cannot_be_told():
+def test_a_segmenter_runs_where_the_turn_is_ambiguous():
     begins = [TWICE.rindex(each) for each in (STATION, BRIDGE)]
     spans = [(begin, begin + len(each)) for begin, each in zip(begins, (STATION, BRIDGE), strict=True)]
     found = locate(TWICE, run=[[STATION, BRIDGE]], segmenter=lambda text: spans)
     assert (found.source, list(found.spans), found.n_left_plain) == ("segmenter", spans, 2)
 
 
-def test_an_earlier_retrieval_with_a_document_in_an_old_turn_does_not_hide_this_turn():
+def test_a_document_in_an_old_turn_does_not_hide_this_turn():
     text = f"{ASK}Context: {joined(STATION, TERMS)}\n\nWhich?{END}{SAY}So.{END}"
     text += f"{ASK}Context: {joined(BRIDGE, LIBRARY)}\n\nWhy?{END}{SAY}"
     left_out = [STATION, INVOICE_17, INVOICE_99]  # of which only an old turn holds any
@@ -110,7 +110,7 @@ def test_an_earlier_retrieval_with_a_document_in_an_old_turn_does_not_hide_this_
     assert found_in(text, found) == [BRIDGE, LIBRARY]
 
 
-def test_questions_and_answers_that_frame_every_document_are_no_turns():
+def test_questions_and_answers_around_each_document_are_no_turns():
     text = "Context:\n\n" + joined(*(f"Question: who?\nAnswer: {each}" for each in (STATION, BRIDGE, LIBRARY)))
     assert locate(text + "\n\nWhich?", run=[[STATION, BRIDGE, LIBRARY]]).n_found == 3
     for label in ("User", "Human"):
@@ -118,7 +118,7 @@ def test_questions_and_answers_that_frame_every_document_are_no_turns():
         assert locate(text + "\n\nWhich?", run=[[STATION, BRIDGE, LIBRARY]]).n_found == 3
 
 
-def test_a_registry_of_all_that_anyone_retrieved_finds_nothing_in_other_texts_and_counts_nothing():
+def test_a_registry_of_all_retrievals_finds_nothing_elsewhere():
     instruction = joined(INVOICE_17, TERMS)
     text = f"<|im_start|>system\n{instruction}{END}{ASK}Which?{END}{SAY}"
     registry: Registry = registry_of([TERMS, INVOICE_17])

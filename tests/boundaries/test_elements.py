@@ -52,7 +52,7 @@ def test_documents_in_tags_are_split_alike_in_every_order(name: str, source: str
     assert all(document.strip().startswith("<doc") and document.strip().endswith(">") for document in documents)
 
 
-def test_a_mentioned_tag_is_no_document_and_a_segmenter_that_matches_it_is_refused():
+def test_a_mentioned_tag_is_no_document_and_no_segmenter_match():
     text = "Cite a <doc>.\n" + "\n".join(f"<doc>{each}</doc>" for each in TEXTS) + "\nWhich?"
     assert split(text, run=[TEXTS])[0] == "Cite a <doc>.\n"
     found = locate(text, segmenter=re.compile(r"<doc>(.*?)</doc>", re.S))

@@ -33,7 +33,7 @@ def clean_outcomes(seed: int) -> set:
 @example(42115713)
 @example(141056709)
 @example(295344267)
-def test_the_segments_of_a_clean_report_are_the_same_in_every_order(seed):
+def test_segments_of_a_clean_report_are_equal_in_every_order(seed):
     assert len(clean_outcomes(seed)) <= 1
 
 
@@ -51,7 +51,7 @@ def segments(text, texts):
 @pytest.mark.parametrize("write", [json.dumps, str], ids=["json", "python"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\u00a0", " "], ids=["line", "crlf", "no-break", "blank"])
 @pytest.mark.parametrize("beginning", ["", "\n", "  "], ids=["bare", "line", "blanks"])
-def test_a_printed_list_is_split_in_one_way_whatever_its_documents_begin_and_end_with(write, ending, beginning):
+def test_a_printed_list_is_split_alike_for_any_documents(write, ending, beginning):
     texts = ["The falcon is red." + ending, beginning + "Two herons stand.", "An owl's asleep."]
     prompts = [f"Context: {write(list(order))}\n\nWhich?" for order in itertools.permutations(texts)]
     assert len({segments(text, texts) for text in prompts}) == 1
@@ -59,7 +59,7 @@ def test_a_printed_list_is_split_in_one_way_whatever_its_documents_begin_and_end
 
 @pytest.mark.parametrize("separator", ["\n\n", "\n", "\n---\n", "\n\n---\n\n"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n"], ids=["line", "crlf", "lines"])
-def test_where_only_some_documents_end_with_a_line_break_the_segments_do_not_hold_it(separator, ending):
+def test_segments_exclude_a_line_break_only_some_documents_have(separator, ending):
     texts = ["The falcon is red." + ending, "Two herons stand.", "An owl is asleep."]
     for write in (str, str.strip):
         prompts = [
@@ -78,7 +78,7 @@ def test_what_every_document_ends_with_stays():
     assert (prompt.text, prompt.documents[0]) == (text, texts[0] + "\n")
 
 
-def test_white_space_that_may_be_the_separators_is_refused_with_a_remedy():
+def test_ambiguous_white_space_is_refused_with_a_remedy():
     texts = ["The falcon is red.\n", "Two herons stand."]
     text = "Context: " + " ".join(texts) + " Which?"
     with pytest.raises(AmbiguousSegmentsError, match="strip the documents"):
@@ -97,7 +97,7 @@ def test_a_short_document_that_may_be_elsewhere_is_refused():
 @pytest.mark.parametrize("write", [json.dumps, lambda text: json.dumps({"context": text})], ids=["text", "record"])
 @pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n\r\n"], ids=["blank line", "line", "crlf"])
 @pytest.mark.parametrize("count", [2, 3])
-def test_joined_documents_are_found_where_the_whole_context_is_written_as_json(source, write, separator, count):
+def test_joined_documents_are_found_in_a_context_written_as_json(source, write, separator, count):
     texts = ["The falcon is red.", "Two herons stand.", "- an owl\n- a rook"][-count:]
     outcomes = {
         outcome(f"Result: {write(separator.join(order))}\n\nWhich?", texts, source)

@@ -70,7 +70,7 @@ def test_the_segments_are_the_same_in_every_order(header, footer, separator, pre
 
 
 @pytest.mark.parametrize("suffix", ["\n\nQuestion", "\nQuestion"])
-def test_words_that_precede_the_first_document_too_are_a_header_of_all(suffix):
+def test_words_before_every_document_are_a_header_of_all(suffix):
     gap = "\n---\nNext passage:\n"
     text = "Read." + gap + gap.join(["red rose", "blue iris", "green fern"]) + suffix
     spans = [(text.index(body), text.index(body) + len(body)) for body in ("red rose", "blue iris", "green fern")]
@@ -82,7 +82,7 @@ def test_words_that_precede_the_first_document_too_are_a_header_of_all(suffix):
 
 
 @pytest.mark.parametrize("form", ["{t}\nSource: {name}", "{name}\n{t}"])
-def test_what_cannot_be_told_is_refused_in_every_order_and_the_reason_says_so(form):
+def test_ambiguity_is_refused_in_every_order_with_the_reason(form):
     documents = [("red rose, red gate", "/a/hall.txt"), ("blue iris", "/a/hall.txt"), ("green fern", "/a/tower.txt")]
     for order in itertools.permutations(documents):
         blocks = [form.format(t=body, name=source[-8:-4].upper()) for body, source in order]
@@ -98,7 +98,7 @@ def test_what_cannot_be_told_is_refused_in_every_order_and_the_reason_says_so(fo
 
 @pytest.mark.parametrize("name", [os.path.basename, lambda source: Path(source).stem], ids=["name", "stem"])
 @pytest.mark.parametrize("form", ["{t}\n(Source: {name})", "{t}\nSource: {name}", "{name}\n{t}", "[{name}] {t}"])
-def test_a_file_s_name_without_its_folder_goes_with_its_document_in_every_order(form, name):
+def test_a_bare_file_name_goes_with_its_document_in_every_order(form, name):
     documents = [("red rose, red gate", "/a/hall.txt"), ("blue iris", "/b/wall.md"), ("green fern", "/a/tower.txt")]
     known = [KnownText.of(body, {"source": source}) for body, source in documents]
     seen = set()
@@ -125,7 +125,7 @@ def test_a_file_s_name_without_its_folder_goes_with_its_document_in_every_order(
         '[TOOL_RESULTS] {"content": "',
     ],
 )
-def test_a_header_that_all_chunks_of_one_file_share_may_open_a_message(opening):
+def test_a_header_shared_by_all_chunks_may_open_a_message(opening):
     texts = ["The falcon is red.", "Two herons stand.", "An owl is asleep."]
     outcomes = set()
     for order in itertools.permutations(texts):

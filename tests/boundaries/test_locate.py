@@ -33,7 +33,7 @@ def test_the_first_source_with_a_document_in_the_prompt_wins():
     assert "1 documents given explicitly" in found.reason
 
 
-def test_nothing_found_says_so_without_any_text():
+def test_nothing_found_is_reported_without_any_text():
     found = locate(prompt(STATION), documents=["a secret text"], run=[["another secret text"]], registry=Registry())
     assert (found.spans, found.source, found.n_expected, found.n_found) == ((), "none", 1, 0)
     assert found.reason
@@ -44,7 +44,7 @@ def test_nothing_found_says_so_without_any_text():
     ("retrieved", "reason"),
     [([], "none were retrieved recently"), ([BRIDGE], "no recently retrieved one was recognised")],
 )
-def test_what_was_retrieved_and_is_not_in_the_prompt_is_not_said_to_be_missing_altogether(retrieved, reason):
+def test_a_retrieval_outside_the_prompt_is_not_reported_missing(retrieved, reason):
     registry = Registry()
     registry.add(retrieved)
     found = locate(prompt(BRIDGE.upper()), registry=registry)
@@ -52,7 +52,7 @@ def test_what_was_retrieved_and_is_not_in_the_prompt_is_not_said_to_be_missing_a
     assert reason in found.reason
 
 
-def test_an_empty_list_says_that_there_are_no_documents():
+def test_an_empty_list_means_that_there_are_no_documents():
     registry = Registry()
     registry.add([STATION, BRIDGE])
     found = locate(prompt(STATION, BRIDGE), documents=[], registry=registry)

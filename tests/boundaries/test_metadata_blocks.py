@@ -99,7 +99,7 @@ def test_every_format_is_found_whole_in_every_order(name, around, source):
         assert prompt.text.replace(separator, "") == text.replace(separator, "")
 
 
-def test_numbers_beside_the_metadata_belong_to_the_document_and_are_noticed():
+def test_numbers_beside_metadata_are_in_the_document_and_noticed():
     blocks = [f"[{n}] {m['title']}\n{t}" for n, (m, t) in enumerate(zip(METADATA, TEXTS, strict=True), 1)]
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     found = locate(text, run=[[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)]])
@@ -112,7 +112,7 @@ def located(text, texts=TEXTS, metadata=METADATA, **sources):
     return locate(text, run=[named], **sources)
 
 
-def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says_so():
+def test_unknown_titles_run_plain_and_are_the_reason():
     titles = ["On falcons", "On owls", "The heron", "Otters"]  # the first two look alike
     text = "Context: " + "\n\n".join(map("\n".join, zip(titles, TEXTS, strict=True))) + "\n\nQuestion: which?"
     registry = Registry()
@@ -125,7 +125,7 @@ def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says
         assert not any(word in reason for word in ("falcon", "heron"))
 
 
-def test_the_users_own_segmenter_is_asked_where_the_documents_cannot_be_told_apart():
+def test_the_users_segmenter_resolves_ambiguous_documents():
     titles = ["On falcons", "On owls", "The heron", "Otters"]
     blocks = [f"{title}\n{each}" for title, each in zip(titles, TEXTS, strict=True)]
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
@@ -144,7 +144,7 @@ def test_the_users_own_segmenter_is_asked_where_the_documents_cannot_be_told_apa
         lambda text: text.replace('noon".\n\nThe heron', 'noon".\n\n\nThe heron'),  # another separator
     ],
 )
-def test_one_document_that_differs_from_the_template_leaves_all_plain(broken):
+def test_one_document_off_the_template_leaves_all_plain(broken):
     blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS, METADATA, strict=True)]
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     assert located(text).n_found == 4
@@ -154,7 +154,7 @@ def test_one_document_that_differs_from_the_template_leaves_all_plain(broken):
     assert "cannot be told" in reason or "in different ways" in reason
 
 
-def test_a_document_that_a_question_quotes_makes_the_prompt_run_plain():
+def test_a_document_quoted_in_a_question_makes_the_prompt_plain():
     blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS[:3], METADATA, strict=False)]
     text = "Context: " + "\n\n".join(blocks) + f"\n\nQuestion: is it true that {TEXTS[3]}\nAnswer:"
     split, _, reason, _ = in_parts(text, None, located(text))
@@ -184,7 +184,7 @@ def test_equal_texts_with_metadata_of_their_own_keep_both():
     ("form", "separator"),
     [("{t}\nSource: {s}", "\n\n"), ("Source: {s}\n{t}", "\n\n"), ("Content: {t}\nSource: {s}", "\n")],
 )
-def test_a_value_that_is_a_word_of_the_template_stays_with_a_document_that_occurs_twice(form, separator, source):
+def test_a_template_value_stays_with_a_repeated_document(form, separator, source):
     documents = [(TEXTS[0], {"s": "Source"}), (TEXTS[0], {"s": "Source"}), (TEXTS[2], {"s": "Text"})]
     for order in itertools.permutations(documents):
         _, found, prompt = parts(lambda m, t: form.format(t=t, **m), separator, AROUND[0], order, source)

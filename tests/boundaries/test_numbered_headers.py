@@ -72,7 +72,7 @@ def test_a_header_may_follow_the_word_context():
     assert found_texts(short) == [A, B]
 
 
-def test_documents_of_several_lines_end_where_no_other_document_breaks():
+def test_multiline_documents_end_where_no_other_breaks():
     paragraphs = "First line.\n\nSecond paragraph."
     text = headed([paragraphs, A, B + "\n\n" + C], suffix="\n\nQuestion: who?")
     assert found_texts(text) == [paragraphs, A, B + "\n\n" + C]
@@ -195,7 +195,7 @@ def test_spans_are_ascending_apart_and_not_empty(noise):
 @pytest.mark.parametrize("header", ["[{n}] ", "Document [{n}](Title: {title}) ", "Source {n}:\n"])
 @pytest.mark.parametrize("texts", [["red", "blue", "a b"], ["Zebra", "A wall is blue.", "owl"]], ids=["short", "mixed"])
 @pytest.mark.parametrize("known", [True, False])
-def test_short_documents_below_headers_have_the_same_segments_in_every_order(texts, header, separator, known):
+def test_short_documents_below_headers_split_alike_in_any_order(texts, header, separator, known):
     clean = set()
     for order in permutations(range(3)):
         blocks = [header.format(n=n, title="ABC"[i]) + texts[i] for n, i in enumerate(order, 1)]

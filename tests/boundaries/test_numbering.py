@@ -93,7 +93,7 @@ def test_other_numbers_are_left(style, numbers):
     ("style", "numbers"),
     [("Title: Apollo {n}\n", [11, 12, 13]), ("v{n} ", [1, 2, 3]), ("Score 0.{n}: ", [1, 2, 3])],
 )
-def test_what_counts_but_may_be_the_documents_own_is_seen_and_left(style, numbers):
+def test_numbers_that_may_be_the_documents_are_seen_and_left(style, numbers):
     text, bare, _ = numbered(style, numbers=numbers)
     assert has_numbering(text, bare)
     assert strip_numbering(text, bare) == (text, bare)
@@ -112,7 +112,7 @@ def test_one_document_or_none_has_no_numbering():
     assert Prompt.from_text(text, [], strip_numbering=True).text == text
 
 
-def test_numbers_are_stripped_beside_footers_of_the_documents_own():
+def test_numbers_are_stripped_beside_the_documents_footers():
     text = "Context:\n[1] a b\n(from x)\n\n[2] c d\n(from y)\n\nWho?"
     spans = [(text.index(body), text.index(body) + 3) for body in ("a b", "c d")]
     assert strip_numbering(text, spans)[0] == "Context:\na b\n(from x)\n\nc d\n(from y)\n\nWho?"
@@ -166,7 +166,7 @@ def test_known_metadata_are_no_numbering(pages):
 
 
 @pytest.mark.parametrize("pages", [(1, 2, 3), (0, 1), (1, 2)])
-def test_known_metadata_that_count_by_accident_are_reported_and_left(pages):
+def test_metadata_that_count_by_accident_are_reported_and_left(pages):
     text, documents = paged(pages)
     found = locate(text, run=[documents])
     assert in_parts(text, None, found)[1].numbering == "kept"

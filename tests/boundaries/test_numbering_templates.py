@@ -100,7 +100,7 @@ def orders(n):
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_it_is_seen_and_never_two_sets_of_segments_go_with_a_clean_report(template, n):
+def test_numbering_is_seen_and_clean_reports_have_one_split(template, n):
     for name, context, known in product(COUNTS, CONTEXTS, (False, True)):
         if template in GLUED and name not in FIGURES:
             continue
@@ -166,9 +166,7 @@ def test_a_field_of_json_is_taken_out(first, key, form, n):
     data=st.data(),
 )
 @settings(max_examples=400, deadline=None)
-def test_of_any_template_no_two_sets_of_segments_go_with_a_clean_report(
-    before, after, behind, separator, count, n, known, strip, data
-):
+def test_clean_reports_of_any_template_have_one_split(before, after, behind, separator, count, n, known, strip, data):
     if count not in FIGURES:  # letters beside letters make another word
         before, after = before + " " * before[-1:].isalpha(), " " * after[:1].isalpha() + after
     if count == "from -1" and re.search(r"[\w)\]}.-]\Z", before):  # a hyphen is no sign there: Doc-1 counts as 1

@@ -38,7 +38,7 @@ def outcomes(documents: list[str], separator: str, frame: tuple[str, str], sourc
 
 
 @pytest.mark.parametrize("source", ["documents", "run"])
-def test_documents_that_join_the_same_parts_are_found_in_every_order(source):
+def test_documents_of_the_same_parts_are_found_in_every_order(source):
     s, t, u = PARTS[:3]
     documents = [t, "\n\n".join([t, u, s]), "\n\n".join([u, s, t])]
     for frame in FRAMES[:3]:
@@ -63,7 +63,7 @@ def test_random_joined_documents_have_one_split(seeds):
         assert len(outcomes(documents, separator, frame, source)) < 2, seed
 
 
-def test_documents_that_each_contain_the_one_before_are_found_without_recursion():
+def test_nested_documents_are_found_without_recursion():
     documents = ["The gate of the mill is red." + " It is." * count for count in range(120)]
     text = "Context:\n\n" + "\n\n".join(documents) + "\n\nWhich?"
     limit = sys.getrecursionlimit()

@@ -33,7 +33,7 @@ def test_sentences_joined_in_any_order_are_found_exactly(documents, separator, r
 
 @given(st.lists(ANYTHING, min_size=2, max_size=6, unique=True), st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
-def test_any_texts_joined_by_a_separator_of_their_own_are_found_exactly(documents, random):
+def test_texts_joined_by_a_distinct_separator_are_found_exactly(documents, random):
     text, spans = joined(documents, "\u241e", "\u241eContext\u241e\u241e", "\u241eQuestion\u241e")
     assert locate(text, documents=random.sample(documents, len(documents))).spans == spans
 
@@ -49,7 +49,7 @@ def test_the_registry_finds_what_was_retrieved_together(documents, separator):
 
 @given(st.text(max_size=200), st.lists(st.text(max_size=20), max_size=8))
 @settings(max_examples=150, deadline=None)
-def test_spans_are_ascending_apart_and_hold_nothing_but_documents(text, documents):
+def test_spans_are_ascending_disjoint_and_hold_only_documents(text, documents):
     registry = Registry()
     registry.add(documents)
     for found in (locate(text, run=[documents]), locate(text, registry=registry)):

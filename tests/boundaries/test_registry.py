@@ -69,7 +69,7 @@ def test_forgotten_texts_leave_nothing_behind():
     assert (len(registry), registry.candidates()) == (0, [])
 
 
-def test_the_same_retrieval_again_takes_no_room_and_counts_as_recent():
+def test_a_repeated_retrieval_takes_no_entry_and_is_recent():
     registry = Registry(max_texts=4)
     for _ in range(100):
         registry.add([INVOICE_17, TERMS])

@@ -50,7 +50,7 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
 @pytest.mark.parametrize(
     "retrievals", [[[INVOICE_99, "Not here."], [INVOICE_17, TERMS]], [[INVOICE_17, TERMS, INVOICE_99]]]
 )
-def test_documents_beside_a_question_that_quotes_another_are_refused(question, retrievals):
+def test_a_question_quoting_another_document_is_refused(question, retrievals):
     text = prompt(INVOICE_17, TERMS, question=question)
     parts, _, reason, _ = in_parts(text, None, locate(text, registry=registry_of(*retrievals)))
     assert (parts.documents, "cannot be told" in reason) == ((), True)
@@ -69,7 +69,7 @@ def test_short_or_empty_texts_are_never_found(texts):
     assert found_texts(prompt(INVOICE_17, TERMS), registry=registry_of(texts, *[[text] for text in texts])) == []
 
 
-def test_short_texts_are_found_beside_longer_ones_of_their_retrieval_in_every_order():
+def test_short_texts_are_found_beside_longer_ones_in_every_order():
     for order in itertools.permutations([INVOICE_17, "Paid.", TERMS, "Yes"]):
         text = prompt(*order, question="Paid? Yes or no?")
         found = locate(text, registry=registry_of([INVOICE_17, "Paid.", TERMS, "Yes"]))
@@ -125,7 +125,7 @@ def test_a_text_retrieved_twice_is_found_twice():
     ],
     ids=["equal texts", "short", "a sign", "beside other letters"],
 )
-def test_documents_that_some_orders_hide_are_told(item, suffix, texts):
+def test_documents_that_some_orders_hide_are_reported(item, suffix, texts):
     named = list(zip(texts, ["a.txt", "docs/b.md", "https://x.org/1", "c.txt"], strict=False))
     prompts = [
         "Context:\n" + "\n\n".join(item.format(*each) for each in order) + suffix

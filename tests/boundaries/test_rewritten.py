@@ -66,7 +66,7 @@ def test_one_beginning_beside_whole_documents_is_no_document():
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_documents_rewritten_in_other_ways_are_missing_and_a_segmenter_finds_them(name):
+def test_rewritten_documents_are_missing_but_a_segmenter_works(name):
     outcomes = set()
     for text in prompts(OTHERS[name]):
         assert locate(text, run=[TEXTS]).spans == ()

@@ -29,7 +29,7 @@ def test_what_is_outside_of_the_separators_is_no_document():
     assert found_texts(f"Context: {A}\n---\n{B}\n---\n{C}\n\nQuestion: who?", segmenter="\n---\n") == [B]
 
 
-def test_separators_of_different_messages_do_not_enclose_a_document():
+def test_separators_of_two_messages_do_not_enclose_a_document():
     text = f"<|system|>a\n---\n<|end|><|user|>\n---\n{A}\n---\n{B}\n---\nWho?<|end|>"
     assert found_texts(text, segmenter="\n---\n") == [A, B]
 
@@ -37,7 +37,7 @@ def test_separators_of_different_messages_do_not_enclose_a_document():
 @pytest.mark.parametrize(
     "pattern", [r"(?s)<doc>(.*?)</doc>", r"(?s)(?<=<doc>).*?(?=</doc>)", r"(?s)<doc>(.*?)(</doc>)"]
 )
-def test_a_pattern_matches_a_document_or_has_it_as_its_first_group(pattern):
+def test_a_pattern_matches_a_document_or_captures_it_first(pattern):
     assert found_texts(TAGGED, segmenter=re.compile(pattern)) == [A, B, C]
 
 
@@ -74,7 +74,7 @@ def test_what_was_retrieved_comes_first():
     assert locate(TEXT, run=[[A, B]], segmenter="\n---\n").source == "run"
 
 
-def test_documents_in_another_message_are_left_and_not_expected_in_this_one():
+def test_documents_of_another_message_are_not_expected_here():
     text = f"<doc>{A}</doc><|end|><doc>{B}</doc><doc>{C}</doc>"
     found = locate(text, segmenter=re.compile(r"(?s)<doc>(.*?)</doc>"))
     assert (found.n_expected, found.n_found) == (2, 2)
@@ -109,7 +109,7 @@ def test_a_pattern_that_matches_nothing_visible_is_an_error():
         locate("a\nb", segmenter=re.compile(r"[^\n]*"))
 
 
-def test_a_failing_function_is_an_error_that_no_framework_swallows():
+def test_a_failing_function_raises_through_every_framework():
     def fails(text):
         raise ValueError(text)
 
@@ -120,7 +120,7 @@ def test_a_failing_function_is_an_error_that_no_framework_swallows():
 
 
 @pytest.mark.parametrize("given", [None, "one text"])
-def test_a_function_that_gives_no_list_is_told_what_to_give(given):
+def test_a_function_that_returns_no_list_is_an_error(given):
     with pytest.raises(
         SegmenterError, match=r"segmenter=<lambda> returned (None|one string); expected a list"
     ) as raised:
@@ -137,7 +137,7 @@ def test_whole_numbers_of_numpy_are_numbers(kind):
 
 
 @pytest.mark.parametrize("segmenter", [3, "", "  ", [r"\n"], re.compile(rb"x")])
-def test_what_is_no_segmenter_is_refused_even_where_it_is_not_needed(segmenter):
+def test_an_invalid_segmenter_is_refused_even_if_not_needed(segmenter):
     with pytest.raises(RagBiasError, match="segmenter="):
         locate(TEXT, run=[[A]], segmenter=segmenter)
 
@@ -161,7 +161,7 @@ NOTED = "Notes:\n" + "\n".join(LINES) + "\n\nWho?"
 
 
 @pytest.mark.parametrize("source", ["documents", "artifacts", "run"])
-def test_a_segmenter_that_misses_documents_of_the_prompt_is_found_out(source):
+def test_a_segmenter_that_misses_documents_is_noticed(source):
     known = known_to(source, [A, B, C])
     assert "cannot be told" in in_parts(NOTED, None, locate(NOTED, **known)).reason
     spans = [(NOTED.index(each), NOTED.index(each) + len(each)) for each in LINES]

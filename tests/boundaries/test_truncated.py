@@ -4,7 +4,7 @@ from ragbias.boundaries import Registry, locate
 from support.flat_prompts import LIBRARY, LONG, STATION
 
 
-def test_a_document_cut_at_the_end_of_the_context_is_accepted_from_named_sources():
+def test_a_document_cut_at_the_end_is_accepted_from_a_run():
     context = "\n\n".join([STATION, LIBRARY, LONG])[: len(STATION) + len(LIBRARY) + 4 + int(0.7 * len(LONG))]
     text = f"Context: {context}\n\nQuestion: which?"
     found = locate(text, run=[[STATION, LIBRARY, LONG]])
@@ -16,7 +16,7 @@ def test_a_document_cut_at_the_end_of_the_context_is_accepted_from_named_sources
     assert locate(text, registry=registry).n_found == 2
 
 
-def test_a_document_cut_at_the_beginning_of_the_context_is_accepted():
+def test_a_document_cut_at_the_beginning_is_accepted():
     text = f"Context: {LONG[200:]}\n\n{STATION}\n\n{LIBRARY}\n\nQuestion: which?"
     found = locate(text, artifacts=[[LONG, STATION, LIBRARY]])
     assert [text[begin:end] for begin, end in found.spans] == [LONG[200:].strip(), STATION, LIBRARY]

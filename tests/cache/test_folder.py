@@ -31,7 +31,7 @@ def test_what_was_written_is_read_by_another_cache(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("at", [3, 40, 300, -1])
-def test_a_file_with_one_flipped_bit_is_set_aside_once_and_computed_anew(tmp_path, at):
+def test_a_file_with_a_flipped_bit_is_set_aside_and_recomputed(tmp_path, at):
     DocumentCache(memory=None, folder=tmp_path).put("model-a", states())
     path = tmp_path / "model-a.states.safetensors"
     data = bytearray(path.read_bytes())
@@ -45,7 +45,7 @@ def test_a_file_with_one_flipped_bit_is_set_aside_once_and_computed_anew(tmp_pat
     assert equal(cache.get("model-a"), states())
 
 
-def test_a_truncated_file_and_one_under_another_name_are_no_entries(tmp_path):
+def test_truncated_and_renamed_files_are_no_entries(tmp_path):
     cache = DocumentCache(memory=None, folder=tmp_path)
     cache.put("model-a", states())
     whole = (tmp_path / "model-a.states.safetensors").read_bytes()
@@ -131,7 +131,7 @@ def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):
     assert sum(size for _, _, size in store.files()) <= 3 * size
 
 
-def test_an_entry_larger_than_the_budget_is_kept_nowhere(tmp_path):
+def test_an_entry_larger_than_the_budget_is_not_cached(tmp_path):
     cache = DocumentCache(memory=10, folder=tmp_path, disk=10)
     cache.put("m-a", states())
     assert cache.get("m-a") is None and cache.stats().misses == 1
@@ -175,7 +175,7 @@ def small_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_told_once_and_leaves_nothing(tmp_path, small_disk):
+def test_a_full_disk_warns_once_and_leaves_nothing(tmp_path, small_disk):
     cache = DocumentCache(folder=tmp_path)
     with pytest.warns(DocumentCacheWarning, match="not cached in .*; requests run without it") as told:
         put_all(cache, ["m-a", "m-b"])

@@ -121,7 +121,7 @@ def test_settings_of_mkl_have_their_own_entries(monkeypatch):
         monkeypatch.delenv(name)
 
 
-def test_autocast_and_the_number_of_threads_round_differently_and_have_their_own_entries(monkeypatch):
+def test_autocast_and_thread_counts_have_separate_entries(monkeypatch):
     model = random_model("llama")
     plain = identity_of(model, "torch")
     with torch.autocast("cpu", dtype=torch.bfloat16):

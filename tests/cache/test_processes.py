@@ -38,7 +38,7 @@ def all_right(folder, budget=BUDGET):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks its processes")
-def test_processes_on_one_folder_read_right_bits_and_keep_its_budget(tmp_path):
+def test_processes_on_one_folder_read_right_bits_within_budget(tmp_path):
     hammer(tmp_path, 0, 120, 120)
     found = all_right(tmp_path)
     assert 0 < found.disk_bytes <= BUDGET * (1 + 2 * UNCOUNTED) + 2 * 1.1 * SIZE
@@ -46,7 +46,7 @@ def test_processes_on_one_folder_read_right_bits_and_keep_its_budget(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills what it forks")
-def test_fifty_kills_at_random_times_beside_another_process_leave_only_whole_entries(tmp_path):
+def test_fifty_random_kills_leave_only_whole_entries(tmp_path):
     hammer(tmp_path, 50, 200)
     assert all_right(tmp_path).disk_entries > 0
 

@@ -46,7 +46,7 @@ def test_the_profile_is_written_with_everything_measured(whole):
     assert len(found["curve"]["by_layer"]) == 4
 
 
-def test_a_calibration_computes_in_the_dtype_that_is_asked_for(whole, tmp_path):
+def test_a_calibration_computes_in_the_given_dtype(whole, tmp_path):
     settings = CalibrationSettings("tiny", **SMALL, dtype="bfloat16")
     found = calibrate.calibrate(settings, tmp_path / "p.json").measured
     assert found["settings"]["dtype"] == "bfloat16"
@@ -54,7 +54,7 @@ def test_a_calibration_computes_in_the_dtype_that_is_asked_for(whole, tmp_path):
     assert rough != exact and rough == pytest.approx(exact, rel=0.05)
 
 
-def test_without_validation_the_first_channel_of_the_search_is_taken(tmp_path):
+def test_the_first_channel_is_taken_without_validation(tmp_path):
     settings = CalibrationSettings("tiny", **SMALL, variant="paper", without=("validation", "smoothness"))
     profile = calibrate.calibrate(settings, tmp_path / "p.json")
     found = profile.measured
@@ -121,7 +121,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
 
 
-def test_partial_results_of_other_settings_are_refused_until_restart(tmp_path):
+def test_partial_results_of_other_settings_need_a_restart(tmp_path):
     out = tmp_path / "p.json"
     PartialResults(out, {"seed": 0, "layers": (1, 2)}).put("a", [1.0])
     assert PartialResults(out, {"seed": 0, "layers": (1, 2)}).results == {"a": [1.0]}
@@ -154,7 +154,7 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
         CalibrationSettings("m", length=600).plan(512)
 
 
-def test_the_command_writes_profile_and_plot_and_measures_the_best_two_channels_together(cli, tmp_path):
+def test_the_command_writes_a_profile_and_measures_two_channels(cli, tmp_path):
     out = tmp_path / "mine.json"
     code, told, _ = cli(
         "calibrate", "--model", "tiny", "--out", out, "--json", tmp_path / "same.json", "--pair", *OPTIONS
@@ -182,7 +182,7 @@ def test_the_command_ends_with_code_1_if_no_channel_is_found(cli, tmp_path, monk
     assert not (tmp_path / "p.json").exists()
 
 
-def test_the_command_says_that_a_stopped_run_goes_on(cli, tmp_path, monkeypatch):
+def test_the_command_reports_that_a_stopped_run_resumes(cli, tmp_path, monkeypatch):
     def stopped(*arguments):
         raise KeyboardInterrupt
 
@@ -217,5 +217,5 @@ def test_bad_input_ends_with_code_2_and_one_line(cli, tmp_path, arguments, messa
 @pytest.mark.parametrize(
     ("difference", "error", "clear"), [(-0.21, 0.1, True), (-0.19, 0.1, False), (0.3, 0.1, False), (-1.0, 0.0, False)]
 )
-def test_a_gain_is_clear_from_two_standard_errors_on_and_never_by_one_question(difference, error, clear):
+def test_a_clear_gain_is_two_standard_errors_over_questions(difference, error, clear):
     assert is_clear_gain({"difference": difference, "standard_error": error}) is clear

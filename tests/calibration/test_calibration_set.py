@@ -26,7 +26,7 @@ def decode(lm, ids):
     return lm.tokenizer.decode(ids)
 
 
-def test_key_value_sets_hold_the_asked_pair_at_every_depth(lm):
+def test_key_value_sets_hold_the_queried_pair_at_every_depth(lm):
     made = made_of(lm, questions=2, documents=9, depths=3)
     assert (len(made.choose), len(made.check)) == (6, 12)
     assert [(sample.question, sample.gold) for sample in made.choose] == [(q, at) for q in (0, 1) for at in (0, 4, 8)]
@@ -50,7 +50,7 @@ def test_key_value_sets_fit_the_window_by_default(lm):
         made_of(lm, questions=1, documents=75, depths=2)
 
 
-def test_at_a_single_depth_the_gold_document_stands_in_the_middle(lm):
+def test_at_a_single_depth_the_gold_document_is_in_the_middle(lm):
     assert [sample.gold for sample in made_of(lm, questions=2, documents=5, depths=1).choose] == [2, 2]
 
 
@@ -74,7 +74,7 @@ def lines(count):
     ]
 
 
-def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
+def test_a_file_is_split_into_choice_and_check_questions(lm, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines(6)) + "\n\n")
     made = made_of(lm, data=path, depths=3)

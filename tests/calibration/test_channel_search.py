@@ -49,7 +49,7 @@ def test_a_planted_channel_is_found_at_any_length(length):
     assert set(range(3, 9)) <= set(found.monotone[5])
 
 
-def test_smoother_channels_come_first_and_only_the_top_is_kept():
+def test_smoother_channels_come_first_and_only_the_top_stays():
     states = planted(13, 1000, {2: range(2, 11), 3: range(2, 11), 4: range(2, 11)})
     states[:, :, 2] += 0.5 * np.random.default_rng(1).standard_normal(states.shape[:2])
     found = search(states, top=2)
@@ -58,7 +58,7 @@ def test_smoother_channels_come_first_and_only_the_top_is_kept():
     assert found.roughness[2] > max(found.roughness[3], found.roughness[4])
 
 
-def test_without_a_candidate_the_channels_with_the_most_monotone_layers_are_ranked():
+def test_without_candidates_the_most_monotone_channels_rank():
     found = search(planted(13, 400, {5: range(4, 7), 9: range(4, 6)}))
     assert found.passed == []
     assert found.ranked[0] == 5
@@ -71,7 +71,7 @@ def noisy(states, channel, layers, by=0.5):
     return states
 
 
-def test_the_paper_averages_the_roughness_and_the_released_code_takes_the_smoothest_layer():
+def test_roughness_is_a_mean_in_the_paper_and_a_minimum_in_code():
     states = noisy(planted(13, 1000, {2: range(2, 11), 3: range(2, 11)}), 2, range(3, 11))
     states = noisy(states, 3, range(2, 11), by=0.05)
     assert search(states).ranked == [2, 3]  # one layer of channel 2 is smooth
@@ -86,7 +86,7 @@ def test_the_paper_averages_the_roughness_and_the_released_code_takes_the_smooth
     assert found.roughness[3] == pytest.approx(np.mean(by_layer))
 
 
-def test_without_monotonicity_every_channel_is_ranked_by_smoothness():
+def test_without_monotonicity_channels_are_ranked_by_smoothness():
     states = noisy(planted(13, 400, {5: range(2, 11)}), 5, range(2, 11))
     assert search(states).ranked == [5]
     for variant in ("released", "paper"):
@@ -108,12 +108,12 @@ def test_no_monotone_channel_at_all_is_an_error():
         search(np.ones((5, 100, 3)))
 
 
-def test_embeddings_are_dropped_where_the_number_of_states_is_odd():
+def test_embeddings_are_dropped_if_the_number_of_states_is_odd():
     assert layer_outputs(np.zeros((13, 4, 2))).shape[0] == 12
     assert layer_outputs(np.zeros((12, 4, 2))).shape[0] == 12
 
 
-def test_the_searched_range_is_the_papers_and_shrinks_with_short_strings_and_shallow_models():
+def test_the_papers_range_shrinks_with_strings_and_layers():
     assert SearchRange.for_shape(32, 1000) == SearchRange(300, 200, 2, 30) == SearchRange.for_shape(32, 4000)
     assert SearchRange.for_shape(4, 100) == SearchRange(30, 20, 0, 2)
     assert SearchRange.for_shape(32, 1000, "paper") == SearchRange(30, 30, 2, 30)

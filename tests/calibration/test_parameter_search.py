@@ -41,7 +41,7 @@ def test_the_best_of_what_was_tried_is_written(few, tmp_path):
     assert record["settings"]["method"] == "ape" and record["settings"]["check_samples"] == 4
 
 
-def test_every_stage_of_a_search_comes_to_its_end_and_goes_no_further(few, tmp_path):
+def test_every_stage_of_a_search_ends_at_its_total(few, tmp_path):
     stages = {}
 
     def progress(stage, total, done):
@@ -95,7 +95,7 @@ def test_the_plain_model_runs_each_prompt_once(few, scored, tmp_path):
     assert scored.count("ape") == len(record["tried"]) * samples + 2 * checked
 
 
-def test_a_search_by_loss_that_does_not_help_says_so_and_ends_with_exit_code_1(cli, monkeypatch, tmp_path):
+def test_a_useless_search_by_loss_reports_it_with_exit_code_1(cli, monkeypatch, tmp_path):
     space = SPACES["position-interpolation"]
     only_plain = SearchSpace({"first": (1.0,), "last": (1.0,)}, space.start, space.method, space.by)
     monkeypatch.setitem(SPACES, "position-interpolation", only_plain)

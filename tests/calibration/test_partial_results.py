@@ -87,7 +87,7 @@ def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
     assert len(PartialResults(out, {"seed": 1}).results) == 50
 
 
-def test_a_refused_calibration_leaves_nothing_that_the_corrected_one_would_meet(tmp_path):
+def test_a_refused_calibration_leaves_no_files(tmp_path):
     data = tmp_path / "q.jsonl"
     data.write_text('{"question": "Why?", "documents": ["a", "b"]}\n')
     for changes, error in (({"data": data}, DataError), ({"documents": 10_000}, ArgumentError)):

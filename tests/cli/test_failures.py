@@ -55,7 +55,7 @@ def test_what_a_user_can_mend_is_one_line(statement, line):
 @pytest.mark.parametrize(
     "statement", ["write_json({'a': 1}, Path('/dev/full'))", "cli.list_methods(json_path=Path('/dev/full'))"]
 )
-def test_a_full_disk_is_told_with_the_file(statement):
+def test_a_full_disk_is_reported_with_the_file(statement):
     code, errors = run(f"cli.terminal.console.quiet = True; {statement}")
     assert (code, errors) == (2, "ragbias: /dev/full: No space left on device\n")
 
@@ -92,7 +92,7 @@ def test_an_interrupted_command_ends_as_in_a_shell():
         (["--methods"], "No such option"),
     ],
 )
-def test_a_mistyped_command_line_is_told_in_one_line_with_where_help_is(cli, arguments, line):
+def test_a_mistyped_command_prints_one_line_with_a_help_hint(cli, arguments, line):
     code, said, errors = cli(*arguments)
     assert (code, said) == (2, "")
     assert errors.startswith(f"ragbias: {line}") and errors.rstrip().endswith("--help`")

@@ -24,13 +24,13 @@ def run(*arguments, limit=None, **changes):
 
 
 @pytest.mark.parametrize("size", [0, 100])
-def test_a_full_disk_is_told_with_the_file_and_no_part_of_it_stays(tmp_path, size):
+def test_a_full_disk_names_the_file_and_leaves_no_part(tmp_path, size):
     ended = run("methods", "--json", tmp_path / "m.json", limit=limited(resource.RLIMIT_FSIZE, size))
     assert (ended.returncode, ended.stderr) == (2, f"ragbias: {tmp_path / 'm.json'}: File too large\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bench_that_fills_the_disk_names_the_file_and_goes_on_later(tmp_path, cli):
+def test_a_bench_that_fills_the_disk_names_the_file_and_resumes(tmp_path, cli):
     out = tmp_path / "run"
     bench = [
         "bench",
@@ -49,7 +49,7 @@ def test_a_bench_that_fills_the_disk_names_the_file_and_goes_on_later(tmp_path, 
     assert len((out / "rows.jsonl").read_text().splitlines()) == 6
 
 
-def test_a_full_disk_below_standard_output_is_told():
+def test_a_full_disk_below_standard_output_is_reported():
     with open("/dev/full", "w") as full:
         ended = subprocess.run([*RAGBIAS, "methods"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stderr) == (2, "ragbias: standard output: No space left on device\n")
@@ -62,7 +62,7 @@ def test_a_reader_that_is_gone_ends_the_command_quietly():
 
 
 @pytest.mark.parametrize("mebibytes", [900, 1600])
-def test_too_little_memory_is_told_in_one_line(tmp_path, mebibytes):
+def test_too_little_memory_is_reported_in_one_line(tmp_path, mebibytes):
     limit = limited(resource.RLIMIT_AS, mebibytes * 2**20)
     ended = run(
         "calibrate",

@@ -18,7 +18,7 @@ def test_every_method_is_described_in_one_sentence(cli, tmp_path):
     assert max(map(len, printed.splitlines())) <= 80 and "--advice" in printed
 
 
-def test_advice_tells_of_every_kind_of_task_and_of_the_default(cli, tmp_path):
+def test_advice_covers_every_kind_of_task_and_the_default(cli, tmp_path):
     code, printed, _ = cli("methods", "--advice", "--json", tmp_path / "advice.json")
     assert code == 0 and all(f"{kind}: " in printed for kind in KINDS)
     assert f"The default method is {DEFAULT_METHOD}" in printed
@@ -26,7 +26,7 @@ def test_advice_tells_of_every_kind_of_task_and_of_the_default(cli, tmp_path):
     assert [each["kind"] for each in json.loads((tmp_path / "advice.json").read_text())] == list(KINDS)
 
 
-def test_a_method_is_described_in_80_columns_without_marks_of_code(cli):
+def test_methods_are_described_in_80_columns_without_code_marks(cli):
     for name in METHODS:
         _, printed, _ = cli("methods", name)
         assert max(map(len, printed.splitlines())) <= 80 and "`" not in printed

@@ -44,7 +44,7 @@ def test_a_file_is_no_folder_for_results(refused, tmp_path, monkeypatch, command
 
 
 @pytest.mark.parametrize(("command", "option"), [*COMMANDS, ("calibrate", "--out"), ("ask", "--json")], ids=" ".join)
-def test_a_file_that_no_command_wrote_is_kept(refused, tmp_path, monkeypatch, command, option):
+def test_a_file_that_no_command_wrote_is_not_overwritten(refused, tmp_path, monkeypatch, command, option):
     monkeypatch.chdir(tmp_path)
     name = "mine.json"
     (tmp_path / name).write_text("mine")
@@ -53,7 +53,7 @@ def test_a_file_that_no_command_wrote_is_kept(refused, tmp_path, monkeypatch, co
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_the_audit_keeps_its_own_questions_and_the_demo_the_files_of_others(refused, tmp_path, monkeypatch):
+def test_audit_and_demo_do_not_overwrite_other_files(refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "q.jsonl").write_text("{}")
     audit = ["audit", "--questions", "q.jsonl", "--model", "tiny"]

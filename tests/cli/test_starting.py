@@ -78,7 +78,7 @@ def test_version_names_what_answers_depend_on():
         (["ask", "Why?", "--documents=a.txt", "--model=tiny"], "demo"),
     ],
 )
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, arguments, extra):
+def test_a_missing_extra_is_named_with_its_install_command(tmp_path, monkeypatch, arguments, extra):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("Heron Mill opens in spring.")
     extras = EXTRAS if extra is None else [extra]

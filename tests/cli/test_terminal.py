@@ -42,7 +42,7 @@ def test_progress_and_status_show_brackets_as_they_are(shown, monkeypatch):
     assert NAME in shown()
 
 
-def test_without_a_terminal_long_work_says_how_far_it_is(shown, monkeypatch):
+def test_without_a_terminal_long_work_prints_its_progress(shown, monkeypatch):
     monkeypatch.setattr(terminal, "SILENCE", 0.0)
     with terminal.progress() as bar:
         task = bar.add_task("", total=3)
@@ -51,7 +51,7 @@ def test_without_a_terminal_long_work_says_how_far_it_is(shown, monkeypatch):
     assert shown().splitlines()[:3] == ["pine ...", "pine: 2 of 3", "pine: 3 of 3"]
 
 
-def test_without_a_terminal_long_work_says_how_long_it_takes(shown, monkeypatch):
+def test_without_a_terminal_long_work_prints_the_time_left(shown, monkeypatch):
     monkeypatch.setattr(terminal, "SILENCE", 0.0)
     with terminal.progress() as bar:
         clock = itertools.count(step=10)
@@ -62,7 +62,7 @@ def test_without_a_terminal_long_work_says_how_long_it_takes(shown, monkeypatch)
     assert re.search(r"pine : 4 of 9, about [1-9][0-9]* s left", shown())
 
 
-def test_a_warning_of_ragbias_is_a_line_and_those_of_others_name_their_place(cli, monkeypatch):
+def test_our_warnings_are_one_line_and_others_name_their_file(cli, monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored at the end
     cli("--version")
     told = warnings.formatwarning("pine runs without its cache", DocumentCacheWarning, "main.py", 3)

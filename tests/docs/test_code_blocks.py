@@ -229,7 +229,7 @@ def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_method_of_another_distribution_is_known_by_the_name_of_its_entry_point(folder: Path) -> None:
+def test_a_third_party_method_has_the_name_of_its_entry_point(folder: Path) -> None:
     """As the guide says: the class in a package, and nothing but the entry point of its distribution."""
     page = ROOT / "docs" / "how-to" / "add-a-method.md"
     code, toml = (next(each.text for each in blocks_of(page) if each.language == kind) for kind in ("python", "toml"))

@@ -8,7 +8,7 @@ from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
 
 
 @pytest.mark.serial
-def test_costs_are_ratios_to_none_and_count_all_that_a_method_runs():
+def test_costs_are_ratios_to_none_and_count_all_runs():
     lm = DebiasedLM.from_pretrained("tiny", method="none")
     prompt = Prompt("Context:\n", tuple(f"Item {index} is red and round. " * 8 for index in range(8)), "Answer:")
     methods = {"sorting": AttentionSorting(rounds=3), "vote": PermutationVote(samples=4), "plain": NoMethod()}

@@ -77,11 +77,11 @@ def test_settings_out_of_range_are_refused_at_once(lm, settings):
         lm.stream(PROMPT, **settings)
 
 
-def test_a_type_checker_refuses_a_misspelt_argument_and_a_wrong_type_and_takes_right_ones(tmp_path):
+def test_a_type_checker_refuses_bad_names_and_types_of_arguments(tmp_path):
     assert type_errors(tmp_path, TYPED_CALL, "ragbias/generation/arguments.py") == ["6: call-arg", "7: arg-type"]
 
 
-def test_what_is_declared_is_taken_and_what_is_checked_is_declared():
+def test_declared_arguments_are_taken_and_checked_ones_declared():
     declared = GenerationArguments.__annotations__.keys()
     assert not declared & arguments.RESERVED
     assert arguments.CHECKS.keys() - {"max_tokens"} <= declared
@@ -118,12 +118,12 @@ def test_none_counts_as_not_given(lm):
     assert lm.generate(PROMPT, max_new_tokens=None).token_ids[:4] == expected.token_ids
 
 
-def test_an_unknown_name_is_told_with_the_nearest_one(lm):
+def test_an_unknown_name_is_reported_with_the_nearest_one(lm):
     with pytest.raises(ArgumentError, match="unknown argument 'temprature'; did you mean 'temperature'?"):
         lm.generate(PROMPT, temprature=0.5)
 
 
-def test_settings_are_built_once_from_the_frameworks_names_and_give_their_arguments_back():
+def test_settings_map_framework_names_and_return_arguments():
     given = {"max_tokens": 3, "stop": "x", "stop_token_ids": np.array([5]), "do_sample": True, "min_new_tokens": 2}
     settings = GenerationSettings.from_arguments({**given, "seed": None})
     assert (settings.max_new_tokens, settings.stop, settings.stop_token_ids) == (3, ("x",), (5,))
@@ -143,7 +143,7 @@ def test_a_continuation_is_text(lm, wrong):
         lm.score(PROMPT, wrong)
 
 
-def test_sequences_across_the_borders_of_documents_are_refused_with_an_invariant_method(lm):
+def test_invariant_methods_refuse_sequences_across_documents(lm):
     for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
         for method in ("pine", "rotor", "pcw"):
             with pytest.raises(ArgumentError, match=f"{name}=2 with {method}.*repetition_penalty"):

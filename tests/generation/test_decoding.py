@@ -31,7 +31,7 @@ def test_logprobs_are_those_of_the_chosen_tokens(lm, method):
         torch.testing.assert_close(answer.logprobs, logprobs_of(lm.model, request, answer.token_ids), atol=1e-4, rtol=0)
 
 
-def test_logprobs_of_a_sample_are_those_before_temperature_with_stop_strings_too(lm):
+def test_logprobs_of_a_sample_are_those_before_temperature(lm):
     settings = dict(max_new_tokens=12, temperature=3.0, top_k=20, seed=3, method="none")
     answer = lm.generate(PROMPT, logprobs=True, **settings)
     expected = logprobs_of(lm.model, lm.prepare(PROMPT, method="none"), answer.token_ids)
@@ -44,7 +44,7 @@ def test_logprobs_of_a_sample_are_those_before_temperature_with_stop_strings_too
     assert stream.generation.logprobs == answer.logprobs
 
 
-def test_special_tokens_are_left_in_the_text_only_where_they_are_named(lm):
+def test_special_tokens_stay_in_the_text_only_if_named(lm):
     tokenizer = copy.deepcopy(lm.tokenizer)
     tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", "[INST]"]})
     call, other = tokenizer.convert_tokens_to_ids(["[TOOL_CALLS]", "[INST]"])
@@ -74,7 +74,7 @@ def test_stop_strings_across_token_borders_are_never_shown(lm):
     assert lm.batch([PROMPT, PROMPT], max_new_tokens=16, stop=[stop])[1].text == expected
 
 
-def test_a_seed_repeats_a_sample_and_leaves_the_global_generator_alone(lm):
+def test_a_seed_repeats_a_sample_without_the_global_generator(lm):
     settings = dict(max_new_tokens=12, temperature=1.5, top_p=0.9)
     torch.manual_seed(0)
     before = torch.get_rng_state()

@@ -39,7 +39,7 @@ def outcomes(calls):
     return found
 
 
-def test_calls_at_the_same_time_share_forward_passes_and_get_their_own_answers(joined, lm):
+def test_concurrent_calls_share_forward_passes_not_answers(joined, lm):
     calls = [lambda prompt=prompt: joined.generate(prompt, max_new_tokens=8).text for prompt in PROMPTS * 2]
     calls += [lambda: joined.generate(PROMPT, max_new_tokens=3, method="none").text]
     expected = [lm.generate(prompt, max_new_tokens=8).text for prompt in PROMPTS * 2]
@@ -49,7 +49,7 @@ def test_calls_at_the_same_time_share_forward_passes_and_get_their_own_answers(j
     assert max(passes) > 1 and len(passes) < 8 * len(PROMPTS) * 2
 
 
-def test_calls_that_fail_together_are_made_one_by_one_and_an_error_is_that_of_its_own_call(joined, lm):
+def test_calls_that_fail_together_are_retried_one_by_one(joined, lm):
     def refuse(_, args, kwargs):
         ids = kwargs["input_ids"]
         if len(ids) > 1 or ids.shape[1] == 6:

@@ -87,7 +87,7 @@ def test_every_order_of_the_documents_gives_the_same_bits(lm):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_on_every_family_the_order_does_not_matter_and_equal_experts_are_one(byte_tokenizer, family):
+def test_order_and_equal_experts_do_not_matter_on_any_family(byte_tokenizer, family):
     lm = DebiasedLM(random_model(family), byte_tokenizer, method="pced")
     alone, together = (
         lm.generate(Prompt(PREFIX, DOCUMENTS[:1] * count, SUFFIX), max_new_tokens=5).token_ids for count in (1, 3)
@@ -100,7 +100,7 @@ def test_on_every_family_the_order_does_not_matter_and_equal_experts_are_one(byt
     assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)
 
 
-def test_documents_that_do_not_fit_together_are_asked_one_by_one(byte_tokenizer):
+def test_documents_that_do_not_fit_together_run_one_by_one(byte_tokenizer):
     lm = DebiasedLM(random_model("llama", max_position_embeddings=64), byte_tokenizer, method="pced")
     assert lm.generate(PROMPT, max_new_tokens=3).report.method_ran == "pced"
     with pytest.raises(PromptTooLongError):

@@ -26,12 +26,12 @@ except OutOfMemoryError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
-def test_a_limit_of_the_process_is_told():
+def test_a_limit_of_the_process_is_reported():
     done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, timeout=300)
     assert "no memory left on cpu for 1 prompts of up to" in done.stdout, done.stderr[-2000:]
 
 
-def test_errors_of_memory_are_told_and_others_are_left():
+def test_errors_of_memory_are_explained_and_others_are_left():
     for error in (torch.OutOfMemoryError("CUDA out of memory"), MemoryError()):
         with pytest.raises(OutOfMemoryError, match="2 prompts of up to 9 tokens"), memory_errors([3, 9], "cuda:0"):
             raise error

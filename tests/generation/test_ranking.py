@@ -78,7 +78,7 @@ def test_a_second_round_looks_at_the_prompt_of_the_first(llama):
     assert [second.scores[index] for index in first.order] == list(again.scores)
 
 
-def test_separators_between_documents_stay_and_are_no_part_of_the_query():
+def test_separators_between_documents_are_no_part_of_the_query():
     ids, spans = separated()
     begin = len(ids) - len(SEGMENTS.suffix)
     without = [*ids[: begin + 3], 40, 41]
@@ -101,7 +101,7 @@ def test_a_document_of_one_token_is_scored_by_it(llama):
     assert found.scores[0] != 0 and found.scores[0] == found.scores[0]
 
 
-def test_the_prompt_without_the_query_is_made_for_the_contrast_only(llama):
+def test_the_prompt_without_a_query_is_for_the_contrast_only(llama):
     made = []
 
     def without_query():

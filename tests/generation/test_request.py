@@ -24,14 +24,14 @@ def test_a_batch_takes_prompts_made_ready(lm):
     assert answers[0].text == lm.generate(PROMPT, max_new_tokens=8).text
 
 
-def test_a_prompt_near_the_windows_end_takes_no_room_from_the_others(lm):
+def test_a_prompt_near_the_window_does_not_shorten_the_others(lm):
     long = "a" * (lm.window - 4)
     short, cut = lm.batch(["hello", long], method="none", max_new_tokens=9)
     assert short.text == lm.generate("hello", method="none", max_new_tokens=9).text
     assert cut.usage.completion_tokens <= 3
 
 
-def test_one_document_or_none_runs_plain_and_says_so(lm):
+def test_one_document_or_none_runs_plain_with_a_reason(lm):
     for count, words in ((0, "no documents"), (1, "one document")):
         prompt = Prompt("Context:\n", DOCUMENTS[:count], "Q:")
         answer = lm.generate(prompt, max_new_tokens=4)
@@ -40,13 +40,13 @@ def test_one_document_or_none_runs_plain_and_says_so(lm):
         assert answer.text == lm.generate(prompt, method="none", max_new_tokens=4).text
 
 
-def test_documents_at_the_very_end_run_plain_and_the_report_says_so(lm):
+def test_documents_at_the_end_run_plain_with_a_reported_reason(lm):
     answer = lm.generate(Prompt("Context:\n", DOCUMENTS, ""), max_new_tokens=3)
     assert answer.report.method_ran == "none"
     assert "ends with the documents" in answer.report.reason
 
 
-def test_documents_with_footers_run_plain_and_the_report_says_so(lm):
+def test_documents_with_footers_run_plain_with_a_reason(lm):
     text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {body[:3]}" for body in DOCUMENTS) + "\n\nQ:"
     answer = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=4)
     assert (answer.report.method_ran, answer.report.n_found) == ("none", 4)
@@ -54,7 +54,7 @@ def test_documents_with_footers_run_plain_and_the_report_says_so(lm):
     assert answer.text == lm.generate(text, method="none", max_new_tokens=4).text
 
 
-def test_documents_with_numbered_footers_run_and_the_report_tells_of_the_numbers(lm):
+def test_documents_with_numbered_footers_run_and_report_numbers(lm):
     text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {i}" for i, body in enumerate(DOCUMENTS)) + "\n\nQ:"
     report = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=1).report
     assert (report.method_ran, report.n_found, report.numbering, report.reason) == ("pine", 4, "kept", "")
@@ -84,7 +84,7 @@ def test_errors_have_their_own_class(lm):
         lm.generate(PROMPT, method=Pine(layers=(2, 9)))
 
 
-def test_unsupported_architecture_is_refused_by_name_but_runs_plain(byte_tokenizer):
+def test_an_unsupported_architecture_is_named_but_runs_plain(byte_tokenizer):
     model = random_model("stablelm")
     with pytest.raises(UnsupportedModelError, match=r"stablelm.*llama"):
         DebiasedLM(model, byte_tokenizer, method="pine").generate(PROMPT)
@@ -93,7 +93,7 @@ def test_unsupported_architecture_is_refused_by_name_but_runs_plain(byte_tokeniz
     )
 
 
-def test_a_parameter_that_cannot_be_hashed_is_refused_as_any_other(lm):
+def test_an_unhashable_parameter_is_refused_as_any_other(lm):
     with pytest.raises(MethodError, match="expected a tuple"):
         lm.generate(PROMPT, method="pine(layers=[1,2])", max_new_tokens=1)
 

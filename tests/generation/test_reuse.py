@@ -57,7 +57,7 @@ def test_documents_computed_apart_are_as_in_one_pass(family):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("method", REUSABLE)
-def test_with_and_without_a_cache_in_memory_or_a_folder_the_bits_are_the_same(method, dtype, tmp_path):
+def test_every_kind_of_cache_is_bit_identical_to_none(method, dtype, tmp_path):
     model, cache = random_model("llama").to(dtype), DocumentCache(folder=tmp_path)
     prompt = tokens()
     expected = logits(model, prompt, method)
@@ -86,7 +86,7 @@ SHARED_CACHE = DocumentCache()
     st.sampled_from(REUSABLE),
     st.integers(1, 5),
 )
-def test_any_subset_of_a_corpus_in_any_order_gives_the_bits_of_no_cache(chosen, method, suffix):
+def test_any_subset_in_any_order_is_bit_identical_to_no_cache(chosen, method, suffix):
     corpus = tokens(lengths=range(2, 14), suffix=suffix).reordered(chosen)
     assert torch.equal(logits(MODEL, corpus, method, SHARED_CACHE), logits(MODEL, corpus, method))
 
@@ -129,7 +129,7 @@ def test_a_batch_answers_as_each_prompt_alone(lms):
         assert [each.token_ids for each in lm.batch(prompts(), method="ape", max_new_tokens=4)] == alone
 
 
-def test_report_and_usage_count_what_was_kept(byte_tokenizer):
+def test_report_and_usage_count_cached_tokens(byte_tokenizer):
     lm = DebiasedLM(random_model("llama"), byte_tokenizer, method="ape", cache=DocumentCache())
     first, second = (lm.generate(Prompt(PREFIX, CORPUS[:3], QUESTION), max_new_tokens=2) for _ in range(2))
     kept = second.usage.prompt_tokens - len(QUESTION)
@@ -139,7 +139,7 @@ def test_report_and_usage_count_what_was_kept(byte_tokenizer):
     assert other.report.cached_tokens == len(PREFIX) + 1 + len(CORPUS[1])  # and BOS
 
 
-def test_warming_computes_each_document_once_and_goes_on_where_it_stopped(byte_tokenizer, tmp_path):
+def test_warming_computes_each_document_once_and_resumes(byte_tokenizer, tmp_path):
     def lm():
         return DebiasedLM(random_model("llama"), byte_tokenizer, "pcw", cache=DocumentCache(folder=tmp_path))
 
@@ -168,7 +168,7 @@ def test_a_changed_weight_never_meets_an_old_entry():
     assert torch.equal(changed, logits(model, prompt, "pcw")) and cache.stats().misses == 10
 
 
-def test_a_folder_of_another_model_is_told_and_the_request_runs_right(tmp_path):
+def test_a_folder_of_another_model_warns_and_the_request_runs(tmp_path):
     prompt = tokens()
     logits(random_model("llama"), prompt, "pcw", DocumentCache(folder=tmp_path))
     other = random_model("llama", seed=1)
@@ -177,7 +177,7 @@ def test_a_folder_of_another_model_is_told_and_the_request_runs_right(tmp_path):
     assert torch.equal(found, logits(other, prompt, "pcw"))
 
 
-def test_a_method_that_keeps_nothing_says_so_once_and_runs(byte_tokenizer):
+def test_a_method_that_caches_nothing_warns_once_and_runs(byte_tokenizer):
     model = random_model("llama")
     lm, plain = DebiasedLM(model, byte_tokenizer, cache=DocumentCache()), DebiasedLM(model, byte_tokenizer)
     prompt = Prompt(PREFIX, CORPUS, QUESTION)
@@ -188,7 +188,7 @@ def test_a_method_that_keeps_nothing_says_so_once_and_runs(byte_tokenizer):
         assert {each.text for each in answers} == {plain.generate(prompt, method=method, max_new_tokens=4).text}
 
 
-def test_the_plain_model_is_told_where_it_is_not_an_exception_of_one_call(byte_tokenizer, recwarn):
+def test_a_plain_default_warns_of_its_cache_but_a_plain_call_not(byte_tokenizer, recwarn):
     model, prompt = random_model("llama"), Prompt(PREFIX, CORPUS, QUESTION)
     DebiasedLM(model, byte_tokenizer, "ape", cache=DocumentCache()).generate(prompt, method="none", max_new_tokens=1)
     assert not [each for each in recwarn if each.category is DocumentCacheWarning]
@@ -196,7 +196,7 @@ def test_the_plain_model_is_told_where_it_is_not_an_exception_of_one_call(byte_t
         DebiasedLM(model, byte_tokenizer, "none", cache=DocumentCache()).generate(prompt, max_new_tokens=1)
 
 
-def test_dynamic_frequencies_beyond_their_window_are_computed_in_one_pass():
+def test_dynamic_frequencies_beyond_the_window_take_one_pass():
     rope = dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)
     model = random_model("llama", rope_parameters=rope, max_position_embeddings=24)
     prompt, cache = tokens(), DocumentCache()

@@ -28,7 +28,7 @@ def targets_of(lm, continuations=CONTINUATIONS):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_continuation_after_one_pass_is_as_probable_as_alone(model, method):
+def test_continuations_after_one_pass_are_as_probable_as_alone(model, method):
     request = model.prepare(PROMPT, method=method)
     found = teacher_forced(model.model, request, targets_of(model))
     alone = [model.score(PROMPT, each, method=method).total for each in CONTINUATIONS]

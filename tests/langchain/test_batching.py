@@ -49,7 +49,7 @@ def contents(messages):
     return [message.content for message in messages]
 
 
-def test_a_batch_takes_fewer_forward_passes_and_gives_the_same_answers(chat, forwards):
+def test_a_batch_gives_the_same_answers_in_fewer_passes(chat, forwards):
     alone = [chat.invoke(question) for question in QUESTIONS]
     single = len(forwards)
     forwards.clear()

@@ -198,7 +198,7 @@ def test_markers_that_are_special_tokens_are_read(lm):
         assert "[TOOL_CALLS]" not in llm.invoke("hi").content
 
 
-def test_a_conversation_with_calls_and_their_results_goes_back_to_the_model(llm, prompts):
+def test_calls_and_their_results_go_back_to_the_model(llm, prompts):
     documents = [Document("The Heron Bridge is green."), Document("The Otter Library lends books.")]
     conversation = [
         HumanMessage("Which bridge is green?"),

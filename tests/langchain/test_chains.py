@@ -45,14 +45,14 @@ def assert_ran(report: dict, n: int, source: str = "run") -> None:
     assert len(report["spans"]) == n
 
 
-def test_the_stock_retrieval_chain_runs_on_the_retrieved_documents(chat, rag):
+def test_the_stock_chain_runs_on_the_retrieved_documents(chat, rag):
     result = rag(chat).invoke({"input": QUESTIONS[0]})
     assert len(result["context"]) == 5
     assert_ran(chat.last_report, 5)
     assert chat.last_report["reason"] == ""
 
 
-def test_the_spans_are_those_of_the_documents_in_the_retrievers_order(chat, retriever):
+def test_spans_are_those_of_documents_in_the_retrievers_order(chat, retriever):
     prompt = ChatPromptTemplate.from_messages([("system", "Context: {context}"), ("human", "{input}")])
     seen = {}
 
@@ -124,7 +124,7 @@ def assert_own_documents(results, questions, retriever):
         assert result["message"].response_metadata["ragbias"]["reason"] == ""
 
 
-def test_a_batch_in_a_thread_pool_finds_each_questions_own_documents(chat, retriever):
+def test_a_threaded_batch_finds_the_documents_of_each_question(chat, retriever):
     results = chain_of_messages(chat, retriever).batch(QUESTIONS)
     assert_own_documents(results, QUESTIONS, retriever)
 
@@ -149,9 +149,7 @@ def test_threads_with_different_documents_do_not_mix(chat, rag):
         assert_ran(report, 5)
 
 
-def test_a_batch_of_the_completion_model_is_one_padded_batch_with_each_prompts_own_documents(
-    completion, retriever, forwards
-):
+def test_a_completion_batch_is_padded_with_each_documents(completion, retriever, forwards):
     prompt = PromptTemplate.from_template("Context: {context}\n\nQuestion: {input}\nAnswer:")
     chain = {"context": retriever | joined, "input": RunnablePassthrough()} | prompt | completion
     alone = [chain.invoke(question) for question in QUESTIONS]
@@ -170,7 +168,7 @@ def test_generate_with_several_prompts_reports_each(completion, retriever):
     assert result.llm_output["token_usage"]["completion_tokens"] > 0
 
 
-def test_retriever_and_model_called_separately_meet_in_the_registry(chat, retriever):
+def test_separate_retriever_and_model_calls_share_the_registry(chat, retriever):
     documents = retriever.invoke(QUESTIONS[3])
     message = chat.invoke(f"Context: {joined(documents)}\n\nQuestion: {QUESTIONS[3]}")
     assert_ran(message.response_metadata["ragbias"], 5, source="registry")

@@ -58,7 +58,7 @@ async def test_a_search_elsewhere_reaches_the_task_that_awaits_it(chat, store, n
 
 
 @WARNED
-async def test_a_task_that_searched_before_sees_functions_of_its_own_too(chat, store):
+async def test_a_task_that_searched_before_sees_its_functions(chat, store):
     async def retrieve() -> list[Document]:
         return await asyncio.to_thread(lambda: store.similarity_search("x", k=3))
 
@@ -97,7 +97,7 @@ def test_a_search_without_the_context_warns_after_a_success_too(chat, store, sea
 
 
 @pytest.mark.parametrize("rewrite", [lambda text: text[:12] + "...", lambda text: text.replace(" ", "  ")])
-def test_rewritten_texts_outside_a_chain_warn_after_a_success_too(chat, store, rewrite):
+def test_rewritten_texts_outside_a_chain_warn_after_a_success(chat, store, rewrite):
     documents = store.similarity_search("x", k=3)
     chat.invoke(prompt(documents))
     with pytest.warns(MissingDocumentsWarning, match="no recently retrieved one was recognised"):

@@ -46,13 +46,13 @@ def about(document):
     return "About " + document.metadata["at"].replace("-", " ").title()
 
 
-def test_pine_answers_the_same_in_every_order_where_two_documents_share_a_header(tiny):
+def test_pine_is_order_invariant_if_two_documents_share_a_header(tiny):
     given = answers(tiny, lambda each: f"{about(each)}\n{each.page_content}", "What is the passphrase of Copper Hall?")
     ((text, _),) = given
     assert text.strip().startswith("whisper lagoon")
     assert list(given.values()) == [[("pine", False)] * 6]
 
 
-def test_every_order_runs_plain_and_says_why_where_two_documents_share_a_footer(tiny):
+def test_every_order_runs_plain_if_two_documents_share_a_footer(tiny):
     given = answers(tiny, lambda each: f"{each.page_content}\n{about(each)}", "What is the passphrase of Copper Hall?")
     assert [ran for each in given.values() for ran in each] == [("none", True)] * 6

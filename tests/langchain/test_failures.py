@@ -92,7 +92,7 @@ async def test_a_dropped_async_stream_stops(chat):
     await asyncio.to_thread(wait_until_idle)
 
 
-def test_unknown_methods_are_named_when_the_model_is_made_and_when_it_is_called(lm, chat):
+def test_unknown_methods_are_named_by_the_model_and_its_calls(lm, chat):
     with pytest.raises(UnknownMethodError, match="pines"):
         ChatRagBias(lm=lm, method="pines")
     with pytest.raises(UnknownMethodError, match="pines"):
@@ -169,7 +169,7 @@ def test_a_prompt_longer_than_the_window_is_refused(chat):
         chat.invoke("book " * 17000)
 
 
-def test_documents_that_are_not_in_the_prompt_run_plain_and_warn_once_for_each_call_site(lm):
+def test_documents_not_in_the_prompt_warn_once_per_call_site(lm):
     llm = ChatRagBias(lm=lm, max_tokens=2)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -269,7 +269,7 @@ def test_missing_documents_are_ignored_if_wanted(lm):
 
 
 @pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
-def test_documents_at_the_very_end_of_a_prompt_run_plain_and_say_so(completion):
+def test_documents_at_the_end_of_a_prompt_run_plain_and_warn(completion):
     text = "Question: Which is green?\nContext: " + "\n\n".join(DOCUMENTS)
     result = completion.generate([text], documents=DOCUMENTS)
     report = result.generations[0][0].generation_info["ragbias"]

@@ -34,7 +34,7 @@ def both_ways(judge, pair, question="Which emblem does Heron Bridge have?", **kn
 
 
 @pytest.mark.parametrize("known", [{}, {"reference": "A silver key."}])
-def test_swapping_the_responses_changes_neither_verdict_nor_scores(judge, tiny_with_tools, known):
+def test_swapped_responses_change_neither_verdict_nor_scores(judge, tiny_with_tools, known):
     pairwise = judge(ChatRagBias(lm=tiny_with_tools, method="pine"), labeled=bool(known))
     for pair in PAIRS:
         there, back = both_ways(pairwise, pair, **known)

@@ -62,7 +62,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     assert chat.last_report["source"] == "run"
 
 
-def test_it_keeps_nothing_of_runs_that_ended(own):
+def test_it_holds_nothing_of_runs_that_ended(own):
     for number in range(10_000):
         root, child = uuid4(), uuid4()
         own.on_chain_start({}, {"input": "x"}, run_id=root)
@@ -98,7 +98,7 @@ def test_runs_that_were_cancelled_are_forgotten_with_age(own, monkeypatch):
     assert old not in own._roots
 
 
-def test_nothing_is_kept_of_real_chains(chat, rag):
+def test_nothing_is_held_of_real_chains(chat, rag):
     chain = rag(chat)
     chain.invoke({"input": "Which?"})
     list(chain.stream({"input": "Which?"}))
@@ -154,7 +154,7 @@ def test_no_document_of_a_retriever_is_left_out_however_many(completion):
 
 
 @pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
-def test_a_corpus_that_a_chain_passes_on_is_left_out_and_the_report_says_so(completion):
+def test_a_corpus_passed_through_a_chain_is_left_out(completion):
     corpus = [Document(f"Room {number} has key k{number}.") for number in range(MAX_DOCUMENTS + 1)]
     chain = RunnableLambda(lambda _: corpus) | RunnableLambda(lambda _: "Question: which?\nAnswer:") | completion
     chain.invoke("x")
@@ -183,7 +183,7 @@ def test_values_without_documents_cost_a_chain_next_to_nothing(value):
     assert with_it - min(seconds() for _ in range(3)) < 0.05
 
 
-def test_texts_know_the_metadata_of_all_documents_that_say_the_same(own):
+def test_a_text_has_the_metadata_of_all_its_documents(own):
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
     for metadata in ({"source": "a"}, {"source": "b"}, {"score": 0.5}):

@@ -35,7 +35,7 @@ def test_from_model_id_takes_the_stock_arguments(kind):
     assert llm.invoke(QUESTION)
 
 
-def test_answers_are_those_of_the_stock_pipeline_without_the_prompt():
+def test_answers_are_the_stock_pipelines_without_the_prompt():
     llm = RagBiasPipeline.from_model_id("tiny", pipeline_kwargs={"max_new_tokens": 6}, method="none")
     stock = pipeline("text-generation", model=llm.lm.model, tokenizer=llm.lm.tokenizer)
     expected = stock(QUESTION, max_new_tokens=6, max_length=None, do_sample=False, return_full_text=False)
@@ -131,7 +131,7 @@ def test_without_a_model_the_error_shows_how_to_name_one(kind):
 
 
 @pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
-def test_a_class_has_at_most_15_fields_of_ours_and_repr_names_model_and_method(kind):
+def test_a_class_has_at_most_15_own_fields_and_a_short_repr(kind):
     base = kind.__mro__[3]
     assert len(kind.model_fields.keys() - base.model_fields.keys()) <= 15
     assert repr(kind(model="tiny", method="none", top_p=0.5)) == f"{kind.__name__}(model_id='tiny', method='none')"
@@ -171,7 +171,7 @@ def test_a_model_that_was_given_is_not_called_by_another_name():
         ChatRagBias(lm=lm, model_kwargs={"dtype": "bfloat16"})
 
 
-def test_from_model_id_takes_the_stock_backends_and_those_of_attention():
+def test_from_model_id_takes_stock_and_attention_backends():
     assert ChatRagBias.from_model_id("tiny", backend="torch").lm.backend == "torch"
     assert ChatRagBias.from_model_id("tiny", backend="pipeline").lm.backend == "auto"
     with pytest.raises(ArgumentError, match="expected one of 'auto', 'torch', 'triton', 'flash'"):
@@ -198,12 +198,12 @@ def test_names_that_say_two_things_are_refused(fields, text):
         ChatRagBias(**fields)
 
 
-def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(lm):
+def test_loading_arguments_are_refused_with_a_loaded_model(lm):
     with pytest.raises(ArgumentError, match="lm is loaded already"):
         ChatRagBias(lm=lm, dtype="auto")
 
 
-def test_an_unknown_method_is_told_before_the_weights_are_read(tmp_path):
+def test_an_unknown_method_is_refused_before_weights_are_read(tmp_path):
     with pytest.raises(UnknownMethodError, match="did you mean 'pine'"):
         ChatRagBias(model=str(tmp_path), method="pin")
 

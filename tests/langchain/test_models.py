@@ -23,7 +23,7 @@ def test_a_message_has_usage_and_report(chat):
     assert set(message.response_metadata["ragbias"]) == REPORT_KEYS
 
 
-def test_a_stream_adds_up_to_the_message_and_reports_in_its_last_chunk_only(chat):
+def test_a_stream_adds_up_and_reports_in_its_last_chunk_only(chat):
     message = chat.invoke(TEXT, documents=DOCUMENTS)
     chunks = list(chat.stream(TEXT, documents=DOCUMENTS))
     whole = sum(chunks[1:], chunks[0])
@@ -105,7 +105,7 @@ def test_a_cache_mixes_neither_methods_nor_documents(lm):
 
 @pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
 @pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
-def test_no_cached_answer_without_documents_is_served_where_they_are_required(lm, kind):
+def test_required_documents_rule_out_a_cached_plain_answer(lm, kind):
     cache = InMemoryCache()
     kind(lm=lm, max_tokens=3, cache=cache).invoke(TEXT)
     with pytest.raises(NoDocumentsError):

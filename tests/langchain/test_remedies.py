@@ -60,7 +60,7 @@ def reports(llm, call, form):
 
 @pytest.mark.parametrize("call", [chain, in_own_code])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_segmenter_that_fits_is_asked_before_anything_is_given_up(llama, byte_tokenizer, form, call):
+def test_a_fitting_segmenter_runs_before_anything_is_given_up(llama, byte_tokenizer, form, call):
     lm = DebiasedLM(llama, byte_tokenizer, strip_numbering=True)
     llm = ChatRagBias(lm=lm, segmenter=SEGMENTERS[form], max_tokens=6)
     with warnings.catch_warnings():
@@ -85,7 +85,7 @@ def test_a_segmenter_gives_the_same_segments_in_every_order(form):
 
 
 @pytest.mark.parametrize("call", [chain, in_own_code])
-def test_without_numbers_stripped_tagged_documents_are_treated_and_warned_of(llama, byte_tokenizer, call):
+def test_tagged_documents_with_numbers_run_with_a_warning(llama, byte_tokenizer, call):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=6)
     with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
         found, answers = reports(llm, call, "numbered tags")
@@ -97,7 +97,7 @@ def test_without_numbers_stripped_tagged_documents_are_treated_and_warned_of(lla
     assert len(answers) == 1
 
 
-def test_documents_that_were_found_and_cannot_be_told_apart_are_not_given_as_the_reason(llama, byte_tokenizer):
+def test_found_but_ambiguous_documents_are_not_the_reason(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
     texts = [f"[{number}] {each}" for number, each in enumerate(SENTENCES, 1)]
     scored = "\n".join(f"{each} (score 0.{number})" for number, each in enumerate(texts, 4))
@@ -105,7 +105,7 @@ def test_documents_that_were_found_and_cannot_be_told_apart_are_not_given_as_the
         llm.invoke(f"Context:\n{scored}\n\nWho?", documents=SENTENCES)
 
 
-def test_the_warning_of_footers_names_a_segmenter_and_a_template_and_both_work(llama, byte_tokenizer):
+def test_both_remedies_of_the_warning_of_footers_work(llama, byte_tokenizer):
     lm = DebiasedLM(llama, byte_tokenizer)
     with pytest.warns(
         MissingDocumentsWarning, match="Change the template, or pass a segmenter= that separates the documents"
@@ -121,7 +121,7 @@ def test_the_warning_of_footers_names_a_segmenter_and_a_template_and_both_work(l
         assert ({each["method_ran"] for each in found}, len(answers)) == ({"pine"}, 1)
 
 
-def test_documents_given_that_are_not_in_the_prompt_warn_and_both_remedies_work(llama, byte_tokenizer):
+def test_both_remedies_for_given_but_absent_documents_work(llama, byte_tokenizer):
     lm = DebiasedLM(llama, byte_tokenizer)
     docs = InOrder(order=ORDERS[0]).invoke("Who?")
     text = f"Context:\n{FORMS['upper'](docs)}\n\nWho?"
@@ -134,7 +134,7 @@ def test_documents_given_that_are_not_in_the_prompt_warn_and_both_remedies_work(
         assert answer.response_metadata["ragbias"]["method_ran"] == "pine"
 
 
-def test_a_segmenter_that_misses_documents_warns_and_the_remedy_works(llama, byte_tokenizer):
+def test_the_remedy_for_a_segmenter_that_misses_documents_works(llama, byte_tokenizer):
     lm = DebiasedLM(llama, byte_tokenizer)
     missing = ChatRagBias(lm=lm, max_tokens=2, segmenter=re.compile(r"^The.*\n\(by ..\)$", re.MULTILINE))
     with pytest.warns(MissingDocumentsWarning, match="Let the segmenter find all documents"):
@@ -143,7 +143,7 @@ def test_a_segmenter_that_misses_documents_warns_and_the_remedy_works(llama, byt
     assert reports(whole, chain, "footers")[0][0]["n_found"] == 3
 
 
-def test_retrieval_that_nothing_saw_is_treated_once_the_documents_are_passed(llama, byte_tokenizer):
+def test_an_unseen_retrieval_is_treated_with_passed_documents(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
     with pytest.warns(MissingDocumentsWarning, match="Pass documents= as they occur in the prompt, or retrieve"):
         chain(llm, FORMS["upper"], ORDERS[0])

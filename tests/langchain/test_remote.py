@@ -118,7 +118,7 @@ def test_calls_of_tools_are_read_here(address, tool_lm):
     assert streamed[-1].tool_calls[0]["args"] == {"query": "gate"} and not any(each.content for each in streamed)
 
 
-def test_json_is_asked_for_at_the_server(address, tool_lm):
+def test_json_is_requested_from_the_server(address, tool_lm):
     llm = ChatRagBias(base_url=address, model_id="tools", api_key="key", max_tokens=100)
     with saying(tool_lm, '"owl": 1}'):
         assert llm.with_structured_output({"title": "Owls", "type": "object"}, method="json_schema").invoke("Go.") == {
@@ -141,7 +141,7 @@ def test_errors_are_those_of_a_local_model(address, remote):
         )
 
 
-def test_what_cannot_be_reached_is_told(address):
+def test_an_unreachable_server_is_reported(address):
     with pytest.raises(ServerError, match=r"status 401.*; give api_key=, or set RAGBIAS_API_KEY"):
         ChatRagBias(base_url=address, api_key="wrong")
     with pytest.raises(ServerError, match="has 2 models"):
@@ -174,7 +174,7 @@ def test_base_url_and_a_loaded_model_are_too_much(address, lm):
         ChatRagBias(base_url=address, document_cache=DocumentCache(), model_id="small", api_key="key")
 
 
-def test_a_server_that_comes_back_is_asked_again(lm):
+def test_a_server_that_comes_back_gets_a_retry(lm):
     llm = None
     with serving({"small": lm}) as address:
         llm = ChatRagBias(base_url=address, max_tokens=2, max_retries=4)

@@ -27,7 +27,7 @@ def cache():
 
 
 @pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
-async def test_the_global_cache_keeps_everything_apart_that_changes_an_answer(lm, cache, forwards, kind):
+async def test_the_global_cache_separates_all_that_changes_an_answer(lm, cache, forwards, kind):
     llm = kind(lm=lm, max_tokens=3, on_missing="ignore")
     calls = [
         {},
@@ -65,7 +65,7 @@ def test_the_cache_does_not_mix_models_without_a_name(lm, cache):
     assert len(cache._cache) == 2
 
 
-def test_a_cached_message_keeps_its_report(lm, cache):
+def test_a_cached_message_has_its_report(lm, cache):
     llm = ChatRagBias(lm=lm, max_tokens=3)
     first, again = (llm.invoke(TEXT, documents=DOCUMENTS) for _ in range(2))
     assert first.response_metadata["ragbias"] == again.response_metadata["ragbias"]
@@ -103,7 +103,7 @@ async def test_events_of_a_chain_come_from_its_model(chat, rag):
 
 
 @pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
-async def test_an_error_inside_generation_reaches_a_stream_within_a_second(lm, kind):
+async def test_a_generation_error_reaches_a_stream_within_a_second(lm, kind):
     llm, passes = kind(lm=lm, max_tokens=400), []
 
     def boom(*_):

@@ -119,7 +119,7 @@ def test_what_a_retriever_searches_is_not_what_it_retrieves(store):
     assert [len(each) for each in retrieved()] == [2, 1]
 
 
-async def test_what_an_async_retriever_searches_is_not_what_it_retrieves(store):
+async def test_the_corpus_of_an_async_retriever_is_no_retrieval(store):
     class Best(BaseRetriever):
         def _get_relevant_documents(self, query, *, run_manager):
             return store.similarity_search(query, k=3)[:1]

@@ -32,7 +32,7 @@ def test_a_senseless_segmenter_is_refused_when_the_model_is_made(lm):
         ChatRagBias(lm=lm, segmenter=3)
 
 
-def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte_tokenizer):
+def test_numbers_warn_once_per_line_of_the_user(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer)
     places = [
         lambda: llm.invoke([HumanMessage(numbered([0, 1, 2]))], max_tokens=2).response_metadata["ragbias"],
@@ -42,7 +42,7 @@ def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte
     assert_warned_at_their_lines(places)
 
 
-def test_in_a_thread_without_code_of_the_users_numbers_are_warned_of_once(llama, byte_tokenizer):
+def test_numbers_warn_once_in_a_thread_without_user_code(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer)
     assert_warned_once_in_threads(llm.invoke, numbered([0, 1, 2]), max_tokens=2)
 
@@ -54,7 +54,7 @@ def test_only_stripped_numbers_give_one_answer_for_every_order(llama, byte_token
     assert len({llm.invoke(numbered(order), max_tokens=6).content for order in orders}) == answers
 
 
-def test_a_cache_tells_segmenters_apart(lm):
+def test_a_cache_distinguishes_segmenters(lm):
     keys = {ChatRagBias(lm=lm, segmenter=each)._get_llm_string() for each in (None, "---", "===", re.compile("---"))}
     assert len(keys) == 4
 

@@ -130,14 +130,14 @@ def test_a_list_that_one_passes_shows_in_no_report_of_another(chat):
     assert "2345" not in tenant_b()
 
 
-def test_a_reused_worker_keeps_requests_apart_if_each_has_its_own_context(chat, retriever, texts):
+def test_a_reused_worker_separates_requests_by_context(chat, retriever, texts):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(copy_context().run, retriever.invoke, QUESTION).result()
         after = pool.submit(copy_context().run, report, chat, prompts(texts)[0]).result()
     assert (after["source"], after["n_found"]) == ("none", 0)
 
 
-def test_process_wide_a_request_finds_what_another_thread_retrieved(chat, retriever, texts):
+def test_process_wide_requests_find_other_threads_documents(chat, retriever, texts):
     install_listener(process_wide=True)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(retriever.invoke, QUESTION).result()
@@ -188,7 +188,7 @@ async def test_steps_in_one_task_go_together(chat, retriever, index):
         assert_found(await asyncio.create_task(steps()))
 
 
-def test_what_a_callers_thread_retrieved_is_known_in_threads_that_continue_it(chat, retriever):
+def test_threads_that_continue_a_caller_know_its_retrievals(chat, retriever):
     found = retriever.invoke(QUESTION)
     prompt = f"Context:\n\n{context_of(found)}\n\n{QUESTION}"
     for answer in chat.batch([prompt, prompt]):

@@ -39,7 +39,7 @@ def test_messages_are_trimmed_to_the_models_tokens(lm: DebiasedLM) -> None:
     assert chat.get_num_tokens_from_messages(kept) <= whole // 2
 
 
-def test_a_part_that_the_template_refuses_is_counted_message_by_message(lm: DebiasedLM) -> None:
+def test_messages_the_template_refuses_are_counted_one_by_one(lm: DebiasedLM) -> None:
     tokenizer = copy.deepcopy(lm.tokenizer)
     for template in ("{{ raise_exception('roles must alternate') }}", None):
         tokenizer.chat_template = template

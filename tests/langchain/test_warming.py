@@ -69,7 +69,7 @@ def test_a_function_or_a_runnable_makes_the_prompt_too(byte_tokenizer):
     assert warm(llm, TEXTS[:17], RunnableLambda(numbered), progress=False) == 0
 
 
-def test_usage_tells_of_kept_tokens(byte_tokenizer):
+def test_usage_reports_cached_tokens(byte_tokenizer):
     llm = model(ChatRagBias, byte_tokenizer)
     for expected in (0, 1):
         message = llm.invoke("\n\n".join([*TEXTS[:3], "Which?"]), documents=TEXTS[:3])
@@ -90,7 +90,7 @@ def test_what_cannot_be_warmed_is_named(documents, prompt, error, said, byte_tok
         warm(model(ChatRagBias, byte_tokenizer), documents, prompt, progress=False)
 
 
-def test_a_model_without_cache_is_told(byte_tokenizer):
+def test_a_model_without_cache_is_an_error(byte_tokenizer):
     llm = ChatRagBias(model=random_model("llama"), tokenizer=byte_tokenizer, method="ape")
     with pytest.raises(ArgumentError, match="no cache to warm"):
         warm(llm, TEXTS, PROMPT, progress=False)

@@ -44,7 +44,7 @@ def test_chat_carries_the_details_beside_the_message_not_in_it(llm: RagBiasLLM) 
     assert response.raw["finish_reason"] in {"stop", "length"}
 
 
-def test_chat_and_complete_of_one_user_message_are_the_same_prompt(llm: RagBiasLLM) -> None:
+def test_chat_and_complete_of_a_user_message_share_a_prompt(llm: RagBiasLLM) -> None:
     assert llm.chat([ChatMessage(content=PROMPT)]).message.content == llm.complete(PROMPT).text
 
 
@@ -75,7 +75,7 @@ def test_token_counting_handler_reads_the_usage(make_llm: Callable[..., RagBiasL
 
 
 @pytest.mark.parametrize("is_chat_model", [True, False])
-def test_system_prompt_is_kept_in_complete(lm: DebiasedLM, is_chat_model: bool) -> None:
+def test_the_system_prompt_is_part_of_complete(lm: DebiasedLM, is_chat_model: bool) -> None:
     system, recording = "Answer in one word and never explain.", RecordingLM(lm)
     llm = RagBiasLLM(lm=recording, system_prompt=system, is_chat_model=is_chat_model, on_missing="ignore")
     llm.complete("Which gate?", max_tokens=1)
@@ -152,7 +152,7 @@ def test_unknown_argument_names_itself_and_the_known_ones(llm: RagBiasLLM) -> No
         llm.complete(PROMPT, max_tokens=1, max_new_tokens=1)
 
 
-def test_stopping_ids_end_the_answer_and_leave_a_model_of_ones_own_alone(
+def test_stopping_ids_end_the_answer_and_spare_a_given_model(
     model: LlamaForCausalLM, make_llm: Callable[..., RagBiasLLM]
 ) -> None:
     own = model.generation_config.eos_token_id
@@ -190,7 +190,7 @@ def test_image_in_a_message_is_refused(llm: RagBiasLLM) -> None:
         llm.chat([ChatMessage(blocks=[TextBlock(text="What is this?"), ImageBlock(url="http://localhost/x.png")])])
 
 
-def test_citable_blocks_are_text_and_other_blocks_are_refused_by_their_type(llm: RagBiasLLM) -> None:
+def test_citable_blocks_are_text_and_others_are_refused_by_type(llm: RagBiasLLM) -> None:
     whole = llm.chat([ChatMessage(f"gates\n{PROMPT}")], documents=DOCUMENTS)
     context, question = PROMPT.split("\n\nQuestion", 1)
     cited = CitableBlock(title="gates", source="gates.txt", content=[TextBlock(text=context)])

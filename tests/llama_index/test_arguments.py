@@ -118,7 +118,7 @@ def test_outputs_that_the_model_needs_are_not_removed(make_llm: Callable[..., Ra
         make_llm(tokenizer_outputs_to_remove=[name])
 
 
-def test_the_class_has_at_most_15_fields_of_ours_and_repr_names_model_and_method(lm: DebiasedLM) -> None:
+def test_the_class_has_at_most_15_own_fields_and_a_short_repr(lm: DebiasedLM) -> None:
     assert len(RagBiasLLM.model_fields.keys() - FunctionCallingLLM.model_fields.keys()) <= 15
     llm = RagBiasLLM(model="tiny", method="none", top_p=0.5, api_key="secret")
     assert repr(llm) == "RagBiasLLM(model_name='tiny', method='none')"
@@ -225,7 +225,7 @@ def test_wrong_arguments_of_a_call_are_refused(llm: RagBiasLLM, call: dict[str, 
         llm.complete(PROMPT, **call)
 
 
-def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_loading_arguments_are_refused_with_a_loaded_model(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.raises(ArgumentError, match="lm is loaded already"):
         make_llm(dtype="auto")
 

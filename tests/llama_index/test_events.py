@@ -109,7 +109,7 @@ def failing_at(step: int, failed: list[float]) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_error_reaches_the_reader_within_a_second_and_observers_too(
+def test_errors_reach_reader_and_observers_within_a_second(
     llm: RagBiasLLM, on_forward: Callable[..., Any], recorder: Recorder, step: int
 ) -> None:
     failed: list[float] = []

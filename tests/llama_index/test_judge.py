@@ -84,7 +84,7 @@ async def test_explanation_is_the_same_text_in_both_orders(
 
 
 @pytest.mark.parametrize("is_chat_model", [True, False])
-async def test_letters_belong_to_the_answers_and_are_in_their_documents(
+async def test_letters_belong_to_answers_and_occur_in_their_documents(
     make_llm: Callable[..., RagBiasLLM], is_chat_model: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = make_llm(is_chat_model=is_chat_model)
@@ -126,7 +126,7 @@ def test_sync_form_and_unparsable_text(make_llm: Callable[..., RagBiasLLM]) -> N
     assert result.invalid_reason == "Output cannot be parsed"
 
 
-def test_template_that_tells_the_order_is_refused(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_a_template_that_reveals_the_order_is_refused(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.raises(RagBiasError, match="between"):
         PairwiseJudge(make_llm(), eval_template="{query}\nFirst: {answer_1}\nSecond: {answer_2}")
     with pytest.raises(RagBiasError, match="MockLLM.*expected a RagBiasLLM"):

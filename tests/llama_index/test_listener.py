@@ -69,9 +69,7 @@ class BrokenNode(TextNode):
         return super().get_content(metadata_mode)
 
 
-def test_failure_in_the_listener_shows_in_the_report_without_document_text(
-    llm: RagBiasLLM, nodes: list[NodeWithScore]
-) -> None:
+def test_a_listener_failure_is_reported_without_document_text(llm: RagBiasLLM, nodes: list[NodeWithScore]) -> None:
     broken = NodeWithScore(node=BrokenNode(text="The gate of the last house is red."))
     with pytest.warns(UserWarning, match="5 of 6"):
         get_response_synthesizer(llm=llm).synthesize(QUESTION, [*nodes, broken])

@@ -41,7 +41,7 @@ class MultiStepLike(CustomQueryEngine):
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue."]
 
 
-def test_rewriting_template_runs_plain_and_the_report_says_so(
+def test_a_rewriting_template_runs_plain_with_a_reason(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     llm = make_llm()

@@ -31,7 +31,7 @@ def test_llamahub_finds_the_class() -> None:
     assert "contains_example = false" in PYPROJECT
 
 
-def test_namespace_of_llama_index_is_left_open_and_the_types_are_marked() -> None:
+def test_the_llama_index_namespace_stays_open_and_typed() -> None:
     package = ROOT / "llama_index" / "llms" / "ragbias"
     assert not (package.parent / "__init__.py").exists()
     assert not (package.parents[1] / "__init__.py").exists()

@@ -27,9 +27,7 @@ def tool_lm(small_lm: DebiasedLM) -> DebiasedLM:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_order_counts_for_nothing_or_a_warning_names_the_remedy(
-    name: str, tool_lm: DebiasedLM, index: VectorStoreIndex
-):
+def test_programs_are_order_invariant_or_warn_with_a_remedy(name: str, tool_lm: DebiasedLM, index: VectorStoreIndex):
     fresh = partial(fresh_listener, install_listener, uninstall_listener)
 
     def outcomes(program: Run, strip_numbering: bool = False, **fields: Any) -> list[Outcome]:

@@ -69,7 +69,7 @@ async def test_async_streaming_query_engine_finds_the_documents(llm: RagBiasLLM,
     assert_found(llm, "run")
 
 
-def test_stream_that_is_read_in_another_thread_finds_the_documents(
+def test_a_stream_read_in_another_thread_finds_the_documents(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     llm = make_llm(on_missing="raise")
@@ -83,7 +83,7 @@ def test_stream_that_is_read_in_another_thread_finds_the_documents(
         pool.submit(read).result()
 
 
-def test_stream_of_several_calls_reports_what_is_missing_in_the_last_one(
+def test_a_stream_of_several_calls_reports_the_last_ones_missing(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     llm = make_llm(context_window=700)
@@ -155,7 +155,7 @@ def test_streaming_chat_engine_finds_the_documents(
     assert len(response.source_nodes) == TOP_K
 
 
-def test_documents_that_fill_several_calls_are_found_in_each_and_reported(
+def test_documents_over_several_calls_are_found_and_reported(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     llm = make_llm(context_window=700, is_chat_model=False)
@@ -166,7 +166,7 @@ def test_documents_that_fill_several_calls_are_found_in_each_and_reported(
     assert 0 < report["n_found"] < report["n_expected"] == 16
 
 
-def test_retriever_results_used_in_a_prompt_of_ones_own_are_found(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_retriever_results_in_a_custom_prompt_are_found(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
     nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(QUESTION)
     context = "\n\n".join(node.get_content() for node in nodes)
     report = llm.complete(f"Context:\n{context}\n\n{QUESTION}").additional_kwargs["ragbias"]

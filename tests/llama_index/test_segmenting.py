@@ -30,7 +30,7 @@ def test_a_senseless_segmenter_is_refused_when_the_llm_is_made(lm):
         RagBiasLLM(lm=lm, segmenter=3)
 
 
-def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte_tokenizer):
+def test_numbers_warn_once_per_line_of_the_user(llama, byte_tokenizer):
     llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer)
     places = [
         lambda: llm.complete(numbered([0, 1, 2]), max_tokens=2).additional_kwargs["ragbias"],
@@ -40,7 +40,7 @@ def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte
     assert_warned_at_their_lines(places)
 
 
-def test_in_a_thread_without_code_of_the_users_numbers_are_warned_of_once(llama, byte_tokenizer):
+def test_numbers_warn_once_in_a_thread_without_user_code(llama, byte_tokenizer):
     llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer)
     assert_warned_once_in_threads(llm.complete, numbered([0, 1, 2]), max_tokens=2)
 
@@ -81,7 +81,7 @@ def test_documents_of_a_wrong_type_are_refused(lm, documents):
         RagBiasLLM(lm=lm).complete(TAGGED, documents=documents)
 
 
-def test_raise_covers_prompts_that_end_with_their_documents_and_incomplete_ones(lm):
+def test_raise_covers_final_documents_and_incomplete_prompts(lm):
     llm = RagBiasLLM(lm=lm, on_missing="raise")
     with pytest.raises(NoDocumentsError, match="ends with the documents"):
         llm.complete("Context:\n" + "\n\n".join(SENTENCES), documents=SENTENCES, formatted=True)

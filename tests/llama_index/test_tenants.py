@@ -100,9 +100,7 @@ async def test_a_task_learns_nothing_of_what_another_retrieved(
     del kept
 
 
-def test_process_wide_a_request_finds_what_another_thread_retrieved_but_not_in_system_messages(
-    llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str]
-) -> None:
+def test_process_wide_requests_skip_system_messages(llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str]) -> None:
     install_listener(process_wide=True)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(retrieve, index).result()

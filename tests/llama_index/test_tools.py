@@ -153,7 +153,7 @@ def test_calls_and_results_go_back_into_the_prompt(scripted: Callable[..., RagBi
     assert f"<|assistant|>\nI look.{calls}<|user|>\n5<|assistant|>\n" in llm.lm.prompts[0]
 
 
-async def test_agent_retrieves_and_the_documents_are_found_in_the_tool_message(
+async def test_an_agents_documents_are_found_in_the_tool_message(
     scripted: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     tool = RetrieverTool.from_defaults(index.as_retriever(similarity_top_k=4), name="search", description="Searches.")
@@ -173,7 +173,7 @@ async def test_agent_calls_a_function(scripted: Callable[..., RagBiasLLM], strea
     assert "<|user|>\n5<|assistant|>\n" in llm.lm.prompts[1]
 
 
-async def test_after_an_agent_no_report_of_an_earlier_answer_is_the_last(scripted: Callable[..., RagBiasLLM]) -> None:
+async def test_the_last_report_after_an_agent_is_no_earlier_one(scripted: Callable[..., RagBiasLLM]) -> None:
     llm = scripted("Hello.", call("add", '{"a": 2, "b": 3}'), "It is 5.")
     llm.complete("Hello!")
     assert llm.last_report is not None

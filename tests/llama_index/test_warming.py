@@ -55,7 +55,7 @@ def test_an_ingestion_pipeline_warms_its_nodes(llm):
     assert all_kept(llm)
 
 
-def test_usage_tells_of_kept_tokens(llm):
+def test_usage_reports_cached_tokens(llm):
     prompt, documents = "\n\n".join([*TEXTS[:3], "Which?"]), TEXTS[:3]
     for _ in range(2):
         response = llm.complete(prompt, documents=documents)

@@ -96,7 +96,7 @@ def generated(model, method, ids, spans, mask=None, use_cache=True):
 
 
 @every_pair
-def test_neutral_parameters_give_the_plain_model_and_others_do_not(models, family, name):
+def test_only_neutral_parameters_give_the_plain_model(models, family, name):
     model, (method, neutral, _) = models[family], ENTRIES[name]
     ids, spans = Segments([9, 6, 12], seed=1).plain
     plain, changed = generated(model, "none", ids, None), generated(model, method, ids, spans)
@@ -126,7 +126,7 @@ def test_generation_without_a_cache_gives_the_same(models, family, name):
 
 
 @every_pair
-def test_it_is_invariant_to_the_bit_if_it_claims_so_and_only_then(models, family, name):
+def test_it_is_bit_identical_in_any_order_iff_it_claims_so(models, family, name):
     segments, method = Segments([9, 6, 12], seed=3), ENTRIES[name].method
     first, *others = (generated(models[family], method, *segments.arranged(order)) for order in ORDERS)
     same = all(torch.equal(one, other) for each in others for one, other in zip(each, first, strict=True))

@@ -82,7 +82,7 @@ def test_attention_sorting_by_the_mean_divides_by_the_length():
 
 
 @torch.no_grad()
-def test_document_attention_equals_the_models_own_attention_weights():
+def test_document_attention_equals_the_models_attention_weights():
     eager = random_model("llama", attn_implementation="eager")
     ids, spans = Segments([5, 9, 3], seed=8).plain
     weights = eager(ids, output_attentions=True).attentions
@@ -220,7 +220,7 @@ def test_profiles_are_found_by_the_models_name():
         ChannelScaling.from_profile("unknown/model")
 
 
-def test_ms_poes_random_order_is_drawn_by_its_seed_for_each_layer(llama):
+def test_ms_poe_draws_a_random_order_by_seed_for_each_layer(llama):
     ids, spans = Segments([8, 5], seed=2).plain
 
     def ratios(seed):
@@ -254,7 +254,7 @@ def test_every_method_is_found_by_its_name():
         methods.get(None)
 
 
-def test_pine_ablations_differ_and_are_invariant_but_for_the_input_order(llama):
+def test_pine_ablations_differ_and_are_invariant_but_input_order(llama):
     segments = Segments([8, 5, 11, 7], seed=2)
     results = {}
     for order in ("importance", "reverse", "canonical", "input"):
@@ -269,6 +269,6 @@ def test_pine_ablations_differ_and_are_invariant_but_for_the_input_order(llama):
         assert not torch.allclose(one, other, atol=1e-2)
 
 
-def test_a_wrong_order_of_pine_is_told_what_the_two_without_importances_are():
+def test_a_wrong_order_of_pine_names_those_without_importances():
     with pytest.raises(MethodError, match="order='none'; expected one of .*'canonical': a fixed .*'input': no re-"):
         Pine(order="none")

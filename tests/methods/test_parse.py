@@ -33,7 +33,7 @@ def test_a_list_gives_labels_as_typed_and_the_methods_they_mean():
     assert parse_methods('long-context-reorder(style="haystack")').popitem()[1] == LongContextReorder("haystack")
 
 
-def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
+def test_channel_scaling_takes_a_profile_or_all_parameters():
     assert parse_methods("channel-scaling", "tiny") == {"channel-scaling": ChannelScaling.from_profile("tiny")}
     typed = "channel-scaling(channel=3,factor=0.5,layers=None)"
     assert parse_methods(typed) == {typed: ChannelScaling(3, 0.5, None)}
@@ -119,7 +119,7 @@ def test_two_methods_that_a_paper_combines_are_joined_by_a_plus():
     assert get("siw+channel-scaling", "tiny") == get(profile)
 
 
-def test_an_instance_is_returned_as_it_is_and_anything_else_is_refused():
+def test_an_instance_is_returned_and_anything_else_is_refused():
     method = Pine()
     assert get(method) is method
     with pytest.raises(UnknownMethodError, match=r"Pine is a class; pass an instance"):

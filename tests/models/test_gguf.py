@@ -33,7 +33,7 @@ def only(copies):
     return [path for path in copies.iterdir() if path.name != ".lock"]
 
 
-def test_model_and_tokenizer_are_those_of_the_file_and_come_from_the_copy_the_second_time(file, copies, monkeypatch):
+def test_model_and_tokenizer_match_the_file_and_then_its_copy(file, copies, monkeypatch):
     lm = DebiasedLM.from_pretrained(str(file.parent), gguf_file=file.name)
     direct = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
     ids = torch.tensor([lm.tokenizer("ab cd?").input_ids])
@@ -48,7 +48,7 @@ def test_model_and_tokenizer_are_those_of_the_file_and_come_from_the_copy_the_se
     assert load_tokenizer(str(file), {}).chat_template == TEMPLATE
 
 
-def test_threads_make_one_copy_and_a_half_written_one_is_not_used(file, copies, monkeypatch):
+def test_threads_make_one_copy_and_never_use_a_partial_one(file, copies, monkeypatch):
     made = []
     monkeypatch.setattr(gguf, "_write", lambda *args, write=gguf._write: (made.append(1), write(*args)))
     copies.mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_a_damaged_copy_is_named_to_be_removed(file, copies, damaged):
         DebiasedLM.from_pretrained(str(file))
 
 
-def test_a_file_is_known_by_what_it_begins_with_and_a_folder_asks_for_its_file(file, tmp_path):
+def test_a_file_is_known_by_its_magic_and_a_folder_is_refused(file, tmp_path):
     for name in ("UPPER.GGUF", "no-suffix"):
         shutil.copy(file, tmp_path / name)
         assert load_tokenizer(str(tmp_path / name), {}).chat_template == TEMPLATE
@@ -93,13 +93,13 @@ def test_a_file_is_known_by_what_it_begins_with_and_a_folder_asks_for_its_file(f
         DebiasedLM.from_pretrained(str(file.parent), gguf_file=5)
 
 
-def test_a_home_folder_that_is_not_there_is_told(file, monkeypatch):
+def test_a_missing_home_folder_is_reported(file, monkeypatch):
     monkeypatch.setenv("RAGBIAS_CACHE", "~nobody-has-this-name/x")
     with pytest.raises(ModelFileError, match="set the environment variable RAGBIAS_CACHE to another folder"):
         gguf.dequantised([file], "small")
 
 
-def test_parts_are_put_together_and_a_changed_file_gets_a_copy_of_its_own(file, copies, tmp_path):
+def test_parts_are_joined_and_a_changed_file_gets_a_new_copy(file, copies, tmp_path):
     content = file.read_bytes()
     parts = [tmp_path / "part0", tmp_path / "part1"]
     for part, piece in zip(parts, (content[:5000], content[5000:]), strict=True):
@@ -140,7 +140,7 @@ def test_a_missing_package_and_a_missing_file_are_named(file, tmp_path, monkeypa
         DebiasedLM.from_pretrained(str(file))
 
 
-def test_no_space_for_the_copy_is_told_with_the_folder_and_what_to_do(file, copies, tmp_path, monkeypatch):
+def test_no_space_for_the_copy_names_the_folder_and_a_remedy(file, copies, tmp_path, monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:

@@ -43,7 +43,7 @@ def test_pickled_weights_need_the_option(folder):
     assert torch.equal(unpickled.model.lm_head.weight, lm.model.lm_head.weight)
 
 
-def test_an_unknown_method_is_told_before_the_weights_are_read(tmp_path):
+def test_an_unknown_method_is_refused_before_weights_are_read(tmp_path):
     with pytest.raises(UnknownMethodError, match="did you mean 'pine'"):
         DebiasedLM.from_pretrained(str(tmp_path), method="pin")
 
@@ -90,7 +90,7 @@ def test_no_model_shows_how_to_name_one():
         DebiasedLM.from_pretrained()
 
 
-def test_a_model_that_cannot_be_loaded_is_one_line_with_the_nearest_name(monkeypatch, tmp_path):
+def test_a_model_that_fails_to_load_names_the_nearest_name(monkeypatch, tmp_path):
     def missing(*_, **__):
         raise OSError("no such repository\nand more")
 

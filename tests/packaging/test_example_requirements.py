@@ -93,7 +93,7 @@ def test_the_examples_import_what_the_page_installs(source):
     assert missing == set()
 
 
-def test_make_installs_each_model_by_itself_and_tells_its_size_and_terms():
+def test_make_installs_each_model_and_prints_size_and_terms():
     models, gemma = (
         subprocess.run(["make", "-n", "-B", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for target in ("models", "gemma")

@@ -176,7 +176,7 @@ def test_unicode_comes_back(http):
     assert response.status_code == 200 and response.json()["ragbias"]["n_found"] == 2
 
 
-def test_a_large_body_is_a_413_whether_its_length_is_told_or_not(http):
+def test_a_large_body_is_a_413_with_or_without_its_length(http):
     large = json.dumps(body(messages=[{"role": "user", "content": "x" * 10_000_000}])).encode()
     head = {"content-type": "application/json"}
     check(http.post(CHAT, content=large, headers=head), 413, None)

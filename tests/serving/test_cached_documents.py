@@ -32,7 +32,7 @@ def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -
     assert all(each == logprobs[0] for each in logprobs)
 
 
-def test_a_remote_model_tells_what_was_kept() -> None:
+def test_a_remote_model_reports_cached_tokens() -> None:
     with serving(ModelSettings(model="tiny", cache_memory="1MB").load()) as address:
         remote = RemoteLM(address, method="pcw")
         text = "\n\n".join([*DOCUMENTS, QUESTION])

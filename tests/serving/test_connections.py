@@ -63,7 +63,7 @@ def test_the_oldest_connections_without_a_request_make_room():
         assert sum(is_closed(connection, 0.01) for connection in connections) >= 8
 
 
-def test_requests_that_outlast_the_grace_period_end_with_an_error():
+def test_requests_past_the_grace_period_end_with_an_error():
     slow, started, closed = app(), threading.Semaphore(0), threading.Event()
 
     async def numbers() -> AsyncGenerator[str, None]:

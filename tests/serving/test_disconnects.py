@@ -131,7 +131,7 @@ async def test_a_hundred_that_leave_leave_nothing_behind(server, slow):
     assert server[1]("ragbias_waiting_requests") == server[1]("ragbias_running_requests") == 0
 
 
-async def test_who_leaves_during_preparation_holds_the_slot_until_its_thread_ends(small_lm):
+async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
     scheduler = Scheduler(small_lm, "slow", ServerSettings(max_waiting=PREPARED_AT_ONCE), Metrics())
     ended, running, most, count = threading.Event(), 0, 0, PREPARED_AT_ONCE + 2
 

@@ -36,7 +36,7 @@ def test_each_document_is_found_where_it_was_put(texts):
     assert text[begin:end].rstrip("\n") == SEPARATOR.join(texts)
 
 
-def test_every_order_of_overlapping_documents_gets_the_same_answer(tiny):
+def test_overlapping_documents_are_order_invariant(tiny):
     s, t, u = "The mascot of Heron Mill is an owl.", "The mascot of Ember Abbey is a whale.", "The gate is red."
     documents = [t, "\n\n".join([t, u, s]), "\n\n".join([u, s, t])]
     body = {
@@ -60,7 +60,7 @@ def test_a_template_that_changes_inserted_documents_is_refused():
         prompt_with([Document(text="a"), Document(text="b")], talk, lambda *given: render(*given).upper())
 
 
-def test_overlapping_documents_are_known_where_the_template_prints_them():
+def test_overlapping_documents_are_known_if_the_template_prints():
     texts = ["t", "t\n\nu\n\ns", "u\n\ns\n\nt"]
 
     def with_documents(talk, more):

@@ -25,7 +25,7 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 4, "documents": DOCUMENTS}
 
 
-def test_the_key_is_asked_for_everywhere_but_for_health_and_metrics(tiny):
+def test_the_key_is_required_except_for_health_and_metrics(tiny):
     with serving({"tiny": tiny}, api_key="secret-ü") as address, httpx.Client(base_url=address) as http:
         for path in ("/health", "/ready", "/metrics"):
             assert http.get(path).status_code == 200
@@ -38,7 +38,7 @@ def test_the_key_is_asked_for_everywhere_but_for_health_and_metrics(tiny):
         assert http.post(CHAT, json=BODY, headers=right).status_code == 200
 
 
-async def test_too_many_requests_are_told_when_to_come_again(tiny):
+async def test_too_many_requests_get_a_retry_time(tiny):
     with serving({"tiny": tiny}, max_waiting=2, max_batch=1, max_streams=1) as address:
         async with httpx.AsyncClient(base_url=address, timeout=30) as http:
             told = await asyncio.gather(*(http.post(CHAT, json={**BODY, "max_tokens": 60}) for _ in range(12)))
@@ -103,7 +103,7 @@ def test_a_segmenter_finds_documents_of_any_client(tiny):
 
 
 @pytest.mark.parametrize("separator", ["\n", "\n\n"])
-def test_documents_in_tags_are_found_without_settings_in_every_order(tiny, separator):
+def test_tagged_documents_are_found_by_default_in_every_order(tiny, separator):
     answers, fingerprints = set(), set()
     with serving({"tiny": tiny}) as address:
         for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
@@ -142,7 +142,7 @@ def test_the_time_to_the_first_token_holds_the_forward_pass(tiny, caplog):
     assert 0.05 <= told["seconds_to_first"] <= told["seconds"]
 
 
-def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
+def test_the_log_holds_what_ran_and_no_text(tiny, caplog):
     caplog.set_level(logging.INFO, "ragbias.serving")
     secret = "Zanzibar"
     with serving({"tiny": tiny}) as address, httpx.Client(base_url=address) as http:
@@ -163,7 +163,7 @@ def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
     assert secret not in json.dumps([record.__dict__ for record in caplog.records], default=repr)
 
 
-def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeypatch):
+def test_a_mistake_is_logged_by_its_line_and_not_by_its_text(tiny, caplog, monkeypatch):
     app, engine, _ = local_app({"tiny": tiny})
 
     async def fails(body: object, salt: str) -> None:
@@ -180,7 +180,7 @@ def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeyp
     assert json.loads(line)["error"] == "ZeroDivisionError" and "Zanzibar" not in line
 
 
-def test_errors_that_libraries_log_are_written_without_their_text(capfd):
+def test_errors_logged_by_libraries_are_written_without_text(capfd):
     with logs_restored():
         log_to_stderr()
         try:
@@ -194,7 +194,7 @@ def test_errors_that_libraries_log_are_written_without_their_text(capfd):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
-def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp_path):
+def test_the_command_serves_and_finishes_requests_on_a_signal(tmp_path):
     """Starts, answers, and finishes a running answer after SIGTERM."""
     command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--served-name=mine"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -103,7 +103,7 @@ def test_models_are_listed_with_their_window(client, tiny):
     ],
     ids=["strings", "titled", "data"],
 )
-def test_documents_that_no_message_holds_are_put_in_front_of_the_question(client, tiny, documents):
+def test_documents_in_no_message_are_put_before_the_question(client, tiny, documents):
     talk = [{"role": "user", "content": QUESTION}]
     told = client.chat.completions.create(
         model="tiny", messages=talk, max_tokens=8, extra_body={"documents": documents}

@@ -83,7 +83,7 @@ def test_every_order_of_the_documents_becomes_the_same_request(echo, proxy):
     assert echo[0].last == body(SORTED)
 
 
-def test_documents_that_no_message_holds_are_put_in_front_of_the_question(echo, proxy):
+def test_documents_in_no_message_are_put_before_the_question(echo, proxy):
     talk = [{"role": "user", "content": [{"type": "text", "text": QUESTION}, {"type": "image_url", "image_url": {}}]}]
     proxy.post(CHAT, json={"model": "m", "messages": talk, "documents": DOCUMENTS})
     content = echo[0].last["messages"][0]["content"]
@@ -93,7 +93,7 @@ def test_documents_that_no_message_holds_are_put_in_front_of_the_question(echo, 
     )
 
 
-def test_numbered_headers_are_found_and_the_numbers_stay_where_they_are_or_go(echo, proxy):
+def test_numbered_headers_are_found_and_numbers_stay_or_go(echo, proxy):
     numbered = [f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1)]
     told = proxy.post(CHAT, json=body(numbered)).json()["ragbias"]
     assert told["source"] == "headers" and told["n_found"] == 3 and told["numbering"] == "kept"

@@ -85,7 +85,7 @@ async def streamed(handle: Dying) -> list[dict[str, str]]:
     return [item async for item in stream]
 
 
-def test_the_order_of_the_documents_does_not_change_where_a_request_goes():
+def test_the_order_of_documents_does_not_change_the_replica():
     key = affinity(request())
     assert key and affinity(request(documents=DOCUMENTS[::-1], seed=4)) == key
     assert affinity(request(documents=None, chat_template_kwargs={"documents": DOCUMENTS})) == key

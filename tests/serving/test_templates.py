@@ -90,7 +90,7 @@ def test_without_tools_what_looks_like_a_call_is_text(tool_address):
         assert "tool_calls" not in message and "search" in message["content"]
 
 
-def test_a_conversation_with_calls_and_results_goes_through_the_template(tool_address):
+def test_calls_and_results_go_through_the_template(tool_address):
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "gate"}'}}
     talk = [
         *TALK,
@@ -100,7 +100,7 @@ def test_a_conversation_with_calls_and_results_goes_through_the_template(tool_ad
     assert post(tool_address, messages=talk, tools=[SEARCH]).status_code == 200
 
 
-def test_json_is_asked_for_and_begun(small_lm):
+def test_json_is_prompted_and_begun(small_lm):
     lm = templated(small_lm, TOOL_TEMPLATE)
     with saying(lm, '"owl": 1}'), serving({"m": lm}) as address:
         asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}}

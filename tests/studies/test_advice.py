@@ -47,7 +47,7 @@ def test_what_is_better_than_the_plain_mean_is_recommended():
     assert method(case(effects={"pine": effect(0.2, 0.9), "rotor": effect(-0.9, 0.2)})) == ("pine", ())
 
 
-def test_an_invariant_method_may_be_no_worse_but_not_by_more_than_is_borne():
+def test_an_invariant_methods_loss_stays_within_the_limit():
     assert method(case(effects={"pine": effect(-0.1, 0.4)})) == ("pine", ())
     assert method(case(effects={"pine": effect(-0.11, 0.4)})) == ("none", ())
     accurate = case(measure="accuracy", effects={"pine": effect(-0.02, 0.1)})
@@ -71,7 +71,7 @@ def test_what_is_not_invariant_inside_must_gain(acts_on, invariant, low, taken):
     assert method(found) == (("m" if taken else "none"), ())
 
 
-def test_invariant_methods_go_first_then_what_is_better_then_the_surest():
+def test_advice_ranks_invariant_then_better_then_surer_methods():
     effects = {
         "sorting": effect(0.8, 0.9, "order", invariant=False),
         "no worse": effect(-0.05, 0.9),
@@ -81,7 +81,7 @@ def test_invariant_methods_go_first_then_what_is_better_then_the_surest():
     assert method(case(effects=effects)) == ("surest", ("better", "no worse", "sorting"))
 
 
-def test_it_must_hold_in_every_case_in_which_anything_was_measured():
+def test_it_must_hold_in_every_measured_case():
     first = case(effects={"pine": effect(0.2, 0.9), "rotor": effect(0.1, 0.3)})
     assert method(first, case(documents=20, effects={"pine": effect(-0.3, 0.1), "rotor": effect(0.1, 0.2)})) == (
         "rotor",
@@ -90,14 +90,14 @@ def test_it_must_hold_in_every_case_in_which_anything_was_measured():
     assert method(first, case(model="other", effects={"rotor": effect(-0.2, 0.2)})) == ("none", ())
 
 
-def test_of_two_measures_of_one_case_the_surer_counts_and_neither_may_show_a_loss():
+def test_the_surer_of_two_measures_counts_and_neither_may_lose():
     sure = case(effects={"pine": effect(0.2, 0.9)})
     assert method(sure, case(measure="accuracy", effects={"pine": effect(-0.1, 0.1)})) == ("pine", ())
     assert method(sure, case(measure="accuracy", effects={"pine": effect(-0.2, -0.01)})) == ("none", ())
     assert method(sure, case(measure="accuracy", effects={"rotor": effect(0.0, 0.1)}))[0] == "pine"
 
 
-def test_tasks_are_evidence_for_their_kind_and_long_prompts_for_long_contexts_too():
+def test_tasks_are_evidence_for_their_kind_and_long_contexts():
     cases = [
         case(effects={"pine": effect(0.2, 0.9)}),
         case(task="musique", tokens=LONG, effects={"rotor": effect(0.2, 0.9)}),
@@ -135,7 +135,7 @@ def told_case(**changes):
     return Case(**{**known, **changes})
 
 
-def test_a_recommendation_names_its_figures_its_evidence_and_what_qualifies_beside_it():
+def test_a_recommendation_names_figures_evidence_and_others():
     found = advice(ONE_FACT, [told_case()])
     assert heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
     assert list(reasons(found)) == ["It is order-invariant.", "Also qualified: permutation-vote (prefill x4.70)."]
@@ -143,25 +143,25 @@ def test_a_recommendation_names_its_figures_its_evidence_and_what_qualifies_besi
     assert evidence_tables([found]).splitlines()[-1] == row
 
 
-def test_a_method_that_leaves_the_answer_dependent_on_the_order_is_said_to_do_so():
+def test_a_method_that_leaves_order_dependence_is_reported():
     found = advice(ONE_FACT, [told_case(effects={"channel-scaling": SCALED})])
     assert next(reasons(found)) == "The answer still depends on the order of the documents."
     assert "| channel-scaling | no | weak" in advice_table([found])
 
 
-def test_questions_that_the_method_was_not_asked_do_not_count():
+def test_questions_without_an_answer_of_the_method_do_not_count():
     found = advice(ONE_FACT, [told_case(), told_case(study="depth", questions=60, effects={"rotor": LOSES})])
     assert heading(found).endswith("pine (weak evidence: 1 model, 120 questions)")
     assert "depth" not in evidence_tables([found])
 
 
-def test_a_measure_that_the_method_was_not_measured_by_says_nothing():
+def test_a_measure_missing_for_the_method_is_no_evidence():
     found = advice(ONE_FACT, [told_case(), told_case(measure="accuracy", effects={"rotor": LOSES})])
     table = evidence_tables([found])
     assert found.method == "pine" and "log-probability" in table and "accuracy" not in table
 
 
-def test_where_nothing_pays_the_loss_that_is_borne_and_the_nearest_method_are_named():
+def test_without_a_gain_the_nearest_method_and_loss_are_named():
     found = advice(ONE_FACT, [told_case(gap=None, effects={"pine": LOSES})])
     assert heading(found).startswith("one fact in one passage: none (")
     assert list(reasons(found)) == ["No method is clearly as good as the plain model."]
@@ -182,7 +182,7 @@ def test_no_evidence_is_called_so_and_is_no_recommendation():
     assert next(reasons(found)).startswith("Nothing was measured; compare methods on your own questions")
 
 
-def test_whether_the_evidence_is_for_the_default_is_said():
+def test_evidence_for_the_default_is_reported():
     good, bad, none = advice("a", [told_case()]), advice("b", [told_case(effects={"pine": LOSES})]), advice("c", [])
     begin = "The default method is pine: "
     assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it is not recommended for b."

@@ -89,7 +89,7 @@ def test_a_method_counts_in_its_layers_only_and_in_each_prompt():
     assert prefill_limit(SHAPE, [LENGTHS], NoMethod()) == 1
 
 
-def test_decoding_reads_the_raw_keys_where_importances_are_measured():
+def test_decoding_reads_raw_keys_to_measure_importances():
     reads = plain_reads(SHAPE, [LENGTHS, LENGTHS])
     assert decode_limit(SHAPE, [LENGTHS, LENGTHS], Pine()) == pytest.approx(1 + 3 * 2 * 6 * 8 / reads)
     for method in (Pine(order="canonical"), RoToR(), ParallelContextWindows(), MsPoE(), ChannelScaling(0, 0.0, None)):

@@ -37,21 +37,21 @@ def test_the_position_alone_gets_what_other_documents_get_there(small_lm, sample
     torch.testing.assert_close(found.instead[2], torch.stack(masses).mean(0))
 
 
-def test_with_one_position_the_average_other_document_is_the_reference(small_lm, samples):
+def test_with_one_position_the_mean_other_document_is_reference(small_lm, samples):
     found = measure(small_lm, [each for each in samples if each.gold == 2], NoMethod(), iter)
     assert found.as_dict()["another_at_that_position"] is None and torch.equal(found.reference, found.other)
     layer, head = found.best_heads[0]
     assert (found.gold - found.other)[0, layer, head] == (found.gold - found.other).max()
 
 
-def test_it_does_not_depend_on_the_position_under_an_invariant_method(small_lm, samples):
+def test_invariant_methods_make_it_independent_of_position(small_lm, samples):
     found = measure(small_lm, samples, Pine(), iter)
     torch.testing.assert_close(found.gold, found.gold[:1].expand(4, -1, -1), atol=0, rtol=0)
     plain = measure(small_lm, samples, NoMethod(), iter)
     assert (plain.gold - plain.gold[:1]).abs().max() > 0.01
 
 
-def test_the_command_draws_tells_and_writes(study, tmp_path):
+def test_the_command_draws_prints_and_writes(study, tmp_path):
     out, numbers = tmp_path / "a.png", tmp_path / "a.json"
     size = ("--limit", "1", "--documents", "4", "--depths", "2")
     code, said, _ = study("attention", "--model", "tiny", *size, "--out", out, "--json", numbers)
@@ -73,7 +73,7 @@ def test_the_command_draws_tells_and_writes(study, tmp_path):
     ],
     ids=["drawn with a file", "no file", "no task", "too many", "no method", "method of the order"],
 )
-def test_what_cannot_be_asked_is_refused(study, tmp_path, options, message):
+def test_invalid_settings_are_refused(study, tmp_path, options, message):
     code, _, errors = study("attention", "--model", "tiny", "--limit", "1", "--out", tmp_path / "a.png", *options)
     assert code == 2 and message in " ".join(errors.split())
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_asked_is_refused(study, tmp_path, options, message):
     ],
     ids=["too long", "different numbers"],
 )
-def test_questions_of_a_file_that_cannot_be_asked_are_refused(study, tmp_path, documents, message):
+def test_unusable_questions_of_a_file_are_refused(study, tmp_path, documents, message):
     asked = {"question": "Which?", "answer": "red", "gold": 0}
     lines = [json.dumps({**asked, "documents": texts}) for texts in documents]
     (tmp_path / "q.jsonl").write_text("\n".join(lines))

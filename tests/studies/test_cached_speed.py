@@ -19,7 +19,7 @@ def config(tmp_path):
     return str(path)
 
 
-def test_documents_are_computed_once_and_found_in_memory_and_on_disk_in_any_order(config, tmp_path, capsys):
+def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, capsys):
     out = tmp_path / "cached.json"
     sizes = ("--documents", "2,3", "--tokens", "4", "--prefixes", "5,0", "--methods", "pcw")
     main(["--model", config, *sizes, *QUICK, "--json", str(out)])

@@ -34,7 +34,7 @@ def made(tmp_path):
     return folder
 
 
-def test_finished_calibrations_are_kept_and_told_with_their_intervals(made, tmp_path):
+def test_finished_calibrations_are_stored_with_their_intervals(made, tmp_path):
     kept = tmp_path / "kept"
     assert keep_calibrations(made, kept) == ["tiny-ape", "tiny-paper"]
     assert sorted(path.name for path in kept.iterdir()) == ["tiny-ape.json", "tiny-paper.json"]
@@ -48,7 +48,7 @@ def test_finished_calibrations_are_kept_and_told_with_their_intervals(made, tmp_
 
 
 @pytest.mark.parametrize("content", ['{"channel": 7', "[]", '{"model": "tiny", "channel": 7}', '{"method": "ape"}'])
-def test_a_damaged_record_is_named_and_nothing_is_copied_over_what_is_kept(made, tmp_path, content):
+def test_a_damaged_record_is_named_and_overwrites_nothing(made, tmp_path, content):
     kept = tmp_path / "kept"
     keep_calibrations(made, kept)
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
@@ -59,7 +59,7 @@ def test_a_damaged_record_is_named_and_nothing_is_copied_over_what_is_kept(made,
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
 
 
-def test_the_questions_are_those_after_the_studies_with_cut_passages(tmp_path):
+def test_questions_follow_the_studies_with_cut_passages(tmp_path):
     def line(number):
         long = " ".join(["filler"] * 50 + [f"gold{number}"] + ["filler"] * 50)
         texts = ("none here", long, "nor here")

@@ -58,14 +58,14 @@ def block(first, last, begin, end):
     return chosen
 
 
-def test_a_curve_that_follows_the_position_is_told_from_noise(found):
+def test_a_positional_curve_is_distinguished_from_noise(found):
     found.curves["plain"][0] = torch.arange(50).double() * 2 + 7
     found.halves[:, 0] = torch.arange(50).double()
     assert found.follows[0] == pytest.approx(1) and found.repeats[0] == pytest.approx(1)
     assert max(map(abs, found.repeats[1:])) < 0.9
 
 
-def test_lengths_are_scaled_with_the_strings_and_that_is_said(found):
+def test_lengths_are_scaled_with_the_strings_and_reported(found):
     assert found.where == (
         "tokens 20 to 30 do not see those before 20, or have position ids less 10 "
         "(scaled from the paper's 400, 600 and 200 of 1000 tokens to 50)"
@@ -77,7 +77,7 @@ def test_strings_longer_than_the_window_are_refused(lm):
         perturbed_curves(lm, CHANNEL, 2, 9_999_999, 0, 2, lambda each: each)
 
 
-def test_a_model_without_position_ids_has_its_mask_perturbed_alone(byte_tokenizer):
+def test_without_position_ids_only_the_mask_is_perturbed(byte_tokenizer):
     mpt = ragbias.DebiasedLM(random_model("mpt"), byte_tokenizer, method="none")
     found = perturbed_curves(mpt, CHANNEL, 2, 40, 0, 2, lambda each: each)
     assert list(found.curves) == ["plain", "mask"] and (found.changes["mask"].abs() > 1e-3).any()

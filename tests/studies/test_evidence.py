@@ -39,7 +39,7 @@ def test_a_summary_gives_each_method_against_the_plain_one(cases):
     assert advised(cases)[0].method == "pine"
 
 
-def test_the_file_holds_the_recommendations_with_their_cases_and_words(cases):
+def test_the_file_holds_recommendations_with_cases_and_words(cases):
     found = advised(cases)
     written = json.loads(as_json(found))
     assert written["default"] == default_in_words(found)
@@ -49,7 +49,7 @@ def test_the_file_holds_the_recommendations_with_their_cases_and_words(cases):
     ]
 
 
-def test_what_has_no_interval_or_nothing_to_compare_with_is_no_evidence():
+def test_figures_without_interval_or_comparison_are_no_evidence():
     assert evidence_of("few", summarise(logprobs_with(SHIFTS, 4))) == []
     assert evidence_of("alone", summarise(logprobs_with({"pine": {0: 0.5}}, 20))) == []
     assert evidence_of("plain", summarise(logprobs_with({"none": {0: 0.5}}, 20))) == []

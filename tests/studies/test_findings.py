@@ -56,7 +56,7 @@ def _against(name, method):
                 yield from each.values()
 
 
-def test_every_figure_is_one_of_the_kept_studies(known):
+def test_every_figure_is_one_of_the_stored_studies(known):
     claimed = figures(CLAIMS)
     assert len(claimed) > 20 and not claimed - known
 
@@ -66,6 +66,6 @@ def test_no_figure_stands_without_its_interval():
     assert not re.findall(r"\d\.\d\d", re.sub(r"\]\([^)]*\)|`[^`]*`|arXiv [\d.]+", "", prose))
 
 
-def test_every_study_that_is_kept_is_named():
+def test_every_stored_study_is_named():
     kept = [name for name in studies() if (ROOT / RESULTS / name).is_dir()]
     assert [name for name in kept if f"({name}/report.html)" not in CLAIMS] == []

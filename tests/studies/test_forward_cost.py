@@ -17,7 +17,7 @@ NAMES = [name for name, method in METHODS.items() if issubclass(method, Attentio
 
 
 @pytest.mark.serial
-def test_every_method_inside_the_model_is_measured_in_a_ragged_batch():
+def test_every_in_model_method_is_measured_in_a_ragged_batch():
     llama = random_model("llama", num_hidden_layers=1)
     batch = draw([6, 9, 4], 2, llama.config.vocab_size, CPU, ragged=True)
     done = []

@@ -54,7 +54,7 @@ def test_plain_attention_is_that_of_the_eager_model(family, byte_tokenizer):
 
 
 @pytest.mark.parametrize("method", [Pine(), Pine(layers=(1, 2)), RoToR(), ParallelContextWindows()], ids=str)
-def test_permuting_the_documents_permutes_the_attention_of_invariant_methods(lm, method):
+def test_permuted_documents_permute_invariant_attention(lm, method):
     request = lm.prepare(PROMPT, method=method)
     as_came, moved = (attention_by_layer(lm, each) for each in (request, lm.variant(request, ORDER)))
     assert not torch.equal(as_came, attention_by_layer(lm, lm.variant(request, method="none")))
@@ -140,7 +140,7 @@ def test_questions_need_equally_many_documents(lm):
         inspect(lm, [Question("q", ("a", "b")), Question("q", ("a", "b", "c"))], {"none": NoMethod()})
 
 
-def test_gold_document_is_the_given_one_or_the_only_one_with_the_answer():
+def test_the_gold_document_is_given_or_the_only_one_that_answers():
     documents = ("The owl is brass.", "The owl is tin.", "The cat is tin.")
     assert gold_of(Question("q", documents, ("brass",), gold=2)) == 2
     assert gold_of(Question("q", documents, ("brass",))) == 0
@@ -161,7 +161,7 @@ def moved_view(gold, documents=3):
     return View(moved[0], moved, 7)
 
 
-def test_the_gold_documents_share_is_told_by_its_position():
+def test_the_gold_documents_share_is_reported_by_position():
     view = moved_view([0.1, 0.6], documents=5)
     assert list(view.gold_by_position) == ["first", "middle", "last"]
     for layers in view.gold_by_position.values():
@@ -171,7 +171,7 @@ def test_the_gold_documents_share_is_told_by_its_position():
     assert gold_ratios(view) == pytest.approx([6, 3, 6])
 
 
-def test_moving_the_gold_document_changes_nothing_for_an_invariant_method(lm):
+def test_a_moved_gold_document_leaves_invariant_methods_alone(lm):
     documents = tuple(document.strip() for document in DOCUMENTS)
     questions = [Question("Who sits?", documents, gold=gold) for gold in (3, 1)] + [Question("Who?", documents)]
     views = inspect(lm, questions, {"none": NoMethod(), "pine": Pine()})
@@ -194,7 +194,7 @@ def test_a_picture_of_many_layers_is_drawn(tmp_path):
     assert "▸ 41" in texts(figure)
 
 
-def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that_look_at_no_document():
+def test_the_picture_frames_gold_and_hides_layers_without_shares():
     view = moved_view([0.6, 0.1, 0.1], documents=5)
     view.moved[:, 2] = 0
     figure = heat_maps({"none": view, "pine": view}, "title")
@@ -210,7 +210,7 @@ def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that
     assert (frame.get_x(), frame.get_width(), frame.get_height()) == (1.5, 1, 3)
 
 
-def test_titles_and_the_legend_lie_inside_the_picture_and_beside_each_other():
+def test_titles_and_legend_fit_the_picture_without_overlap():
     view = moved_view([0.6, 0.1, 0.1], documents=10)
     figure = heat_maps({f"pine, hide(queries=question,keys={index})": view for index in range(5)}, "title")
     figure.draw_without_rendering()
@@ -221,7 +221,7 @@ def test_titles_and_the_legend_lie_inside_the_picture_and_beside_each_other():
     assert titles[0].x1 < titles[2].x0 and titles[1].x1 <= width
 
 
-def test_without_a_known_gold_document_the_picture_is_as_retrieved():
+def test_without_a_gold_document_the_picture_is_as_retrieved():
     figure = heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title")
     assert "none\nas retrieved" in texts(figure)
     assert not any("gold" in text for text in texts(figure))
@@ -257,7 +257,7 @@ def test_interventions_are_drawn_before_and_after(tmp_path, study):
         assert hidden["retrieval_layers"] == before["retrieval_layers"] == [1]
 
 
-def test_an_intervention_changes_what_it_says_of_the_eager_models_weights(lm):
+def test_interventions_change_eager_weights_as_described(lm):
     request = lm.prepare(PROMPT, method="none")
     plain = attention_by_layer(lm, request)
     doubled = attention_by_layer(lm, request, [ScaleAttention("question", "gold", 2.0, layers=(0, 0))], gold=2)

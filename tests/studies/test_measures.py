@@ -36,7 +36,7 @@ def test_the_weights_of_tokens_are_the_eager_models(small_lm, samples):
     torch.testing.assert_close(token_weights(small_lm, samples[0].prompt), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_awareness_is_the_share_of_tokens_above_alpha_times_the_mean(small_lm, samples):
+def test_awareness_is_the_share_above_alpha_times_the_mean(small_lm, samples):
     weights, _ = weights_and_norms(small_lm, samples[0])
     found = heads.measure(small_lm, samples[:1], 2.0, iter)
     assert torch.equal(found.score, (weights > 2 / weights.shape[2]).float().mean(2))

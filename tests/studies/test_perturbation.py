@@ -16,7 +16,7 @@ def test_a_profile_of_another_model_is_refused(llama, byte_tokenizer):
         measure(lm, Profile("large", 4096, 32, 3, 0.0, (1, 2)), [], 2, 50, 0, 2, lambda each: each)
 
 
-def test_the_command_draws_tells_and_writes(study, tmp_path):
+def test_the_command_draws_prints_and_writes(study, tmp_path):
     out, numbers = tmp_path / "p.png", tmp_path / "p.json"
     size = ("--strings", "3", "--length", "60", "--limit", "1", "--documents", "4")
     code, said, errors = study(

@@ -50,7 +50,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_a_finished_run_is_kept_and_gives_the_same_summary_again(runs, root, capsys):
+def test_a_stored_run_gives_the_same_summary_again(runs, root, capsys):
     publish(runs, root=root)
     assert f"{NAME}: kept" in capsys.readouterr().out
     folder = root / "docs/results" / NAME
@@ -74,7 +74,7 @@ def test_figures_without_an_interval_are_left_out():
     assert only_with_interval([0.714, None, None]) == only_with_interval(None) == "-"
 
 
-def test_the_page_holds_the_figures_of_the_summary_and_nothing_without_an_interval(runs, root):
+def test_the_page_holds_only_summary_figures_with_intervals(runs, root):
     publish(runs, root=root)
     page = (root / "docs/results/models.md").read_text()
     (result,) = kept.read_kept(root / "docs/results" / NAME)["results"]
@@ -91,7 +91,7 @@ def test_the_page_holds_the_figures_of_the_summary_and_nothing_without_an_interv
     assert "copied to the others: canonical-order, pine." in page
 
 
-def test_evidence_and_advice_follow_from_what_is_kept_even_without_the_run(runs, root, tmp_path):
+def test_evidence_and_advice_need_only_the_stored_summary(runs, root, tmp_path):
     publish(runs, root=root)
     one_fact = json.loads((root / EVIDENCE).read_text())["advice"][0]
     assert [(case["study"], case["measure"], case["questions"]) for case in one_fact["cases"]] == [
@@ -115,7 +115,7 @@ def unfinished(runs, tmp_path):
     return folder.parent
 
 
-def test_a_run_that_is_not_finished_is_kept_on_demand_with_its_whole_questions(unfinished, root, capsys):
+def test_an_unfinished_run_is_stored_on_demand_by_whole_question(unfinished, root, capsys):
     publish(unfinished, root=root)
     assert f"{NAME}: not finished" in capsys.readouterr().out and not (root / "docs/results" / NAME).exists()
     publish(unfinished, unfinished=True, root=root)
@@ -124,7 +124,7 @@ def test_a_run_that_is_not_finished_is_kept_on_demand_with_its_whole_questions(u
     assert "The run is not finished; these are its first 5 questions." in (root / PAGES[0]).read_text()
 
 
-def test_a_finished_run_that_lost_answers_or_its_summary_is_refused(unfinished, runs, root):
+def test_a_finished_run_without_answers_or_summary_is_refused(unfinished, runs, root):
     shutil.copy(runs / NAME / "summary.json", unfinished / NAME)
     with pytest.raises(RunError, match=rf"{NAME} does not hold the answers that its summary.json was made of; remove"):
         publish(unfinished, root=root)
@@ -166,7 +166,7 @@ def test_costs_are_those_of_another_study_of_the_same_prompts():
 # what the repository keeps
 
 
-def test_pages_and_evidence_are_what_the_kept_summaries_give():
+def test_pages_and_evidence_match_the_stored_summaries():
     for path, text in written().items():
         assert (ROOT / path).read_text() == text, f"{path}: run `make results-page`"
 
@@ -178,7 +178,7 @@ def test_every_mark_is_there():
 
 
 @pytest.mark.parametrize("name", studies())
-def test_settings_of_a_study_are_read_and_what_is_kept_of_it_is_small_and_whole(name):
+def test_study_settings_are_read_and_the_stored_part_is_small(name):
     assert read_settings(ROOT / SETTINGS / f"{name}.yaml", {"out": Path("runs") / name}).models
     folder = ROOT / "docs/results" / name
     if folder.is_dir():

@@ -28,7 +28,7 @@ def test_each_sequence_of_a_batch_has_documents_of_its_own():
     assert torch.equal(batch.ids, draw([5, 6, 7], 4, 1000, CPU).ids)  # the same again
 
 
-def test_ragged_lengths_spread_around_the_given_one_and_are_padded():
+def test_ragged_lengths_spread_around_the_given_one_with_padding():
     batch = draw([10] * 50, 2, 1000, CPU, ragged=True)
     lengths = [len(document) for document in documents(batch)]
     assert (min(lengths), max(lengths)) == (5, 15)

@@ -18,7 +18,7 @@ def lm(llama, byte_tokenizer):
     return ragbias.DebiasedLM(llama, byte_tokenizer, method="none")
 
 
-def test_attention_to_thirds_is_that_of_the_scaled_queries_and_keys(lm):
+def test_attention_to_thirds_uses_scaled_queries_and_keys(lm):
     samples = Questions("kv", limit=1, documents=4, depths=2).samples(lm)
     given = attention_by_factor(lm, PROFILE, samples, lambda each: each)
     masses = []

@@ -17,7 +17,7 @@ def tokenizer():
     return build()
 
 
-def test_a_passage_has_the_same_ids_alone_and_joined_at_every_position(tokenizer) -> None:
+def test_a_passage_has_the_same_ids_alone_and_joined(tokenizer) -> None:
     rng = random.Random(0)
     passages = held_out_corpus(5, seed=0)
     for _ in range(60):

@@ -25,7 +25,7 @@ def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
     assert model.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=2).shape[1] <= 8
 
 
-def test_ends_training_puts_nine_tenths_of_the_answers_near_the_ends() -> None:
+def test_ends_training_puts_90_percent_of_answers_near_the_ends() -> None:
     rng = random.Random(0)
     drawn = Counter(batches._gold(rng, batches.Lesson(20, ends=True)) for _ in range(10_000))
     assert 0.90 <= sum(drawn[position] for position in (0, 1, 18, 19)) / 10_000 <= 0.94
@@ -38,7 +38,7 @@ def test_uniform_training_prefers_no_position() -> None:
     assert max(drawn.values()) < 600
 
 
-def test_a_question_sees_the_passages_and_itself_but_no_other_question() -> None:
+def test_a_question_sees_passages_and_itself_but_no_others() -> None:
     batch = batches.questions(random.Random(0), build(), batches.Lesson(4, ends=True), count=1)
     visible, answer = batch.visible[0, 0], batch.answer[0]
     first, second = (answer == 0).nonzero()[0, 0], (answer == 1).nonzero()[0, 0]
@@ -47,7 +47,7 @@ def test_a_question_sees_the_passages_and_itself_but_no_other_question() -> None
     assert not visible[second, first]
 
 
-def test_look_back_heads_attend_one_to_four_tokens_back_at_the_start() -> None:
+def test_look_back_heads_start_at_one_to_four_tokens_back() -> None:
     tokenizer = build()
     model = initialise(configuration(tokenizer), seed=0)
     model.set_attn_implementation("eager")
@@ -66,6 +66,6 @@ def test_an_answer_is_right_only_if_all_its_tokens_are() -> None:
     assert found.tolist() == [1.0, 0.0]
 
 
-def test_the_learning_rate_is_constant_and_falls_from_half_time_on() -> None:
+def test_the_learning_rate_is_constant_until_half_time() -> None:
     assert [rate(step, 100) for step in (0, 49)] == [1.0, 1.0]
     assert rate(99, 100) < 0.08

@@ -55,7 +55,7 @@ def test_a_model_without_bias_has_nothing_to_pay_for():
     assert "nothing here worth paying for" in advice.text
 
 
-def test_a_method_that_the_pipeline_needs_is_kept():
+def test_a_method_that_the_pipeline_needs_stays():
     advice = told({"as is: pine": [QUIET] * 40, "none": [LOUD] * 20 + [QUIET] * 20})
     assert (advice.headline, advice.method) == ("no problem with pine", None)
     assert "With pine, which your pipeline runs already, you do not have this problem" in advice.text
@@ -71,21 +71,21 @@ def test_a_method_that_the_pipeline_needs_is_kept():
         (None, "add none to --methods"),
     ],
 )
-def test_what_is_unknown_or_needless_about_the_pipelines_method_is_said(without, words):
+def test_an_unknown_or_needless_pipeline_method_is_reported(without, words):
     answers = {"as is: pine": [QUIET] * (len(without) if without else 40)}
     text = told(answers | ({"none": without} if without else {})).text
     assert words in text
     assert "keep it" not in text
 
 
-def test_examples_hold_the_flips_of_every_method_those_of_the_first_line_first():
+def test_examples_hold_flips_of_every_method_first_line_first():
     answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
     found = flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
     assert [(each.question, each.flips) for each in found] == [("c", ["none"]), ("b", ["pine"])]
     assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
 
 
-def test_html_shows_what_changes_without_the_pipelines_method_and_how_many_of_how_many():
+def test_html_shows_and_counts_changes_without_the_method():
     text = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 16 + [QUIET] * 24}))
     assert f"{EXAMPLES} of 16 questions" in text
     assert text.count("<strong>Elm</strong>") == EXAMPLES
@@ -117,7 +117,7 @@ def test_a_terminal_of_80_columns_shows_every_figure(label):
     assert shown.count("x1.00") == 4 and label in shown and "memory" in shown
 
 
-def test_without_any_known_source_the_report_says_that_preferences_are_not_shown():
+def test_preferences_are_reported_absent_without_known_sources():
     text = html_of(audit_of({"none": [LOUD] * 40}))
     assert "This does not mean that no position is preferred" in text
     assert text.count("data:image/svg+xml") == 1

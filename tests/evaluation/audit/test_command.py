@@ -59,7 +59,7 @@ chain = (
 """
 
 
-def test_an_invariant_pipeline_has_no_problem_and_is_told_what_reuse_changes(tmp_path, monkeypatch, cli):
+def test_an_invariant_pipeline_passes_and_reports_reuse(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     lines = question_lines(5, documents=8)
@@ -110,7 +110,7 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, wo
     assert code == 2 and words in errors
 
 
-def test_repeated_questions_count_once_and_too_few_show_no_progress(tmp_path, cli):
+def test_repeated_questions_count_once_and_few_show_no_progress(tmp_path, cli):
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join([GOOD] * 9))
     code, said, errors = cli("audit", "--model", "tiny", "--questions", path)

@@ -22,7 +22,7 @@ from ragbias.generation.request import Recorded
 from ragbias.methods import CanonicalOrder, Method, NoMethod, Pine, Segmented
 
 
-def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
+def test_orders_are_distinct_from_retrieved_and_reversed_on():
     orders = audit_orders(5, 6, seed=3)
     assert orders[:2] == [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]
     assert len({tuple(order) for order in orders}) == 6
@@ -34,13 +34,13 @@ def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
 FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
 
 
-def test_answers_from_the_same_document_in_every_order_show_no_preference():
+def test_answers_from_one_document_in_all_orders_are_unbiased():
     found = position_preference([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
     assert [part.estimate for part in found.excess] == [0] * 5
     assert (found.answers, found.asked, found.questions) == (12, 12, 6)
 
 
-def test_answers_from_whatever_stands_first_prefer_the_first_position():
+def test_answers_from_the_first_document_prefer_that_position():
     found = position_preference([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
     # taken from the first position both times; of the four pairs of order and document two are there, two at the last
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
@@ -52,7 +52,7 @@ def test_a_preference_needs_enough_questions_with_a_known_source():
     assert (found.answers, found.questions, found.excess) == (8, 4, [])
 
 
-def test_a_single_known_source_of_a_question_does_not_count_as_no_preference():
+def test_a_single_known_source_does_not_count_as_no_preference():
     alone = [[0, None]] * 20
     assert position_preference(alone, [[FORWARD, BACKWARD]] * 20) == PositionPreference(0, 40, 0, [])
     found = position_preference([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
@@ -90,13 +90,13 @@ def test_flips_that_asking_again_makes_as_well_are_no_problem():
     assert verdict(outcome([1.0] * 40, floor=1.0)) is Verdict.NO_PROBLEM
 
 
-def test_invariance_counts_only_where_the_method_ran_on_every_question():
+def test_invariance_counts_only_if_the_method_always_ran():
     assert verdict(outcome([0.0] * 6, method=Pine())) is Verdict.NO_PROBLEM
     assert verdict(outcome([0.0] * 6, method=Pine(), ran=0.5)) is Verdict.TOO_FEW
     assert verdict(outcome([1.0] * 6, method=Pine())) is Verdict.PROBLEM
 
 
-def test_interval_of_agreeing_questions_is_what_they_do_not_rule_out():
+def test_agreeing_questions_do_not_rule_out_a_rate_above_zero():
     found = rate([0.0] * 10)
     assert (found.estimate, found.low) == (0, 0)
     assert (1 - found.high) ** 10 == pytest.approx(0.05)
@@ -131,7 +131,7 @@ def batches(lm, monkeypatch):
     return sizes
 
 
-def test_all_orders_of_a_question_run_in_one_batch_and_none_twice(lm, batches):
+def test_the_orders_of_a_question_run_once_in_one_batch(lm, batches):
     """Three orders and one repetition for ``none``; ``pine`` runs in two orders, ``canonical-order`` in one."""
     documents = ("A tin owl.\n", "Brass whales.\n", "Iron cats.\n")
     cases = [case_of(lm, f"Who{'?' * index}", documents, max_new_tokens=2) for index in range(5)]
@@ -200,7 +200,7 @@ def labelled(flips, better, method=None):
 
 
 @pytest.mark.parametrize("better", [(-0.3, -0.5, 0.1), (0.1, -0.05, 0.25), (-0.01, -0.015, 0.0)])
-def test_a_method_that_may_lose_accuracy_is_recommended_for_consistency_only(better):
+def test_a_method_that_may_lose_accuracy_is_for_consistency_only(better):
     outcomes = {"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": labelled([0.0] * 100, better, Pine())}
     found = Audit(outcomes, 100, 4, {}, {})
     advice = recommendation(found, {})
@@ -211,7 +211,7 @@ def test_a_method_that_may_lose_accuracy_is_recommended_for_consistency_only(bet
     assert asked_for.method == "pine" and "It may be right less often" in asked_for.text
 
 
-def test_a_method_that_keeps_accuracy_is_recommended():
+def test_a_method_without_loss_of_accuracy_is_recommended():
     gain = labelled([0.0] * 100, (0.05, -0.01, 0.1), Pine())
     found = Audit({"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": gain}, 100, 4, {}, {})
     assert recommendation(found, {}).method == "pine"

@@ -20,7 +20,7 @@ def tiny() -> DebiasedLM:
     return DebiasedLM.from_pretrained("tiny", method="none")
 
 
-def test_last_request_with_documents_is_kept_with_its_settings(tiny):
+def test_the_last_request_with_documents_has_its_settings(tiny):
     class Condensing(Unframed):
         def __call__(self, question):
             super().__call__(question)
@@ -34,7 +34,7 @@ def test_last_request_with_documents_is_kept_with_its_settings(tiny):
         assert case.recorded.request.origin.method_requested.name == "pine"
 
 
-def test_other_orders_are_the_same_prompt_with_its_documents_moved(tiny):
+def test_other_orders_only_move_the_documents_of_the_prompt(tiny):
     (case, _), _ = from_pipeline(Unframed(tiny), QUESTIONS)
     order = [3, 1, 5, 0, 4, 2]
     again = case.request(order)
@@ -54,7 +54,7 @@ def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
 
 
 @pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])
-def test_langchain_chains_are_asked_under_the_key_they_take(tiny, build):
+def test_langchain_chains_are_invoked_with_the_key_they_take(tiny, build):
     cases, _ = from_pipeline(build(chat(tiny)), QUESTIONS)
     assert [[text.strip() for text in each.prompt.documents] for each in cases] == list(TEXTS.values())
 
@@ -65,7 +65,7 @@ def test_runnable_that_takes_the_question_itself(tiny):
     assert len(cases) == 2
 
 
-def test_streaming_pipeline_that_answers_in_another_thread_is_recorded(tiny):
+def test_a_streaming_pipeline_in_another_thread_is_recorded(tiny):
     def pipeline(question):
         text = "\n\n".join(TEXTS[question]) + "\n\n" + question
         thread = threading.Thread(
@@ -106,17 +106,17 @@ def test_recording_ends_with_its_context(tiny):
     assert (len(outer), len(inner)) == (2, 1)
 
 
-def test_pipeline_without_our_model_is_told_what_to_swap():
+def test_a_pipeline_without_our_model_names_what_to_swap():
     with pytest.raises(RunError, match="let its LLM be one of ragbias: langchain_ragbias.ChatRagBias"):
         from_pipeline(lambda question: "42", QUESTIONS)
 
 
-def test_pipeline_without_documents_is_told_so(tiny):
+def test_a_pipeline_without_documents_is_reported(tiny):
     with pytest.raises(RunError, match="no prompt of the pipeline holds two documents"):
         from_pipeline(lambda question: tiny.generate(question, max_new_tokens=1), QUESTIONS)
 
 
-def test_a_plain_pipeline_whose_documents_are_rewritten_is_told_why_they_were_not_found(tiny):
+def test_rewritten_documents_of_a_plain_pipeline_are_explained(tiny):
     llm = ChatRagBias(lm=tiny, method="none", max_tokens=1)
     given = ["The gate is red.", "The wall is blue."]
     with pytest.raises(RunError, match="none of the 2 documents given explicitly appears verbatim"):
@@ -229,7 +229,7 @@ def test_a_function_that_makes_a_function_or_takes_a_question(factories):
     assert factories("app.ask")("x") == "X"
 
 
-def test_a_function_with_optional_arguments_is_called_with_the_question(factories):
+def test_functions_with_optional_arguments_get_the_question(factories):
     assert factories("with_defaults").__name__ == "with_defaults"
 
 
@@ -242,6 +242,6 @@ def test_a_function_with_optional_arguments_is_called_with_the_question(factorie
         ("App", "is the class App, no object of it, which cannot be called"),
     ],
 )
-def test_what_a_function_makes_instead_is_told(factories, name, words):
+def test_a_factory_that_returns_no_pipeline_is_reported(factories, name, words):
     with pytest.raises(RunError, match=words):
         factories(name)

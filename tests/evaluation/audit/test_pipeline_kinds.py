@@ -49,7 +49,7 @@ def documents_of(cases):
 
 
 @pytest.mark.parametrize("settings", [{}, {"checkpointer": True}], ids=["plain", "with a checkpointer"])
-def test_an_agent_is_asked_in_messages_and_each_question_for_itself(tiny_with_tools, settings):
+def test_an_agent_gets_each_question_as_separate_messages(tiny_with_tools, settings):
     tool = create_retriever_tool(ByQuestion(), "lookup", "Look something up.", response_format="content_and_artifact")
     if settings:
         settings = {"checkpointer": InMemorySaver()}
@@ -64,7 +64,7 @@ def test_an_agent_is_asked_in_messages_and_each_question_for_itself(tiny_with_to
     assert [text.strip() for text in again] == [TEXTS[QUESTIONS[0].question][index] for index in (3, 1, 5, 0, 4, 2)]
 
 
-def test_a_graph_of_messages_and_one_of_a_question_are_asked(tiny):
+def test_graphs_take_messages_or_a_question(tiny):
     llm = chat(tiny)
 
     def answer(state):
@@ -151,6 +151,6 @@ def test_what_is_left_to_do_is_done_before_the_next_question(tiny):
         assert documents_of(from_pipeline(pipeline, QUESTIONS)[0]) == list(TEXTS.values())
 
 
-def test_every_way_that_was_tried_is_told():
+def test_every_attempted_call_is_reported():
     with pytest.raises(RunError, match=r"invoke\(question\): KeyError: 'x'; invoke\({'input': question}\): KeyError"):
         from_pipeline(RunnableLambda(lambda value: {}["x"]), QUESTIONS)

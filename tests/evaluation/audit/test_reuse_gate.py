@@ -65,7 +65,7 @@ def test_what_can_be_cached_is_counted_by_tokens(tiny):
         (gate(known=Interval(-0.5, -0.9, -0.1)), "against", "against none"),
     ],
 )
-def test_the_known_answers_decide_else_what_reversing_the_documents_does(found, verdict, words):
+def test_known_answers_decide_or_else_reversed_documents(found, verdict, words):
     assert found.verdict == verdict
     assert words in reuse_advice({"ape": found})
 

@@ -63,7 +63,7 @@ def test_the_command_audits_a_server(cli, address, questions, tmp_path):
     assert code == 2 and "give one of them" in " ".join(errors.split())
 
 
-def test_a_server_that_is_not_there_or_has_no_such_model_is_told(address, questions, monkeypatch):
+def test_a_missing_server_or_model_is_reported(address, questions, monkeypatch):
     monkeypatch.setattr("ragbias.evaluation.audit.cases.TRIES", 0)
     with pytest.raises(ServerError, match="does not answer"):
         UpstreamLM("http://127.0.0.1:9", None)

@@ -16,7 +16,7 @@ def bench(cli):
 QUICK = ("--model", "tiny", "--task", "tiny", "--documents", "3", "--positions", "0,2", "--limit", "2", "--no-cost")
 
 
-def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(bench, tmp_path):
+def test_a_run_prints_figures_and_files_and_resumes_from_yaml(bench, tmp_path):
     out = tmp_path / "run"
     code, said, errors = bench(*QUICK, "--methods", "none,pine", "--out", out, "--json", tmp_path / "summary.json")
     assert (code, errors) == (0, "")
@@ -31,7 +31,7 @@ def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(b
     assert (code, errors, (out / "rows.jsonl").read_bytes()) == (0, "", before)
 
 
-def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli, tmp_path):
+def test_a_report_explains_the_order_only_if_a_method_reorders(bench, cli, tmp_path):
     for methods, told in (("none,pine", False), ("none,canonical-order", True)):
         out, page = tmp_path / methods, tmp_path / f"{methods}.html"
         assert bench(*QUICK, "--methods", methods, "--out", out)[0] == 0
@@ -41,7 +41,7 @@ def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli
         assert "In brackets: 95% intervals." in " ".join(said.split())
 
 
-def test_a_report_of_log_probabilities_alone_explains_its_own_columns_and_no_others(bench, cli, tmp_path):
+def test_a_log_probability_report_explains_only_its_columns(bench, cli, tmp_path):
     assert bench(*QUICK, "--methods", "none,canonical-order", "--measure", "logprob", "--out", tmp_path / "run")[0] == 0
     code, said, errors = cli("report", tmp_path / "run")
     assert (code, errors) == (0, "") and "order: agreement" not in said
@@ -142,7 +142,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         (("nothing.yaml", "--no-indices"), "--no-indices does not go with nothing.yaml"),
     ],
 )
-def test_bad_input_ends_with_code_2_and_one_line_before_anything_is_written(bench, tmp_path, arguments, complaint):
+def test_bad_input_ends_with_code_2_before_anything_is_written(bench, tmp_path, arguments, complaint):
     code, _, errors = bench(*arguments, "--out", tmp_path / "run")
     assert code == 2 and complaint in errors
     assert len(errors.splitlines()) == 1 and "Traceback" not in errors
@@ -156,7 +156,7 @@ def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["settings.json", "cost.json", "harness.json"])
-def test_what_is_said_of_a_damaged_file_helps(bench, cli, tmp_path, name):
+def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
     """Put back: all goes on. Removed, where that is offered: the bench and its report go on without it."""
     out = tmp_path / "run"
     whole = (*QUICK, "--methods", "none", "--out", out)

@@ -28,7 +28,7 @@ def written(folder, text):
     return file
 
 
-def test_a_file_gives_settings_and_the_command_line_replaces_some(tmp_path):
+def test_the_command_line_overrides_settings_of_a_file(tmp_path):
     settings = read_settings(written(tmp_path, WHOLE), {"limit": 5, "engine": "ray"})
     assert (settings.models, settings.methods) == (("tiny",), "none,attention-sorting(rounds=2)")
     assert [task.name for task in settings.tasks] == ["tiny", "mdqa"]
@@ -148,7 +148,7 @@ def plan(**changes):
     )
 
 
-def test_cases_run_in_batches_one_seed_after_the_other_and_first_cases_again_alone():
+def test_cases_run_in_batches_by_seed_and_some_again_alone():
     task = {"name": "tiny", "documents": [3, 4], "positions": [0, 2]}
     units = list(plan(tasks=[task], seeds=[1, 2], batch_size=3).units())
     answers = [unit for unit in units if not unit.noise]
@@ -160,7 +160,7 @@ def test_cases_run_in_batches_one_seed_after_the_other_and_first_cases_again_alo
     assert [(len(case.documents), case.gold_position) for case in first] == [(3, 0), (3, 0), (4, 0), (4, 0)]
 
 
-def test_at_most_fifty_questions_are_asked_again():
+def test_at_most_fifty_questions_are_repeated():
     units = list(plan(tasks=[{"name": "tiny", "documents": [3], "positions": [0]}], limit=60).units())
     assert sum(unit.noise for unit in units) == 50
 

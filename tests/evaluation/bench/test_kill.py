@@ -77,7 +77,7 @@ def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_interrupted_bench_says_how_to_go_on(tmp_path):
+def test_an_interrupted_bench_prints_how_to_resume(tmp_path):
     code, said = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
     assert code == 130 and "the same command resumes the run" in " ".join(said.split())
     assert len(read_records(tmp_path / "run" / "rows.jsonl")) >= 20

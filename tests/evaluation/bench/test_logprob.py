@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
     return out
 
 
-def test_every_row_has_the_log_probability_and_the_distance_to_the_plain_model(folder):
+def test_rows_have_log_probabilities_and_distances_to_the_plain(folder):
     records = read_records(folder / "rows.jsonl")
     assert len(records) == 5 * 2 * 3
     for record in records:
@@ -72,7 +72,7 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(folder, tmp_path, sha
     assert untimed(rows) == untimed(folder / "rows.jsonl")
 
 
-def test_the_plain_model_runs_once_for_a_prompt_also_where_none_was_not_asked_for(tmp_path, monkeypatch):
+def test_the_plain_model_runs_once_per_prompt_even_without_none(tmp_path, monkeypatch):
     asked = []
 
     def counted(lm, task, case, method):
@@ -128,7 +128,7 @@ def test_a_judge_that_explains_itself_has_no_log_probability(tmp_path):
     assert summary["results"][0]["methods"]["none"]["logprob"]["questions"] == 1
 
 
-def test_invariant_methods_asked_once_give_the_records_that_they_give_when_asked_each_time(folder, tmp_path):
+def test_invariant_methods_run_once_give_the_same_records(folder, tmp_path):
     """Two methods that are invariant, and two that are not, in both measures and in batches of several questions."""
     changes = {"methods": "none,pine,canonical-order,attention-sorting", "measure": "accuracy,logprob"}
     each, once = tmp_path / "each", tmp_path / "once"

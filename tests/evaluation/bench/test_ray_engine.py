@@ -33,7 +33,7 @@ def found(answered):
 
 
 @pytest.mark.slow
-def test_records_are_those_of_the_local_engine_though_a_worker_is_killed(two_workers, tmp_path):
+def test_records_match_the_local_engine_after_a_worker_is_killed(two_workers, tmp_path):
     task = Deadly(**ASKED, mortal=("tiny/3/4/3/0/0",), folder=tmp_path)
     records = found(answered_by_ray(Plan({"tiny": METHODS}, ((task,),), 4, MEASURES).units(), "auto", 2))
     assert len(list(tmp_path.iterdir())) == 1  # it has killed
@@ -45,7 +45,7 @@ def test_records_are_those_of_the_local_engine_though_a_worker_is_killed(two_wor
 
 
 @pytest.mark.slow
-def test_a_unit_that_kills_every_worker_and_an_error_in_a_worker_end_the_run(two_workers, tmp_path, monkeypatch):
+def test_repeated_worker_deaths_and_worker_errors_end_the_run(two_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "TRIES", 2)  # a worker takes seconds to start
     task = Deadly(**ASKED, mortal=("tiny/0/4/0/0/0",), deaths=99, folder=tmp_path)
     with pytest.raises(RunError, match="2 workers died over task tiny, case 'tiny/0/4/0/0/0'"):

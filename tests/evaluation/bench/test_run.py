@@ -45,7 +45,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_a_run_leaves_every_record_once_its_noise_and_its_summary(whole):
+def test_a_run_writes_each_record_once_with_noise_and_summary(whole):
     records = read_records(whole / "rows.jsonl")
     assert len({record.key for record in records}) == len(records) == 5 * 2 * 2
     assert [record.method for record in records[:9]] == ["none"] * 4 + ["canonical-order"] * 4 + ["none"]
@@ -60,7 +60,7 @@ def test_a_run_leaves_every_record_once_its_noise_and_its_summary(whole):
 
 
 @pytest.mark.parametrize("asked", [2, 3], ids=["whole batches", "half a batch"])
-def test_a_run_that_is_given_more_questions_keeps_its_answers_and_ends_like_any_other(whole, tmp_path, asked):
+def test_a_run_with_more_questions_reuses_its_answers(whole, tmp_path, asked):
     silently(settings(tmp_path / "run", limit=asked))
     first = read_records(tmp_path / "run" / "rows.jsonl")
     silently(settings(tmp_path / "run"))
@@ -81,7 +81,7 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, shar
         assert untimed(tmp_path / "run" / name) == untimed(whole / name)
 
 
-def test_records_that_are_there_are_not_run_again_and_missing_ones_are_filled_in(whole, tmp_path):
+def test_only_missing_records_are_run(whole, tmp_path):
     silently(settings(tmp_path / "run"))
     file = tmp_path / "run" / "rows.jsonl"
     kept = [replace(record, seconds=1234.0) for record in read_records(file)[::3]]
@@ -123,12 +123,12 @@ def mean_tau(orders):
     return fmean(kendalltau(*pair).statistic for pair in combinations(positions, 2))
 
 
-def test_orders_shown_agree_wholly_if_they_are_canonical_and_are_not_known_of_methods_inside_the_model(reordered):
+def test_canonical_orders_agree_and_in_model_orders_are_unknown(reordered):
     assert reordered["canonical-order"]["kendall_tau"] == [1, 1, 1]
     assert reordered["pine"]["kendall_tau"] is None
 
 
-def test_segmented_stands_beside_none_and_shows_the_documents_as_given(tmp_path):
+def test_segmented_shows_the_documents_as_given_like_none(tmp_path):
     summary = silently(settings(tmp_path / "run", limit=1, cost=True, methods="segmented,none,pine"))
     methods = summary["results"][0]["methods"]
     assert methods["none"]["cost"]["prefill_ratio"] == [1, 1, 1]
@@ -146,7 +146,7 @@ def test_orders_shown_by_a_fixed_rule_agree_as_that_rule_says(reordered):
         assert reordered[label]["kendall_tau"] == pytest.approx([mean_tau(orders)] * 3), label
 
 
-def test_orders_shown_by_attention_sorting_agree_as_the_prompts_do_that_it_makes(reordered):
+def test_orders_of_attention_sorting_agree_as_its_prompts_do(reordered):
     task, lm = TinyQA(documents=(6,), positions=(0, 3, 5), limit=5), DebiasedLM.from_pretrained("tiny")
     taus = []
     for _, cases in groupby(task.cases(), key=lambda case: case.question):
@@ -180,9 +180,7 @@ def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     ],
     ids=["layers", "window", "lm-eval"],
 )
-def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_the_corrected_run_is_not(
-    tmp_path, monkeypatch, changes, complaint
-):
+def test_an_invalid_run_makes_no_folder_and_its_correction_runs(tmp_path, monkeypatch, changes, complaint):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "none" / "manager.py"))  # of 14,000 tasks
     line = {"key": "a", "value": "b", "ordered_kv_records": [["a", "b"], *[[f"k{n}", "v " * 2000] for n in range(9)]]}
@@ -194,7 +192,7 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_the_corrected_
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/no/such/folder"])
-def test_a_model_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path, name):
+def test_a_missing_model_is_refused_before_a_folder_is_made(tmp_path, name):
     with pytest.raises(ModelFileError, match=f"model '{name}'"):
         silently(settings(tmp_path / "run", models=name))
     (tmp_path / "empty").mkdir()

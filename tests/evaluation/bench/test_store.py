@@ -70,7 +70,7 @@ def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
         Store(folder, {"decides": {"methods": "none", "limit": 6}})
 
 
-def test_a_folder_of_something_else_or_a_file_is_refused_and_left_alone(tmp_path):
+def test_files_and_foreign_folders_are_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(RunError, match=r"holds 'thesis\.tex' and no run"):
         Store(tmp_path, ABOUT)
@@ -80,7 +80,7 @@ def test_a_folder_of_something_else_or_a_file_is_refused_and_left_alone(tmp_path
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
-def test_a_run_whose_answers_are_compressed_is_refused_until_they_are_unpacked(tmp_path, name):
+def test_a_run_with_compressed_answers_is_refused_until_unpacked(tmp_path, name):
     folder = tmp_path / "run"
     with Store(folder, ABOUT) as store:
         store.records.append([record("a")])
@@ -133,7 +133,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     Store(tmp_path / "run", ABOUT).__exit__(None, None, None)
 
 
-def test_a_run_without_a_record_leaves_nothing_and_what_lay_there_stays(tmp_path):
+def test_a_run_without_records_leaves_the_folder_as_it_was(tmp_path):
     for folder in (tmp_path / "a" / "b" / "run", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(KeyboardInterrupt), Store(folder, ABOUT):
@@ -146,7 +146,7 @@ def test_a_run_without_a_record_leaves_nothing_and_what_lay_there_stays(tmp_path
         assert list(store.records.by_key) == [record("a").key]
 
 
-def test_a_folder_of_a_run_that_was_killed_before_its_first_record_is_free_for_another(tmp_path):
+def test_a_folder_killed_before_its_first_record_is_reusable(tmp_path):
     with Store(tmp_path / "run", ABOUT):
         pass
     other = {"decides": {"methods": "none,pine", "limit": 3}}

@@ -31,7 +31,7 @@ def failure(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz"])
-def test_lines_are_numbered_as_in_the_file_and_blank_ones_skipped(tmp_path: Path, name: str) -> None:
+def test_blank_lines_are_skipped_but_counted(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, '{"a": "1"}\n\n   \n{"a": "2"}\r\n{"a": "3"}', name)
     assert [(line.number, line.row.a) for line in read_lines(path, Text)] == [(1, "1"), (4, "2"), (5, "3")]
 

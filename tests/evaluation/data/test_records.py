@@ -24,7 +24,7 @@ def test_records_are_read_as_they_were_written(tmp_path):
     assert read_records(tmp_path / "rows.jsonl") == records
 
 
-def test_records_are_read_from_a_compressed_file_as_from_a_plain_one(tmp_path):
+def test_records_are_read_alike_from_compressed_and_plain_files(tmp_path):
     records = [record(prediction="An Ü"), record(id="other", shown=(1, 0))]
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(as_lines(records).encode()))
     assert read_records(tmp_path / "rows.jsonl.gz") == records
@@ -92,7 +92,7 @@ def test_what_is_no_object_is_named_with_its_line(tmp_path, line):
 
 
 @pytest.mark.parametrize("edited", [{"prediction": "another"}, {"score": 0.0}, {"shown": [1, 0]}])
-def test_two_records_of_one_case_that_differ_are_refused_with_both_lines(tmp_path, edited):
+def test_different_records_of_one_case_are_refused_by_line(tmp_path, edited):
     path = tmp_path / "rows.jsonl"
     lines = [LINE, {**LINE, "id": "other"}, {**LINE, **edited}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -15,14 +15,14 @@ def test_chunks_are_paragraphs_joined_up_to_the_size(tmp_path):
     assert read_chunks(tmp_path, size=20) == {"one\n\ntwo": "a.txt", "x" * 20: "a.txt"}  # both files have the first
 
 
-def test_a_chunk_names_its_file_from_what_was_given_and_endings_may_be_capitals(tmp_path):
+def test_chunks_name_files_as_given_and_suffixes_ignore_case(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "A.TXT").write_text("one")
     assert read_chunks(tmp_path) == {"one": os.path.join("old", "A.TXT")}
     assert read_chunks(tmp_path / "old" / "A.TXT") == {"one": "A.TXT"}
 
 
-def test_long_paragraphs_are_cut_after_sentences_or_between_words(tmp_path):
+def test_long_paragraphs_are_cut_at_sentences_or_words(tmp_path):
     (tmp_path / "a.txt").write_text("One sentence. And another one that is long.\n\n" + "y" * 25)
     cut = ["One sentence.", "And another one that", "is long.", "y" * 20, "y" * 5]
     assert list(read_chunks(tmp_path, size=20)) == cut
@@ -38,7 +38,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     assert read_chunks(tmp_path) == {"one": "A.TXT"}
 
 
-def test_folders_and_pipes_that_are_named_like_texts_are_left_out(tmp_path):
+def test_folders_and_pipes_named_like_texts_are_left_out(tmp_path):
     (tmp_path / "notes.md").mkdir()
     (tmp_path / "notes.md" / "a.txt").write_text("inside")
     os.mkfifo(tmp_path / "pipe.txt")

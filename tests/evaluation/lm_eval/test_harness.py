@@ -190,7 +190,7 @@ def test_each_example_becomes_a_record(tasks: Path) -> None:
     assert all(record.group == record.id.split("/")[0] for record in records)
 
 
-def test_the_limit_counts_examples_and_a_method_changes_the_answers(tasks: Path) -> None:
+def test_the_limit_counts_examples_and_methods_change_answers(tasks: Path) -> None:
     strong = ChannelScaling(channel=0, factor=-30.0, layers=(0, None), last="all")
     records = {
         label: harness_records("tiny", method, label, ["little_text"], limit=2, include_path=tasks)
@@ -232,7 +232,7 @@ def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> N
     assert same == short and model.cut == {text: room}
 
 
-def test_without_the_option_it_loses_its_beginning_as_in_lm_eval_and_a_warning_says_so(plain: object) -> None:
+def test_a_long_prompt_loses_its_beginning_with_a_warning(plain: object) -> None:
     model, text = RagBiasLM("tiny"), FACT + LONG * 20
     with pytest.warns(UserWarning, match="longer than the 40 .*cut_middle=True"):
         whole, kept = fitted(model, text, 40)
@@ -241,7 +241,7 @@ def test_without_the_option_it_loses_its_beginning_as_in_lm_eval_and_a_warning_s
 
 @pytest.mark.parametrize("cut_middle", [True, False])
 @pytest.mark.filterwarnings("ignore:a prompt of")
-def test_the_score_of_longbench_counts_and_prompts_that_were_cut_are_counted(tasks: Path, cut_middle: bool) -> None:
+def test_longbench_scores_count_and_cut_prompts_are_counted(tasks: Path, cut_middle: bool) -> None:
     """The embedded model's window is shrunk to 400 tokens; the fact stands first, so only the middle may go."""
     name = longbench(tasks, "with_score", [FACT + LONG * 100, FACT], score=True, qa_f1_score=True)
     small = shutil.copytree(tiny.path(), tasks / "small")

@@ -39,13 +39,13 @@ def test_a_bias_and_its_removal_are_found():
     assert (none["prompt_tokens"], none["seconds"]) == (100, 0.5)
 
 
-def test_the_summary_is_plain_data_and_the_same_for_records_in_any_order():
+def test_the_summary_is_plain_and_independent_of_record_order():
     records = records_with(ACCURACIES, 30)
     first, second = (json.dumps(summarise(each), allow_nan=False, sort_keys=True) for each in (records, records[::-1]))
     assert first == second
 
 
-def test_models_tasks_and_numbers_of_documents_are_results_of_their_own():
+def test_models_tasks_and_document_counts_are_separate_results():
     records = (
         records_with(ACCURACIES, 6)
         + records_with(ACCURACIES, 6, documents=20)
@@ -55,7 +55,7 @@ def test_models_tasks_and_numbers_of_documents_are_results_of_their_own():
     assert found == [("other", 10), ("tiny", 10), ("tiny", 20)]
 
 
-def test_few_questions_have_estimates_and_no_intervals_and_a_note_says_so():
+def test_few_questions_have_no_intervals_and_a_note():
     result = only(summarise(records_with(ACCURACIES, 4)))
     for method in result["methods"].values():
         assert method["mean"][0] is not None and method["mean"][1:] == [None, None]
@@ -64,7 +64,7 @@ def test_few_questions_have_estimates_and_no_intervals_and_a_note_says_so():
     assert "4 questions are too few for intervals" in result["notes"][0]
 
 
-def test_cases_without_documents_and_with_the_gold_one_alone_are_reference_lines():
+def test_cases_with_no_or_only_gold_documents_are_references():
     records = records_with(ACCURACIES, 10)
     closed = [
         record(id=f"c{n}", question=f"q{n}", documents=0, gold_position=None, score=float(n < 2)) for n in range(10)
@@ -133,14 +133,14 @@ def test_rewardbenchs_sections_are_weighted_means_of_subsets():
     assert few["Reasoning"] == [pytest.approx(984 / (984 + 164)), None, None]
 
 
-def test_rewardbench_has_2985_pairs_in_four_sections_of_which_reasoning_halves_are_equal():
+def test_rewardbench_has_four_sections_with_equal_halves():
     sizes = {section: sum(weights.values()) for section, weights in SECTIONS.items()}
     assert sizes == {"Chat": 358, "Chat Hard": 456, "Safety": 740, "Reasoning": 2 * 984}
     assert sum(sizes.values()) - SECTIONS["Reasoning"]["math-prm"] + 447 == 2985  # the pairs of the released file
     assert len(SUBSETS) == 23
 
 
-def test_answers_without_a_verdict_count_half_and_are_told():
+def test_answers_without_a_verdict_count_half_and_are_reported():
     result = only(summarise(judged({"a": [(0.5, 0.5)] * 5 + [(1, 0.5)]}, "llmbar")))
     judge = result["methods"]["none"]["judge"]
     assert judge["undecided"] == pytest.approx(11 / 12) and judge["swap_consistency"][0] == pytest.approx(5 / 6)
@@ -170,7 +170,7 @@ def test_records_that_ran_plain_are_counted_with_their_reasons():
     assert result["notes"] == ["pine: 1 of 30 answers came from the plain model: one document only"]
 
 
-def test_methods_with_other_questions_or_positions_are_compared_on_what_is_shared_and_a_note_says_so():
+def test_methods_are_compared_on_shared_questions_with_a_note():
     records = records_with(ACCURACIES, 20)
     missing = [each for each in records if each.method == "none" or (each.question != "q3" and each.gold_position != 9)]
     notes = " ".join(only(summarise(missing))["notes"])

@@ -19,7 +19,7 @@ def scores(values, questions=None):
     return Scores(tuple(names), tuple(range(values.shape[1])), values)
 
 
-def test_scores_are_means_over_orders_and_seeds_with_gaps_where_nothing_was_asked():
+def test_scores_are_means_over_orders_and_seeds_with_gaps():
     asked = [
         record(question="b", gold_position=3, score=1.0),
         record(question="b", gold_position=3, score=0.0, order=1),
@@ -39,7 +39,7 @@ def test_figures_of_a_curve_worked_by_hand():
     )
 
 
-def test_draws_are_with_replacement_and_the_same_for_the_same_seed():
+def test_draws_are_with_replacement_and_repeat_by_seed():
     first = draws(30, 500, 1)
     assert (first.sum(axis=1) == 30).all() and first.max() > 1 and first.min() == 0
     np.testing.assert_array_equal(first, draws.__wrapped__(30, 500, 1))
@@ -57,7 +57,7 @@ def test_intervals_of_means_are_those_of_scipy():
 
 
 @pytest.mark.parametrize("name", ["worst", "gap"])
-def test_intervals_of_worst_and_gap_hold_scipys_basic_and_its_percentile_interval_less_twice_the_bias(name):
+def test_worst_and_gap_intervals_span_two_scipy_bootstraps(name):
     values = (np.random.default_rng(5).random((80, 3)) < [0.8, 0.4, 0.5]).astype(float)
     own = curve(scores(values), resamples=20000)[name][0]
 
@@ -79,7 +79,7 @@ def test_intervals_of_worst_and_gap_hold_scipys_basic_and_its_percentile_interva
 @pytest.mark.parametrize(
     ("accuracies", "same"), [([0.7] * 8, False), ([0.9, 0.6, 0.4, 0.6, 0.85], False), ([0.95] * 5, True)]
 )
-def test_intervals_of_the_worst_position_hold_the_truth_on_flat_and_on_bent_curves(accuracies, same):
+def test_worst_position_intervals_hold_on_flat_and_bent_curves(accuracies, same):
     """Percentile intervals miss it in most runs where a curve is flat, basic ones in 1 of 4 near accuracy 1."""
     rng = np.random.default_rng(0)
     held = 0
@@ -92,7 +92,7 @@ def test_intervals_of_the_worst_position_hold_the_truth_on_flat_and_on_bent_curv
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(5, 25), st.integers(1, 6), st.integers(0, 10**6))
-def test_every_interval_holds_its_estimate_and_stays_among_possible_values(questions, positions, seed):
+def test_intervals_hold_their_estimate_and_only_possible_values(questions, positions, seed):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 2, (questions, positions)).astype(float)
     values[rng.random(values.shape) < 0.2] = np.nan
@@ -108,7 +108,7 @@ def test_identical_methods_differ_by_exactly_zero():
         assert interval.as_list() == [0, 0, 0]
 
 
-def test_paired_differences_are_surer_than_those_of_separate_draws():
+def test_paired_differences_have_narrower_intervals():
     """Questions are as hard for one method as for the other; the same values under other questions' names are not."""
     rng = np.random.default_rng(0)
     hard = rng.random((100, 1))
@@ -120,7 +120,7 @@ def test_paired_differences_are_surer_than_those_of_separate_draws():
     assert paired.high - paired.low < 0.7 * (shuffled.high - shuffled.low)
 
 
-def test_differences_are_over_the_questions_and_positions_that_both_have():
+def test_differences_use_the_shared_questions_and_positions():
     many = scores([[1, 0, 0]] * 3 + [[1, 1, 1]] * 6, [f"q{index}" for index in range(9)])
     few = Scores(tuple(f"q{index}" for index in range(3, 10)), (1, 2), np.zeros((7, 2)))
     assert differences(many, few)["mean"].as_list() == [1, 1, 1]
@@ -133,7 +133,7 @@ def test_too_few_questions_have_estimates_without_intervals():
     assert estimates.differences(scores(np.ones((6, 1))), apart) is None
 
 
-def test_chance_makes_a_gap_where_there_is_no_bias_and_none_where_answers_never_change():
+def test_chance_makes_a_gap_unless_answers_never_change():
     rng = np.random.default_rng(1)
     flat = (rng.random((50, 5)) < 0.6).astype(float)
     bent = (rng.random((50, 5)) < [0.95, 0.6, 0.3, 0.6, 0.9]).astype(float)

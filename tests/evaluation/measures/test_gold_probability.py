@@ -22,7 +22,7 @@ def holds(estimate, truth, width):
     return abs(value - truth) < 0.1 and low <= value <= high and high - low < width
 
 
-def test_differences_to_the_plain_curve_are_found_beneath_the_questions_own_levels():
+def test_differences_to_the_plain_curve_show_despite_levels():
     result, methods = figures(logprobs_with(SHIFTS, 60))
     assert (result["measures"], result["positions"], result["notes"]) == (["logprob"], [0, 4, 9], [])
     minus = methods["pine"]["minus_plain"]
@@ -46,7 +46,7 @@ def test_kl_agreement_and_spread_are_means_over_questions():
     assert methods["pine"]["answer_tokens"] == 3
 
 
-def test_without_a_gold_document_there_is_a_mean_and_the_spread_over_the_orders():
+def test_without_a_gold_document_there_are_a_mean_and_a_spread():
     records = logprobs_with({"none": {None: 0.0}, "pine": {None: 1.0}}, 20, noise=0)
     again = [replace(each, id=f"{each.id}-1", order=1, logprob=each.logprob - 1) for each in records]
     result, methods = figures(records + again)
@@ -56,7 +56,7 @@ def test_without_a_gold_document_there_is_a_mean_and_the_spread_over_the_orders(
     assert minus["mean"] == pytest.approx([1.0] * 3) and minus["worst"] is None and minus["by_position"] == {}
 
 
-def test_few_questions_have_estimates_alone_and_a_run_without_none_no_differences():
+def test_few_questions_have_no_intervals_nor_runs_differences():
     result, methods = figures(logprobs_with(SHIFTS, 4))
     assert methods["pine"]["minus_plain"]["mean"][1:] == [None, None] and "too few" in result["notes"][0]
     assert methods["pine"]["minus_plain"]["worst"][0] == pytest.approx(2.5, abs=0.3)
@@ -64,7 +64,7 @@ def test_few_questions_have_estimates_alone_and_a_run_without_none_no_difference
     assert methods["pine"]["minus_plain"] is None
 
 
-def test_both_measures_stand_beside_each_other_and_runs_of_one_leave_the_other_empty():
+def test_both_measures_fit_one_table_and_one_may_be_empty():
     accurate = records_with({"none": dict.fromkeys(BIAS, 0.5)}, 10)
     (alone,) = summarise(accurate)["results"]
     assert alone["measures"] == ["accuracy"] and alone["methods"]["none"]["logprob"] is None
@@ -73,7 +73,7 @@ def test_both_measures_stand_beside_each_other_and_runs_of_one_leave_the_other_e
     assert result["methods"]["pine"]["mean"] == [None] * 3 and methods["none"] is None
 
 
-def test_cut_passages_are_told_and_the_summary_is_plain_data():
+def test_cut_passages_are_reported_and_the_summary_is_plain_data():
     (result,) = summarise(logprobs_with(SHIFTS, 6, shorten=40))["results"]
     assert any("cut to 40 words around the gold answer" in note for note in result["notes"])
     json.dumps(result, allow_nan=False)

@@ -82,5 +82,5 @@ def test_exact(prediction: str, score: float) -> None:
     assert exact(prediction, ["green door", "Red"]) == score
 
 
-def test_answers_are_compared_without_case_white_space_and_a_final_full_stop():
+def test_answers_compare_without_case_white_space_and_full_stop():
     assert normalised(" Brass  Owl. ") == "brass owl"

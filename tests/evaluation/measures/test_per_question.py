@@ -19,7 +19,7 @@ from ragbias.evaluation.measures.per_question import (
 from support.bench_records import record
 
 
-def test_flips_are_counted_by_question_over_orders_of_the_same_documents_and_seed():
+def test_flips_are_counted_over_orders_of_one_question_and_seed():
     said = [
         ("same", 2, 0, " Brass Owl. "), ("same", 2, 0, "brass owl"),
         ("flips", 2, 0, "owl"), ("flips", 2, 0, "whale"),
@@ -30,7 +30,7 @@ def test_flips_are_counted_by_question_over_orders_of_the_same_documents_and_see
     assert flips(records) == {"same": 0, "flips": 1, "half": 0.5}
 
 
-def test_noise_floor_compares_with_the_first_answer_to_the_same_case():
+def test_the_noise_floor_compares_with_a_cases_first_answer():
     first, second = record(id="a", question="a", prediction="owl"), record(id="b", question="b", prediction="whale")
     again = [replace(first, prediction="Owl"), replace(second, prediction="hen"), record(id="c")]
     assert repeats([first, second], again) == {"a": 0, "b": 1}

@@ -55,7 +55,7 @@ def test_a_method_that_was_not_run_is_refused(run, result):
         minus_method(result, [run], "pcw")
 
 
-def test_a_measure_that_was_not_taken_of_the_method_has_no_differences():
+def test_a_measure_missing_for_the_method_has_no_differences():
     positions = {0: 0.0, 9: -1.0}
     records = logprobs_with({"none": positions, "pine": positions}, 20)
     both = [replace(each, score=1.0) if each.method == "none" else each for each in records]

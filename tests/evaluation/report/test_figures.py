@@ -45,7 +45,7 @@ def overlapping(figure, wanted):
     return [(a, b) for index, a in enumerate(boxes) for b in boxes[index + 1 :] if a.overlaps(b)]
 
 
-def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve():
+def test_few_methods_share_a_panel_and_many_have_one_each():
     (few,) = results_of(["none", "pine"])
     (panel,) = u_curves(few, styles_of(few["methods"])).axes
     assert {"none", "pine"} <= set(texts(u_curves(few, styles_of(few["methods"]))))
@@ -59,7 +59,7 @@ def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve()
     )
 
 
-def test_lines_are_drawn_at_the_gold_documents_position_counted_from_1():
+def test_lines_are_drawn_at_gold_positions_counted_from_1():
     (result,) = results_of(["none", "pine"])
     drawn = {line.get_label(): line for line in u_curves(result, styles_of(result["methods"])).axes[0].lines}
     points = result["methods"]["pine"]["accuracy_by_position"]
@@ -67,7 +67,7 @@ def test_lines_are_drawn_at_the_gold_documents_position_counted_from_1():
     assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
 
 
-def test_methods_are_told_apart_without_colour():
+def test_methods_are_distinguishable_without_colour():
     (result,) = results_of(["none", *LABELS])
     figure = accuracy_by_cost(result, styles_of(result["methods"]))
     looks = {
@@ -150,7 +150,7 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
 
 
 @pytest.mark.parametrize("labels", [["none", "pine"], ["none", "pine", *LABELS[:3]]], ids=["overlaid", "panels"])
-def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_own(labels):
+def test_log_probabilities_have_an_axis_against_the_plain_mean(labels):
     shifts = {label: {0: 0.0, 4: -2.0 + index, 9: 1.0} for index, label in enumerate(labels)}
     (result,) = summarise(logprobs_with(shifts, 12))["results"]
     figure = logprob_curves(result, styles_of(result["methods"]))
@@ -163,13 +163,13 @@ def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_
     assert list(plain.get_ydata()) == [points[position][0] for position in ("0", "4", "9")]
 
 
-def test_without_the_plain_model_log_probabilities_are_drawn_as_they_are():
+def test_log_probabilities_are_absolute_without_the_plain_model():
     (result,) = summarise(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
     figure = logprob_curves(result, styles_of(result["methods"]))
     assert "log-probability (nats)" in texts(figure)
 
 
-def test_a_method_far_below_the_others_does_not_flatten_their_log_probabilities():
+def test_one_low_method_does_not_flatten_the_other_curves():
     curve = {"0": [0.5, 0.4, 0.6], "9": [0.1, 0.0, 0.2]}
     curves = {"none": curve, "a": curve, "b": curve, "c": curve, "far": {"0": [-9, -10, -8], "9": [-9, -10, -8]}}
     *first_row, last = multiples(curves, styles_of(curves), {}, RELATIVE_LOGPROB).axes

@@ -85,7 +85,7 @@ def test_words_in_figures_are_text_whatever_stands_in_a_name():
     assert {"accuracy", "position of the gold document (1 = first)"} <= words[0]
 
 
-def test_notes_name_easy_distractors_and_numbered_documents_where_the_settings_do(page):
+def test_notes_name_easy_distractors_and_numbered_documents(page):
     assert "easier to tell apart" in page and "number the documents" in page
     settings = {"decides": {"tasks": [{"name": "mdqa", "data": [{"file": "nq-open-20.jsonl.gz"}], "indices": False}]}}
     other = run({**settings, "settings": {"out": "runs/oracle"}}, documents=(10,))
@@ -110,7 +110,7 @@ def test_a_task_without_positions_has_a_page_as_well():
     assert text.count("<figure>") == 1  # accuracy against cost
 
 
-def test_a_report_of_log_probabilities_has_their_table_and_curves_and_no_accuracy():
+def test_a_log_probability_report_has_no_accuracy():
     records = logprobs_with({"none": {0: 0.0, 9: -1.0}, "pine": {0: -0.5, 9: -0.5}}, 12, shorten=40)
     run = Run(Path("run"), records, [], {}, {})
     page = as_html(summary_of([run]), [run])
@@ -119,13 +119,13 @@ def test_a_report_of_log_probabilities_has_their_table_and_curves_and_no_accurac
     assert "Accuracy by the position" not in page and "Accuracy by position" not in page
 
 
-def test_a_table_of_many_columns_is_cut_into_tables_that_fit_the_page(page):
+def test_wide_tables_are_cut_to_fit_the_page(page):
     heads = re.findall(r"<thead><tr>(.*?)</tr>", page)
     assert max(head.count("<th ") for head in heads) <= 1 + COLUMNS
     assert any(head.startswith('<th scope="col">method') and ">flips<" in head for head in heads)
 
 
-def test_a_page_about_log_probabilities_does_not_speak_of_accuracy():
+def test_a_log_probability_page_does_not_mention_accuracy():
     one = Run(
         Path("folder"),
         logprobs_with({"none": u_shape(POSITIONS, -1, -3), "pine": u_shape(POSITIONS, -2, -2)}, 12),

@@ -45,7 +45,7 @@ def test_methods_of_two_runs_are_reported_together(tmp_path):
     assert runs[0].settings == {"decides": {"seed": 3}} and runs[1].settings == {}
 
 
-def test_the_same_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
+def test_a_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
     runs = [read_run(folder(tmp_path / name, PLAIN)) for name in ("first", "second")]
     with pytest.raises(RunError, match=r"first and .*second both hold 'none' for model 'tiny', task 'made-up'"):
         summary_of(runs)
@@ -98,7 +98,7 @@ def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, chan
         ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "the data of task 'made-up' differ between"),
     ],
 )
-def test_runs_that_asked_something_else_are_not_paired(tmp_path, task, words):
+def test_runs_of_other_questions_are_not_paired(tmp_path, task, words):
     with pytest.raises(RunError, match=words):
         summary_of(pair(tmp_path, settings(), settings(task)))
 
@@ -119,7 +119,7 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
         read_run(tmp_path)
 
 
-def test_a_run_whose_answers_are_compressed_gives_the_same_summary(tmp_path):
+def test_a_run_with_compressed_answers_gives_the_same_summary(tmp_path):
     path = folder(tmp_path / "run", {**PLAIN, **FLAT})
     (path / "noise.jsonl").write_text(as_lines(records_with(PLAIN, 10)[:10]))
     before = read_run(path)
@@ -131,7 +131,7 @@ def test_a_run_whose_answers_are_compressed_gives_the_same_summary(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
-def test_a_run_that_holds_a_file_both_plain_and_compressed_is_refused(tmp_path, name):
+def test_a_run_with_a_file_plain_and_compressed_is_refused(tmp_path, name):
     path = folder(tmp_path / "run", PLAIN)
     (path / name).touch()
     (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
@@ -185,7 +185,7 @@ def test_the_command_prints_the_table_and_writes_every_form(tmp_path, report):
     assert json.loads(out["json"].read_text()) == json.loads(json.dumps(summary_of([read_run(path)])))
 
 
-def test_the_command_ends_with_code_2_where_there_is_nothing_to_report(tmp_path, report):
+def test_the_command_ends_with_code_2_if_nothing_is_to_report(tmp_path, report):
     code, _, errors = report(tmp_path, "--html", tmp_path / "out.html")
     assert code == 2
     assert "holds no rows.jsonl" in errors and len(errors.splitlines()) == 1

@@ -34,7 +34,7 @@ def test_the_best_worst_position_comes_first():
     assert [label for label, _ in tables.ranked(flat)] == ["b", "a"]
 
 
-def test_the_terminals_table_fits_80_columns_and_keeps_every_figure():
+def test_the_terminals_table_fits_80_columns_with_every_figure():
     (result,) = summarise(records_with(ACCURACIES, 50), COST)["results"]
     text = shown(*tables.as_tables(result))
     assert max(map(len, text.splitlines())) <= 80
@@ -46,7 +46,7 @@ def test_the_terminals_table_fits_80_columns_and_keeps_every_figure():
     )
 
 
-def test_cost_is_the_runs_own_time_where_it_was_not_timed_for_every_method():
+def test_cost_is_the_runs_time_unless_every_method_was_timed():
     records = [
         replace(each, seconds=2.0 if each.method == "pine" else 0.5) for each in records_with(ACCURACIES, 10)
     ]  # fmt: skip
@@ -57,7 +57,7 @@ def test_cost_is_the_runs_own_time_where_it_was_not_timed_for_every_method():
     assert tables.cost_kind(without) is None and tables.headings(without)[-1] == "noise"
 
 
-def test_methods_that_reorder_have_a_column_and_the_others_a_dash():
+def test_reordering_methods_have_a_column_and_others_a_dash():
     orders = {"none": ((0, 1, 2), (2, 0, 1)), "canonical-order": ((0, 1, 2), (0, 1, 2)), "pine": ((), ())}
     records = [
         record(
@@ -88,7 +88,7 @@ def test_figures_with_and_without_intervals():
     assert tables.with_interval(None) == tables.with_interval([None, None, None]) == "-"
 
 
-def test_accuracy_is_compared_with_the_plain_models_mean_worst_and_best_position():
+def test_accuracy_is_compared_with_the_plain_mean_worst_and_best():
     (result,) = summarise(records_with(ACCURACIES, 50))["results"]
     cells = {line[0]: dict(zip(tables.headings(result), line, strict=True)) for line in tables.lines(result)}
     none, pine = (result["methods"][label] for label in ("none", "pine"))
@@ -99,7 +99,7 @@ def test_accuracy_is_compared_with_the_plain_models_mean_worst_and_best_position
         assert cells["none"][heading] == "-"
 
 
-def test_markdown_has_a_row_for_each_method_and_names_cannot_break_out():
+def test_markdown_has_a_row_per_method_and_escapes_names():
     records = records_with({"none": {0: 0.5}, "a|b\n# <b>x</b>": {0: 0.6}}, 8)
     text = tables.as_markdown(summarise(records))
     body = [line for line in text.splitlines() if line.startswith("| ")]
@@ -205,7 +205,7 @@ def test_a_run_of_both_measures_has_both_tables():
     assert tables.headings(result) == tables.headings(summarise(accurate)["results"][0])
 
 
-def test_columns_that_do_not_fit_the_terminal_go_to_a_table_below():
+def test_columns_too_wide_for_the_terminal_go_to_a_table_below():
     head = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
     row = ["as is: none", "40% [25, 55]", "12%", "28% [13, 43]", "you have the problem", "10%", "x1.00", "x1.31"]
     lines = shown(tables.fitted("30 questions", head, [row])).splitlines()

@@ -28,7 +28,7 @@ def test_curve_figures():
     assert curve.as_dict()["accuracy_by_position"] == {"1": 0.75, "3": 0.25}
 
 
-def test_the_margin_of_an_accuracy_is_that_of_the_widest_interval():
+def test_the_margin_of_accuracy_is_that_of_the_widest_interval():
     """For a share, the bootstrap's interval is that of the binomial distribution."""
     sure, unsure = made_curve([[1, 1]] * 40), made_curve([[1, 0], [1, 1]] * 20)
     assert widest_margin([sure]) == 0

@@ -58,7 +58,7 @@ def test_methods_that_reorder_show_their_order(tiny: DebiasedLM) -> None:
     assert len(orders) == 2 and all(sorted(order) == [0, 1, 2, 3] for order in orders)
 
 
-def test_a_vote_and_parallel_experts_count_the_tokens_of_every_prompt(tiny: DebiasedLM) -> None:
+def test_votes_and_experts_count_the_tokens_of_every_prompt(tiny: DebiasedLM) -> None:
     plain = gold_score(tiny, TASK, CASES[0], PLAIN).answer.prompt_tokens
     assert gold_score(tiny, TASK, CASES[0], get("permutation-vote")).answer.prompt_tokens == 5 * plain
     assert plain < gold_score(tiny, TASK, CASES[0], get("pced")).answer.prompt_tokens < 5 * plain
@@ -71,7 +71,7 @@ def test_an_answer_beyond_the_window_is_refused(tiny: DebiasedLM) -> None:
 
 
 @pytest.mark.parametrize("method", ["pcw", "ape", "pced"])
-def test_kept_documents_are_used_and_change_no_bit(tiny: DebiasedLM, method: str) -> None:
+def test_cached_documents_are_used_and_change_no_bit(tiny: DebiasedLM, method: str) -> None:
     cached = DebiasedLM(tiny.model, tiny.tokenizer, method, cache=DocumentCache())
     expected, cold, warm = (gold_score(lm, TASK, CASES[0], get(method)) for lm in (tiny, cached, cached))
     assert expected.logprob == cold.logprob == warm.logprob

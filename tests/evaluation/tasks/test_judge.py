@@ -52,7 +52,7 @@ def test_each_pair_is_shown_in_both_orders(data: Path) -> None:
     assert [case.group for case in found] == ["easy"] * 8 + ["hard"] * 8
 
 
-def test_the_letter_belongs_to_the_response_and_not_to_its_position(data: Path) -> None:
+def test_the_letter_belongs_to_the_response_not_the_position(data: Path) -> None:
     letters = set()
     for (chosen, rejected), case in zip([pair for pair in PAIRS for _ in range(2)], cases(data), strict=True):
         letter = "A" if hashlib.sha256(chosen.encode()).digest() < hashlib.sha256(rejected.encode()).digest() else "B"
@@ -155,7 +155,7 @@ def test_a_model_that_gives_no_verdict_is_undecided(tiny: DebiasedLM, data: Path
     assert [task.score(case, each) for each in ("chosen", "neither", "rejected")] == [1.0, 0.5, 0.0]
 
 
-def test_a_vote_hears_both_orders_as_often_and_its_ties_are_undecided(tiny: DebiasedLM, data: Path) -> None:
+def test_a_vote_balances_both_orders_and_ties_are_undecided(tiny: DebiasedLM, data: Path) -> None:
     task = Judge((data,), limit=4, explain=False)
     found = list(task.cases())
     alone = task.answers(tiny, found, Segmented(), batch_size=8)

@@ -102,7 +102,7 @@ def test_more_pairs_or_positions_than_there_are_is_refused(data: Path) -> None:
         cases(data, positions=(4,))
 
 
-def test_every_pair_is_a_segment_and_the_split_adds_one_separator(data: Path) -> None:
+def test_pairs_are_segments_and_the_split_adds_one_separator(data: Path) -> None:
     case, _ = cases(data)
     prompt, _, reason, _ = in_parts(case.text, case.documents, None)
     assert not reason

@@ -94,7 +94,7 @@ def test_passages_are_the_same_whatever_their_number(data: Path) -> None:
         assert all(content in document for content, document in zip(case.contents, case.documents, strict=True))
 
 
-def test_white_space_around_passages_does_not_tell_their_position(write: Any) -> None:
+def test_white_space_around_passages_hides_their_position(write: Any) -> None:
     spaced = CONTEXT.replace("an otter", "an otter \n\n").replace("a {tree}", "a {tree}\n")
     (case,) = cases(write("a.jsonl", {**LINE, "context": spaced}))
     assert case.text == PROMPT
@@ -125,7 +125,7 @@ def test_each_passage_is_a_segment(data: Path) -> None:
         assert [document.strip() for document in prompt.documents] == list(case.documents)
 
 
-def test_pine_answers_the_same_to_the_last_bit_in_any_order_without_indices(tiny: DebiasedLM, data: Path) -> None:
+def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, data: Path) -> None:
     task = LongBench((data,), orders=4, indices=False)
     said = defaultdict(set)
     for case in task.cases():

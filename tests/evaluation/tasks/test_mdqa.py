@@ -88,7 +88,7 @@ def test_the_official_measure_scores_an_answer(write: Any) -> None:
     assert {answer: task.score(case, answer) for answer in said} == said
 
 
-def test_positions_move_the_gold_document_and_keep_the_others_in_order(write: Any) -> None:
+def test_positions_move_only_the_gold_document(write: Any) -> None:
     found = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)), positions=(2, 0), indices=False)
     titles = [re.findall(r"Title: (\w+)", case.text) for case in found]
     assert titles == [["Mara", "Otter", "Falcon"], ["Falcon", "Mara", "Otter"]]
@@ -102,7 +102,7 @@ def test_documents_are_the_same_whatever_their_number(write: Any) -> None:
     assert len(set(first.contents)) == 3 and first.contents[0] == last.contents[2]
 
 
-def test_files_that_differ_in_the_gold_documents_position_hold_the_same_questions(write: Any) -> None:
+def test_files_of_other_gold_positions_hold_the_same_questions(write: Any) -> None:
     other = question(OTTER, MARA, context("Birch", "A tree.", gold=True), asked="what is birch")
     first = write(OFFICIAL.format(0), question(GOLD, MARA, OTTER), other)
     last = write(OFFICIAL.format(2), question(MARA, OTTER, GOLD), other)
@@ -144,7 +144,7 @@ def test_a_line_of_another_format_is_named(write: Any, line: Any, message: str) 
 # the oracle file
 
 
-def test_the_oracle_file_gets_ten_and_twenty_documents_and_five_positions(write: Any) -> None:
+def test_the_oracle_file_gets_10_and_20_documents_at_5_positions(write: Any) -> None:
     lines = [
         question(context(f"T{n}", f"text {n}", gold=True), asked=f"q{n}", answers=(f"answer {n}",)) for n in range(24)
     ]
@@ -232,7 +232,7 @@ def test_each_header_belongs_to_its_documents_segment(oracle: Path) -> None:
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"
 
 
-def test_pine_answers_the_same_to_the_last_bit_in_any_order_without_indices(tiny: DebiasedLM, oracle: Path) -> None:
+def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, oracle: Path) -> None:
     task = MultiDocumentQA((oracle,), documents=(6,), positions=(0, 3, 5), orders=2, limit=2, indices=False)
     said = defaultdict(set)
     for case in task.cases():

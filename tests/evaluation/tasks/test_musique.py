@@ -34,7 +34,7 @@ def cases(*data: Path, **settings: Any) -> list[Case]:
     return list(MuSiQue(data=data, **settings).cases())
 
 
-def test_a_question_is_asked_over_its_passages_in_the_order_of_the_file(data: Path) -> None:
+def test_a_question_has_its_passages_in_the_order_of_the_file(data: Path) -> None:
     first, second = cases(data)
     assert first.documents == (
         "the ship left from falcon station.",
@@ -48,7 +48,7 @@ def test_a_question_is_asked_over_its_passages_in_the_order_of_the_file(data: Pa
     assert first.question != second.question
 
 
-def test_orders_are_shuffles_of_the_same_passages_and_the_limit_counts_questions(data: Path) -> None:
+def test_orders_shuffle_passages_and_the_limit_counts_questions(data: Path) -> None:
     asked = cases(data, orders=3, limit=1)
     assert [case.order for case in asked] == [0, 1, 2] and len({case.id for case in asked}) == 3
     assert len({case.documents for case in asked}) == 3 and len({frozenset(case.documents) for case in asked}) == 1

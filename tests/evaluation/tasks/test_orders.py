@@ -13,7 +13,7 @@ def test_positions_are_spread_from_first_to_last() -> None:
     assert (evenly_spread(5, 1), evenly_spread(1, 1), evenly_spread(1, 3)) == ([2], [0], [0])
 
 
-def test_a_document_has_the_same_number_however_the_documents_came() -> None:
+def test_a_documents_number_does_not_depend_on_the_order() -> None:
     wanted = ["whale", "hen", "owl"]
     for given in permutations(wanted):
         assert ranking(given, [given.index(text) for text in wanted]) == (2, 0, 1)

@@ -24,7 +24,7 @@ def test_the_piece_lies_around_the_first_answer(answers, first):
     assert shortened(TEXT, answers, 10) == "  ".join(WORDS[first : first + 10])
 
 
-def test_an_answer_of_several_words_stays_whole_and_white_space_as_it_is():
+def test_answers_of_several_words_and_white_space_stay_whole():
     text = "a b\tc  the red\n house d e f"
     assert shortened(text, ["red\n house"], 4) == "the red\n house d"
     assert shortened(text, ["red\n house"], 2) == "red\n house"
@@ -40,6 +40,6 @@ def test_punctuation_beside_an_answer_belongs_to_its_word():
     assert shortened(TEXT.replace("w50", "(w50),"), ["w50"], 3) == "w49  (w50),  w51"
 
 
-def test_short_passages_and_passages_without_a_limit_stay_as_they_are():
+def test_short_and_unlimited_passages_are_unchanged():
     assert shortened(TEXT + " ", ["w5"], 100) == TEXT + " "
     assert shortened(TEXT, ["w5"], None) == TEXT

@@ -87,7 +87,7 @@ ORACLE = [
     ],
 )
 @pytest.mark.parametrize("seeds", [(0,), (7,), (0, 7)])
-def test_what_differs_in_order_only_is_one_group_whatever_the_seed(
+def test_cases_that_differ_in_order_only_are_one_group(
     write: Any, name: str, examples: list[Any], options: dict[str, Any], drawn: bool, seeds: tuple[int, ...]
 ) -> None:
     """As ``flips`` groups: the order of the file and its shuffles belong together, sets of other documents do not."""

@@ -24,7 +24,7 @@ def test_fewer_questions_are_the_first_ones() -> None:
     assert list(TinyQA(**settings, limit=10).cases())[:4] == list(TinyQA(**settings, limit=4).cases())  # type: ignore[arg-type]
 
 
-def test_orders_hold_the_same_documents_with_the_gold_one_in_its_place() -> None:
+def test_orders_hold_the_same_documents_and_place_the_gold_one() -> None:
     found = list(TinyQA(documents=(6,), positions=(2,), orders=3, limit=2).cases())
     for begin in (0, 3):
         part = found[begin : begin + 3]

@@ -155,5 +155,5 @@ def test_a_file_of_a_model_is_not_read_as_its_profile(tmp_path):
         get("channel-scaling", str(file))
 
 
-def test_a_name_that_stands_for_a_model_and_its_hub_name_have_the_same_profile():
+def test_a_model_alias_and_its_hub_name_share_a_profile():
     assert find("smollm2") == find("HuggingFaceTB/SmolLM2-135M-Instruct") == shipped()["smollm2"]

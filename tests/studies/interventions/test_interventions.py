@@ -252,7 +252,7 @@ def test_neutral_intervention_is_the_plain_model(case):
     assert_equal(intervened_logits(*NEUTRAL[case]), unchanged(None))
 
 
-def test_hiding_is_a_mask_and_shifting_is_position_ids_of_the_eager_model():
+def test_hiding_equals_a_mask_and_shifting_equals_position_ids():
     eager = model(attn_implementation="eager")
     count = IDS.shape[1]
     visible = torch.ones(count, count, dtype=torch.bool).tril()
