@@ -19,7 +19,7 @@ for module in {modules!r}:
 """
 
 
-def said(packages: list[str], modules: tuple[str, ...]) -> list[str]:
+def import_errors(packages: list[str], modules: tuple[str, ...]) -> list[str]:
     """What the imports of modules without some packages end in, one line for each that fails."""
     code = IMPORT.format(packages=packages, modules=modules)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -54,7 +54,7 @@ def test_the_command_line_names_its_extra_in_one_line(package: str) -> None:
     ],
 )
 def test_a_module_without_its_package_names_the_install_command(package: str, modules: tuple[str, ...]) -> None:
-    lines = said([package], modules)
+    lines = import_errors([package], modules)
     assert len(lines) == len(modules)
     for line in lines:
         assert line.startswith(f"MissingExtraError {package} cannot be imported")
@@ -63,4 +63,4 @@ def test_a_module_without_its_package_names_the_install_command(package: str, mo
 
 def test_modules_shared_with_the_bench_need_no_extra() -> None:
     shared = ("data.questions", "measures.estimates", "tasks", "report.tables")
-    assert said(["jinja2", "matplotlib"], (*shared, "prompts")) == []
+    assert import_errors(["jinja2", "matplotlib"], (*shared, "prompts")) == []

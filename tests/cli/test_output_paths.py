@@ -16,12 +16,12 @@ COMMANDS = {
 
 @pytest.fixture
 def refused(cli):
-    def said(*arguments):
+    def printed(*arguments):
         code, _, errors = cli(*arguments)
         assert code == 2
         return " ".join(errors.replace("│", " ").split())
 
-    return said
+    return printed
 
 
 @pytest.mark.parametrize(("command", "option"), COMMANDS, ids=" ".join)

@@ -30,8 +30,8 @@ def model(kind, byte_tokenizer, **fields):
     return kind(**{**given, "document_cache": cache, **fields})
 
 
-def kept(llm):
-    """Of the last answer: tokens that were kept, and the share of the prompt."""
+def cached(llm):
+    """Cached tokens of the last answer."""
     return llm.last_report["cached_tokens"]
 
 
@@ -50,7 +50,7 @@ def test_one_line_warms_a_store_for_the_chain_over_it(kind, prompt, store, byte_
         found = chain.invoke({"input": question})
         report = llm.last_report
         assert report["n_found"] == 5 and report["method_ran"] == "ape"
-        assert kept(llm) == report["spans"][-1][1], "all up to the last document"
+        assert cached(llm) == report["spans"][-1][1], "all up to the last document"
         cold = model(kind, byte_tokenizer)
         cold.document_cache.clear()
         again = create_retrieval_chain(retriever, create_stuff_documents_chain(cold, prompt)).invoke(

@@ -30,7 +30,7 @@ class InOrder(BaseRetriever):
         return [NodeWithScore(node=node, score=1.0) for node in self.nodes]
 
 
-def asked(lm, order, metadata):
+def prompted(lm, order, metadata):
     llm = RagBiasLLM(lm=lm, max_new_tokens=8)
     engine = CitationQueryEngine.from_args(index=None, llm=llm, retriever=InOrder(order, metadata))
     answer = str(engine.query("Who sleeps?"))
@@ -45,7 +45,7 @@ def wide(llama, byte_tokenizer):
 @pytest.mark.parametrize("metadata", PAGES)
 def test_its_numbers_are_reported_and_warned_of(wide, metadata):
     with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
-        _, report = asked(wide(), [2, 0, 1], PAGES[metadata])
+        _, report = prompted(wide(), [2, 0, 1], PAGES[metadata])
     assert (report["method_ran"], report["numbering"]) == ("pine", "kept")
     assert [each.filename for each in warned] == [__file__]
 
@@ -55,7 +55,7 @@ def test_stripped_it_answers_alike_in_every_order(wide, metadata):
     lm = wide(strip_numbering=True)
     answers = {}
     for order in itertools.permutations(range(3)):
-        answer, report = asked(lm, order, PAGES[metadata])
+        answer, report = prompted(lm, order, PAGES[metadata])
         assert (report["method_ran"], report["n_found"]) == ("pine", 3)
         if metadata == "pages" and order in ((0, 1, 2), (2, 1, 0)):  # the pages count by accident
             assert (report["numbering"], "may belong to the documents" in report["reason"]) == ("kept", True)

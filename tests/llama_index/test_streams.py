@@ -19,7 +19,7 @@ PROMPT = "Question: Which gate is blue?\nAnswer:"
 LONG = {"max_new_tokens": 2000, "min_new_tokens": 2000}
 
 
-def settled(steps: list[int]) -> int:
+def steps_at_rest(steps: list[int]) -> int:
     """The number of forward passes once no more come."""
     before = -1
     deadline = time.monotonic() + 60
@@ -94,7 +94,7 @@ def test_closed_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callab
         stream = llm.stream_complete(PROMPT, **LONG)
         next(stream)
         stream.close()
-        assert settled(steps) < 1000
+        assert steps_at_rest(steps) < 1000
 
 
 def test_dropped_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
@@ -103,7 +103,7 @@ def test_dropped_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Calla
         next(stream)
         del stream
         gc.collect()
-        assert settled(steps) < 1000
+        assert steps_at_rest(steps) < 1000
 
 
 def test_stream_that_was_never_read_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
@@ -111,7 +111,7 @@ def test_stream_that_was_never_read_stops_the_computation(llm: RagBiasLLM, on_fo
         stream = llm.stream_complete(PROMPT, **LONG)
         del stream
         gc.collect()
-        assert settled(steps) < 1000
+        assert steps_at_rest(steps) < 1000
 
 
 async def test_closed_async_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
@@ -120,7 +120,7 @@ async def test_closed_async_stream_stops_the_computation(llm: RagBiasLLM, on_for
         await anext(stream)
         await stream.aclose()
         del stream
-        assert await asyncio.to_thread(settled, steps) < 1000
+        assert await asyncio.to_thread(steps_at_rest, steps) < 1000
 
 
 def test_no_threads_are_left(llm: RagBiasLLM) -> None:

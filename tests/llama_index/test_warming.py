@@ -30,7 +30,7 @@ def index_of(nodes_or_documents):
     return VectorStoreIndex.from_documents(nodes_or_documents, embed_model=MockEmbedding(embed_dim=8))
 
 
-def all_kept(llm):
+def all_cached(llm):
     report = llm.last_report
     return report["n_found"] >= 2 and report["cached_tokens"] == report["spans"][-1][1]
 
@@ -40,7 +40,7 @@ def test_one_line_warms_an_index_for_its_query_engine(llm):
     assert warm(llm, index, progress=False) == len(TEXTS)
     engine = index.as_query_engine(llm=llm, similarity_top_k=4)
     first = engine.query("Which gate is red?")
-    assert all_kept(llm)
+    assert all_cached(llm)
     assert str(engine.query("Which gate is red?")) == str(first)
 
 
@@ -52,7 +52,7 @@ def test_an_ingestion_pipeline_warms_its_nodes(llm):
         llm=llm, similarity_top_k=3
     )
     engine.query("Which?")
-    assert all_kept(llm)
+    assert all_cached(llm)
 
 
 def test_usage_reports_cached_tokens(llm):

@@ -127,7 +127,7 @@ SCALED = Effect("channels", False, (0.19, 0.12, 0.26), None, None, None)
 LOSES = Effect("attention", True, (-0.5, -0.9, -0.004), None, None, None)
 
 
-def told_case(**changes):
+def reported_case(**changes):
     known = dict(
         study="made-up", model="m", task="mdqa", documents=10, measure="logprob", questions=120, tokens=800.0,
         gap=(1.99, 1.5, 2.52), effects={"pine": PINE, "permutation-vote": VOTE},
@@ -136,7 +136,7 @@ def told_case(**changes):
 
 
 def test_a_recommendation_names_figures_evidence_and_others():
-    found = advice(ONE_FACT, [told_case()])
+    found = advice(ONE_FACT, [reported_case()])
     assert heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
     assert list(reasons(found)) == ["It is order-invariant.", "Also qualified: permutation-vote (prefill x4.70)."]
     row = "| made-up | log-probability | 120 | pine | +0.57 (+0.21 to +0.91) | +1.40 | x1.50 |"
@@ -144,25 +144,25 @@ def test_a_recommendation_names_figures_evidence_and_others():
 
 
 def test_a_method_that_leaves_order_dependence_is_reported():
-    found = advice(ONE_FACT, [told_case(effects={"channel-scaling": SCALED})])
+    found = advice(ONE_FACT, [reported_case(effects={"channel-scaling": SCALED})])
     assert next(reasons(found)) == "The answer still depends on the order of the documents."
     assert "| channel-scaling | no | weak" in advice_table([found])
 
 
 def test_questions_without_an_answer_of_the_method_do_not_count():
-    found = advice(ONE_FACT, [told_case(), told_case(study="depth", questions=60, effects={"rotor": LOSES})])
+    found = advice(ONE_FACT, [reported_case(), reported_case(study="depth", questions=60, effects={"rotor": LOSES})])
     assert heading(found).endswith("pine (weak evidence: 1 model, 120 questions)")
     assert "depth" not in evidence_tables([found])
 
 
 def test_a_measure_missing_for_the_method_is_no_evidence():
-    found = advice(ONE_FACT, [told_case(), told_case(measure="accuracy", effects={"rotor": LOSES})])
+    found = advice(ONE_FACT, [reported_case(), reported_case(measure="accuracy", effects={"rotor": LOSES})])
     table = evidence_tables([found])
     assert found.method == "pine" and "log-probability" in table and "accuracy" not in table
 
 
 def test_without_a_gain_the_nearest_method_and_loss_are_named():
-    found = advice(ONE_FACT, [told_case(gap=None, effects={"pine": LOSES})])
+    found = advice(ONE_FACT, [reported_case(gap=None, effects={"pine": LOSES})])
     assert heading(found).startswith("one fact in one passage: none (")
     assert list(reasons(found)) == ["No method is clearly as good as the plain model."]
     assert "(closest to qualifying)" in evidence_tables([found])
@@ -170,7 +170,7 @@ def test_without_a_gain_the_nearest_method_and_loss_are_named():
 
 
 def test_where_models_differ_each_is_named():
-    found = advice(ONE_FACT, [told_case(), told_case(model="other", questions=60, effects={"pine": LOSES})])
+    found = advice(ONE_FACT, [reported_case(), reported_case(model="other", questions=60, effects={"pine": LOSES})])
     assert heading(found) == "one fact in one passage: none (weak evidence: 2 models, 60 to 120 questions)"
     assert list(reasons(found))[-1] == "On m alone: pine."
 
@@ -183,7 +183,11 @@ def test_no_evidence_is_called_so_and_is_no_recommendation():
 
 
 def test_evidence_for_the_default_is_reported():
-    good, bad, none = advice("a", [told_case()]), advice("b", [told_case(effects={"pine": LOSES})]), advice("c", [])
+    good, bad, none = (
+        advice("a", [reported_case()]),
+        advice("b", [reported_case(effects={"pine": LOSES})]),
+        advice("c", []),
+    )
     begin = "The default method is pine: "
     assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it is not recommended for b."
     assert default_in_words([good, none]) == f"{begin}it qualifies for a."
@@ -192,6 +196,6 @@ def test_evidence_for_the_default_is_reported():
 
 
 def test_the_table_has_a_row_for_each_kind_of_task():
-    lines = advice_table([advice(kind, [told_case()]) for kind in KINDS]).splitlines()
+    lines = advice_table([advice(kind, [reported_case()]) for kind in KINDS]).splitlines()
     assert len(lines) == 2 + len(KINDS) and {line.count("|") for line in lines} == {5}
     assert lines[2] == ("| one fact in one passage | pine | yes | weak evidence: 1 model, 120 questions |")

@@ -40,7 +40,7 @@ def audit_of(answers, preferences=None):
     return Audit(found, len(next(iter(answers.values()))), 2, answers, answers)
 
 
-def told(answers):
+def reported(answers):
     return recommendation(audit_of(answers), {"as is: pine": 2.4})
 
 
@@ -50,13 +50,13 @@ def html_of(audit):
 
 
 def test_a_model_without_bias_has_nothing_to_pay_for():
-    advice = told({"none": [QUIET] * 40, "pine": [QUIET] * 40})
+    advice = reported({"none": [QUIET] * 40, "pine": [QUIET] * 40})
     assert advice.headline == "no problem"
     assert "nothing here worth paying for" in advice.text
 
 
 def test_a_method_that_the_pipeline_needs_stays():
-    advice = told({"as is: pine": [QUIET] * 40, "none": [LOUD] * 20 + [QUIET] * 20})
+    advice = reported({"as is: pine": [QUIET] * 40, "none": [LOUD] * 20 + [QUIET] * 20})
     assert (advice.headline, advice.method) == ("no problem with pine", None)
     assert "With pine, which your pipeline runs already, you do not have this problem" in advice.text
     assert "Without it 50% (" in advice.text and advice.text.endswith("so keep it.")
@@ -73,7 +73,7 @@ def test_a_method_that_the_pipeline_needs_stays():
 )
 def test_an_unknown_or_needless_pipeline_method_is_reported(without, words):
     answers = {"as is: pine": [QUIET] * (len(without) if without else 40)}
-    text = told(answers | ({"none": without} if without else {})).text
+    text = reported(answers | ({"none": without} if without else {})).text
     assert words in text
     assert "keep it" not in text
 

@@ -75,11 +75,11 @@ def test_graphs_take_messages_or_a_question(tiny):
         question: str
         answer: str
 
-    def told(state):
+    def respond(state):
         text = joined(retrieve(state["question"]))
         return {"answer": llm.invoke(PROMPT.invoke({"context": text, "input": state["question"]})).content}
 
-    for kind, node in ((MessagesState, answer), (State, told)):
+    for kind, node in ((MessagesState, answer), (State, respond)):
         graph = StateGraph(kind).add_node("node", node).add_edge(START, "node").add_edge("node", END).compile()
         assert documents_of(from_pipeline(graph, QUESTIONS)[0]) == list(TEXTS.values())
 
