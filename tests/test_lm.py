@@ -206,10 +206,10 @@ def test_preparing_runs_the_model_and_can_be_cancelled_there(lm, method):
 
     handle = lm.model.model.layers[0].register_forward_hook(cancel)
     try:
-        with pytest.raises(CancelledError):
+        with pytest.raises(CancelledError, match="cancelled before its answer began"):
             lm.prepare(PROMPT, method=method, cancelled=cancelled)
         assert len(passes) == 1
-        with pytest.raises(CancelledError):
+        with pytest.raises(CancelledError, match="cancelled before its answer began"):
             lm.batch([PROMPT], method=method, cancelled=cancelled)
     finally:
         handle.remove()

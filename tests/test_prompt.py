@@ -91,10 +91,15 @@ def test_footers_are_refused_as_the_last_one_is_ambiguous(footer, count):
 
 
 @pytest.mark.parametrize(
-    ("spans", "error"), [([(0, 4), (3, 6)], SpanError), ([(0, 4), (5, 90)], SpanError), ([(3, 3)], EmptyDocumentError)]
+    ("spans", "error", "words"),
+    [
+        ([(0, 4), (3, 6)], SpanError, r"spans \(0, 4\) and \(3, 6\) overlap"),
+        ([(0, 4), (5, 90)], SpanError, r"span \(5, 90\) lies outside the prompt of length 14"),
+        ([(3, 3)], EmptyDocumentError, r"span \(3, 3\) is empty"),
+    ],
 )
-def test_spans_that_make_no_sense(spans, error):
-    with pytest.raises(error):
+def test_spans_that_make_no_sense(spans, error, words):
+    with pytest.raises(error, match=words):
         Prompt.from_text("some text here", spans)
 
 

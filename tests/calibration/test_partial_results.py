@@ -90,11 +90,15 @@ def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
 def test_a_refused_calibration_leaves_no_files(tmp_path):
     data = tmp_path / "q.jsonl"
     data.write_text('{"question": "Why?", "documents": ["a", "b"]}\n')
-    for changes, error in (({"data": data}, DataError), ({"documents": 10_000}, ArgumentError)):
-        with pytest.raises(error):
+    refusals = [
+        ({"data": data}, DataError, "line 1: no 'answer'"),
+        ({"documents": 10_000}, ArgumentError, "10000 passages"),
+    ]
+    for changes, error, words in refusals:
+        with pytest.raises(error, match=words):
             calibrate(CalibrationSettings("tiny", strings=1, length=20, **changes), tmp_path / "p.json")
         assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
-    with pytest.raises(NoPositionalChannelError):
+    with pytest.raises(NoPositionalChannelError, match="none of the 4 channels"):
         search_fails(tmp_path / "p.json")
     assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
 

@@ -71,9 +71,10 @@ generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_conf
 )
 def test_settings_out_of_range_are_refused_at_once(lm, settings):
     (name, *_) = settings
-    with pytest.raises(ArgumentError, match="stop string" if name == "stop" else name):
+    words = "stop string" if name == "stop" else name
+    with pytest.raises(ArgumentError, match=words):
         lm.generate(PROMPT, **settings)
-    with pytest.raises(ArgumentError):
+    with pytest.raises(ArgumentError, match=words):
         lm.stream(PROMPT, **settings)
 
 

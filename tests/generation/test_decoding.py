@@ -117,9 +117,9 @@ def test_nan_logits_raise_instead_of_an_answer(byte_tokenizer):
     lm = DebiasedLM(model, byte_tokenizer)
     with pytest.raises(NonFiniteLogitsError, match="NaN"):
         lm.generate(PROMPT)
-    with pytest.raises(NonFiniteLogitsError):
+    with pytest.raises(NonFiniteLogitsError, match="NaN"):
         list(lm.stream(PROMPT))
-    with pytest.raises(NonFiniteLogitsError):
+    with pytest.raises(NonFiniteLogitsError, match="NaN"):
         lm.score(PROMPT, "abc")
 
 

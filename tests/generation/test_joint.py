@@ -103,9 +103,9 @@ def test_order_and_equal_experts_do_not_matter_on_any_family(byte_tokenizer, fam
 def test_documents_that_do_not_fit_together_run_one_by_one(byte_tokenizer):
     lm = DebiasedLM(random_model("llama", max_position_embeddings=64), byte_tokenizer, method="pced")
     assert lm.generate(PROMPT, max_new_tokens=3).report.method_ran == "pced"
-    with pytest.raises(PromptTooLongError):
+    with pytest.raises(PromptTooLongError, match="the prompt has 71 tokens, .* window of 64"):
         lm.generate(PROMPT, method="none", max_new_tokens=3)
-    with pytest.raises(PromptTooLongError):
+    with pytest.raises(PromptTooLongError, match="the prompt has 86 tokens, .* window of 64"):
         lm.generate(Prompt(PREFIX, [DOCUMENTS[0], 70 * "z"], SUFFIX), max_new_tokens=3)
 
 

@@ -231,7 +231,7 @@ def test_threads_with_one_small_cache_get_what_each_gets_alone(byte_tokenizer):
 def test_a_cancelled_request_stops_between_documents(byte_tokenizer):
     lm, cancelled = DebiasedLM(random_model("llama"), byte_tokenizer, "pcw"), threading.Event()
     cancelled.set()
-    with pytest.raises(CancelledError):
+    with pytest.raises(CancelledError, match="cancelled before its answer began"):
         lm.generate(Prompt(PREFIX, CORPUS, QUESTION), max_new_tokens=4, cancelled=cancelled)
 
 

@@ -251,11 +251,11 @@ def test_plain_talk_does_not_warn_if_that_is_wanted(lm):
 
 def test_missing_documents_raise_if_wanted(lm):
     llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located none in the prompt"):
         llm.invoke("Hello!")
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
         list(llm.stream("Hello!", documents=DOCUMENTS))
-    with pytest.raises(DocumentNotFoundError):
+    with pytest.raises(DocumentNotFoundError, match="located 3 of 4 expected ones"):
         llm.invoke(TEXT, documents=[*DOCUMENTS, "A fourth that is not there."])
     assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"
     assert llm.invoke("Hello!", method="none").response_metadata["ragbias"]["method_ran"] == "none"
@@ -318,7 +318,7 @@ def test_a_model_is_unchanged_after_an_error(lm, chat):
     with torch.no_grad():
         ids = torch.tensor([[1, 5, 9]])
         before = lm.model(ids).logits
-        with pytest.raises(PromptTooLongError):
+        with pytest.raises(PromptTooLongError, match="no room for an answer .* window of 16384"):
             chat.invoke("book " * 17000)
         assert torch.equal(lm.model(ids).logits, before)
 

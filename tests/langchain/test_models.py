@@ -108,7 +108,7 @@ def test_a_cache_mixes_neither_methods_nor_documents(lm):
 def test_required_documents_rule_out_a_cached_plain_answer(lm, kind):
     cache = InMemoryCache()
     kind(lm=lm, max_tokens=3, cache=cache).invoke(TEXT)
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located none in the prompt"):
         kind(lm=lm, max_tokens=3, cache=cache, on_missing="raise").invoke(TEXT)
 
 

@@ -80,14 +80,14 @@ def test_raise_is_not_swallowed_by_the_synthesizer(
 def test_raise_reaches_the_reader_of_a_stream(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN, streaming=True)
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
         list(engine.query(QUESTION).response_gen)
 
 
 async def test_raise_reaches_the_async_caller(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
         await engine.aquery(QUESTION)
 
 
@@ -95,7 +95,7 @@ def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm: Callable[.
     with pytest.warns(MissingDocumentsWarning, match="0 of 2"):
         report = make_llm().complete(QUESTION, documents=DOCUMENTS).additional_kwargs["ragbias"]
     assert (report["method_ran"], report["n_expected"], report["n_found"]) == ("none", 2, 0)
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located 0 of 2 expected ones"):
         make_llm(on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
 
 
@@ -130,7 +130,7 @@ def test_graders_and_extractors_hold_one_document_by_design(
     nodes = [TextNode(text="Heron Mill has a brass owl."), TextNode(text="Ember Abbey has a tin whale.")]
     extractors = [TitleExtractor(llm=llm, nodes=1), SummaryExtractor(llm=llm), KeywordExtractor(llm=llm)]
     assert len(IngestionPipeline(transformations=extractors).run(nodes=nodes)) == 2
-    with pytest.raises(NoDocumentsError):
+    with pytest.raises(NoDocumentsError, match="located none in the prompt"):
         llm.complete(QUESTION)
 
 

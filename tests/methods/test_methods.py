@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 
 import pytest
 import torch
@@ -96,54 +97,54 @@ def test_document_attention_equals_the_models_attention_weights():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "words"),
     [
-        lambda: AttentionSorting(rounds=0),
-        lambda: AttentionSorting(rounds=True),
-        lambda: AttentionSorting(score="max"),
-        lambda: LongContextReorder(style="other"),
-        lambda: PositionInterpolation(0),
-        lambda: PositionInterpolation(-1.5),
-        lambda: PositionInterpolation([1.0, 0.0]),
-        lambda: PositionInterpolation([1.0, "2"]),
-        lambda: AdaptiveParallelEncoding(temperature=0),
-        lambda: AdaptiveParallelEncoding(temperature=-0.5),
-        lambda: AdaptiveParallelEncoding(scale=0.0),
-        lambda: AdaptiveParallelEncoding(scale=float("inf")),
-        lambda: AdaptiveParallelEncoding(scale="1"),
-        lambda: PositionInterpolation(float("inf")),
-        lambda: MsPoE(min_ratio=0),
-        lambda: MsPoE(max_ratio="2"),
-        lambda: MsPoE(min_ratio=1.8, max_ratio=1.2),
-        lambda: MsPoE(variant="draft"),
-        lambda: MsPoE(heads="normal"),
-        lambda: MsPoE(alpha=0),
-        lambda: MsPoE(heads="random", seed=-1),
-        lambda: SelfExtend(group=0),
-        lambda: SelfExtend(window=0),
-        lambda: SelfExtend(group=2.0),
-        lambda: SIW(dense=0),
-        lambda: SIW(sparse=-1),
-        lambda: SIW(sigma=float("nan")),
-        lambda: PositionInterpolation(10**400),
-        lambda: ChannelScaling(3, 1e300, layers=None),
-        lambda: RoToR(key="id"),
-        lambda: RoToR(selective="no"),
-        lambda: PermutationVote(samples=0),
-        lambda: PermutationVote(seed=-1),
-        lambda: Pine(order="random"),
-        lambda: Pine(from_layer=0.5),
-        lambda: Pine(to_layer=True),
-        lambda: ChannelScaling(-1, 0.0, layers=None),
-        lambda: ChannelScaling((3, 3), 0.0, layers=None),
-        lambda: ChannelScaling((3, 4.0), 0.0, layers=None),
-        lambda: ChannelScaling((), 0.0, layers=None),
-        lambda: ChannelScaling(1, float("nan"), layers=None),
-        lambda: ChannelScaling(1, 0.0, layers=None, last=0),
+        (lambda: AttentionSorting(rounds=0), "attention-sorting: rounds=0"),
+        (lambda: AttentionSorting(rounds=True), "attention-sorting: rounds=True"),
+        (lambda: AttentionSorting(score="max"), "attention-sorting: score='max'"),
+        (lambda: LongContextReorder(style="other"), "long-context-reorder: style='other'"),
+        (lambda: PositionInterpolation(0), "position-interpolation: ratio=0"),
+        (lambda: PositionInterpolation(-1.5), "position-interpolation: ratio=-1.5"),
+        (lambda: PositionInterpolation([1.0, 0.0]), "position-interpolation: ratio of layer 1=0.0"),
+        (lambda: PositionInterpolation([1.0, "2"]), "position-interpolation: ratio of layer 1='2'"),
+        (lambda: AdaptiveParallelEncoding(temperature=0), "ape: temperature=0"),
+        (lambda: AdaptiveParallelEncoding(temperature=-0.5), "ape: temperature=-0.5"),
+        (lambda: AdaptiveParallelEncoding(scale=0.0), "ape: scale=0.0"),
+        (lambda: AdaptiveParallelEncoding(scale=float("inf")), "ape: scale=inf"),
+        (lambda: AdaptiveParallelEncoding(scale="1"), "ape: scale='1'"),
+        (lambda: PositionInterpolation(float("inf")), "position-interpolation: ratio=inf"),
+        (lambda: MsPoE(min_ratio=0), "ms-poe: min_ratio=0"),
+        (lambda: MsPoE(max_ratio="2"), "ms-poe: max_ratio='2'"),
+        (lambda: MsPoE(min_ratio=1.8, max_ratio=1.2), "ms-poe: min_ratio=1.8"),
+        (lambda: MsPoE(variant="draft"), "ms-poe: variant='draft'"),
+        (lambda: MsPoE(heads="normal"), "ms-poe: heads='normal'"),
+        (lambda: MsPoE(alpha=0), "ms-poe: alpha=0"),
+        (lambda: MsPoE(heads="random", seed=-1), "ms-poe: seed=-1"),
+        (lambda: SelfExtend(group=0), "self-extend: group=0"),
+        (lambda: SelfExtend(window=0), "self-extend: window=0"),
+        (lambda: SelfExtend(group=2.0), "self-extend: group=2.0"),
+        (lambda: SIW(dense=0), "siw: dense=0"),
+        (lambda: SIW(sparse=-1), "siw: sparse=-1"),
+        (lambda: SIW(sigma=float("nan")), "siw: sigma=nan"),
+        (lambda: PositionInterpolation(10**400), "position-interpolation: ratio=1000000000"),
+        (lambda: ChannelScaling(3, 1e300, layers=None), "channel-scaling: factor=1e+300"),
+        (lambda: RoToR(key="id"), "rotor: key='id'"),
+        (lambda: RoToR(selective="no"), "rotor: selective='no'"),
+        (lambda: PermutationVote(samples=0), "permutation-vote: samples=0"),
+        (lambda: PermutationVote(seed=-1), "permutation-vote: seed=-1"),
+        (lambda: Pine(order="random"), "pine: order='random'"),
+        (lambda: Pine(from_layer=0.5), "pine: from_layer=0.5"),
+        (lambda: Pine(to_layer=True), "pine: to_layer=True"),
+        (lambda: ChannelScaling(-1, 0.0, layers=None), "channel-scaling: channel=-1"),
+        (lambda: ChannelScaling((3, 3), 0.0, layers=None), "channel-scaling: channel=(3, 3)"),
+        (lambda: ChannelScaling((3, 4.0), 0.0, layers=None), "channel-scaling: channel=4.0"),
+        (lambda: ChannelScaling((), 0.0, layers=None), "channel-scaling: channel=()"),
+        (lambda: ChannelScaling(1, float("nan"), layers=None), "channel-scaling: factor=nan"),
+        (lambda: ChannelScaling(1, 0.0, layers=None, last=0), "channel-scaling: last=0"),
     ],
 )
-def test_parameters_out_of_range_are_refused(make):
-    with pytest.raises(MethodError):
+def test_parameters_out_of_range_are_refused(make, words):
+    with pytest.raises(MethodError, match=re.escape(words)):
         make()
 
 

@@ -90,7 +90,7 @@ def test_models_are_listed_with_their_window(client, tiny):
     (card,) = client.models.list().data
     assert card.id == "tiny" and card.model_extra["max_model_len"] == tiny.window
     assert client.models.retrieve("tiny").model_extra["ragbias"] == {"method": "pine", "chat": True, "tools": False}
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-5'"):
         client.models.retrieve("gpt-5")
 
 

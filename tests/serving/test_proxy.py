@@ -190,7 +190,7 @@ def test_answers_and_streams_of_a_real_server_come_through(address, tiny, conver
         chunks = list(client.chat.completions.create(stream=True, **given))
         assert "".join(each.choices[0].delta.content or "" for each in chunks) == own.text
         assert chunks[-1].model_extra["ragbias"]["order"] == told.model_extra["ragbias"]["order"]
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.NotFoundError, match="there is no model 'other'"):
             client.chat.completions.create(**{**given, "model": "other"})
 
 

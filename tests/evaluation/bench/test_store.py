@@ -139,7 +139,7 @@ def test_a_run_without_records_leaves_the_folder_as_it_was(tmp_path):
         with pytest.raises(KeyboardInterrupt), Store(folder, ABOUT):
             raise KeyboardInterrupt
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
-    with pytest.raises(MethodError), Store(tmp_path / "run", ABOUT) as store:
+    with pytest.raises(MethodError, match="refused"), Store(tmp_path / "run", ABOUT) as store:
         store.records.append([record("a")])
         raise MethodError("refused")
     with Store(tmp_path / "run", ABOUT) as store:

@@ -90,7 +90,7 @@ def test_the_instruction_is_the_systems_turn_or_stands_first(
     assert task.prompt(tiny, case) == tiny.chat_text([system, user])
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     monkeypatch.setattr(tiny.tokenizer, "chat_template", refusing + "{{ messages[0].content }}")
-    with pytest.raises(ChatTemplateError):
+    with pytest.raises(ChatTemplateError, match="TemplateError: no system"):
         tiny.chat_text([system, user])
     assert task.prompt(tiny, case) == f"{instruction}\n\n{case.text}"
     monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
