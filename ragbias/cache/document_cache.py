@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import threading
 from collections.abc import Callable
@@ -92,8 +91,8 @@ class DocumentCache:
 
     def salted(self, salt: str) -> DocumentCache:
         """This cache for one tenant: the same memory and folder, but entries with another salt are not used."""
-        cache = copy.copy(self)
-        cache.salt = salt
+        cache = DocumentCache.__new__(DocumentCache)
+        vars(cache).update(vars(self), salt=salt)
         return cache
 
     def register(self, model: str) -> None:

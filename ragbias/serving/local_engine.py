@@ -162,11 +162,12 @@ class Scheduler:
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
         """Answer a batch. After an error each job runs alone, so that only its client gets the error."""
-        lm, requests = self._salted(jobs[0].salt), [replace(job.request, cancelled=job.cancelled) for job in jobs]
+        requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
         most = max(len(jobs), GenerationSettings.batch_size)  # a vote's answers share batches, alone as in a stream
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
+            lm = self._salted(jobs[0].salt)
             answers = await bridge.run(
                 lambda event: lm.batch(requests, batch_size=most, cancelled=event, **jobs[0].arguments)
             )

@@ -144,7 +144,7 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
         ({"task": "kv", "data": file}, "leave out data"),
         ({"data": tmp_path / "none"}, "is no file"),
     ):
-        with pytest.raises(MethodError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             CalibrationSettings("tiny", **wrong)
     assert CalibrationSettings("tiny").plan(100).task == "tiny"
     assert CalibrationSettings("other/model").plan(100).task == "kv"

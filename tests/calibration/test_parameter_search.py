@@ -10,7 +10,7 @@ from ragbias import methods
 from ragbias.calibration import parameter_search
 from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, search_parameters, typed
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
-from ragbias.errors import MethodError
+from ragbias.errors import ArgumentError
 from ragbias.methods import SIW, AdaptiveParallelEncoding, NoMethod, ParallelContextWindows, PositionInterpolation
 
 SMALL = dict(questions=1, documents=3, depths=2)
@@ -156,5 +156,5 @@ def test_the_command_searches_another_method(few, cli, tmp_path):
     ],
 )
 def test_what_does_not_go_together_is_refused(given, message):
-    with pytest.raises(MethodError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         CalibrationSettings("tiny", **given)

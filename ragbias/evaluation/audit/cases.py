@@ -111,7 +111,7 @@ class UpstreamLM:
             raise DataError(f"question {question.question!r:.60}: its documents are not found: {reason}")
         return found
 
-    def again(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
+    def variant(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
         """The same request with its documents in another order, or for another method."""
         origin = request.origin if order is None else request.origin.reordered(order)
         return order_text(replace(origin, method_requested=method or origin.method_requested))
