@@ -43,11 +43,6 @@ class RemoteRequest(Request):
         return "/v1/completions" if self.messages is None else "/v1/chat/completions"
 
 
-def with_messages(request: Request, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
-    """The request with its conversation if a server renders the chat template, else unchanged."""
-    return replace(request, messages=messages, tools=tools) if isinstance(request, RemoteRequest) else request
-
-
 @dataclass(frozen=True)
 class RemoteGeneration(Generation):
     """A server's answer, without token ids; ``chat_logprobs`` are in OpenAI's shape."""

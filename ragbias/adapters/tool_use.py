@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ragbias.adapters.remote import LanguageModel
+from ragbias.adapters.remote import LanguageModel, RemoteRequest
 from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
+from ragbias.generation.request import Request
 
 Tool = dict[str, Any]
 """As chat templates read it: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
@@ -205,6 +206,11 @@ def answer_format(
             "forced; use tool_choice='auto', or a response_format for structured output"
         )
     return AnswerFormat(tools, beginning)
+
+
+def with_messages(request: Request, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
+    """The request with its conversation if a server renders the chat template, else unchanged."""
+    return replace(request, messages=messages, tools=tools) if isinstance(request, RemoteRequest) else request
 
 
 class GrowingAnswer:

@@ -34,9 +34,8 @@ from langchain_ragbias.messages import (
     tool_schemas,
 )
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.remote import with_messages
 from ragbias.adapters.tool_formats import ToolCall
-from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer, answer_format
+from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer, answer_format, with_messages
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request

@@ -36,9 +36,16 @@ from ragbias import methods
 from ragbias.adapters.chat_documents import ChatDocument, in_prompt, render_documents
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, rename_arguments, report_errors, with_options
-from ragbias.adapters.remote import LanguageModel, with_messages
+from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
-from ragbias.adapters.tool_use import AnswerFormat, Tool, UnsupportedToolsError, answer_format, knows_tools
+from ragbias.adapters.tool_use import (
+    AnswerFormat,
+    Tool,
+    UnsupportedToolsError,
+    answer_format,
+    knows_tools,
+    with_messages,
+)
 from ragbias.boundaries import Boundaries, Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
