@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.measurements import retrieving
+from ragbias.calibration.measurements import retrieving_layers
 from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
@@ -63,9 +63,9 @@ class GoldAttention(Result):
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that retrieve, see ``retrieving``, compared with the reference."""
+        """The layers that retrieve, see ``retrieving_layers``, compared with the reference."""
         by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 2))
-        return sorted(retrieving(by_layer.tolist()))
+        return sorted(retrieving_layers(by_layer.tolist()))
 
     @property
     def best_heads(self) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.measurements import retrieving
+from ragbias.calibration.measurements import retrieving_layers
 from ragbias.display import shown
 from ragbias.errors import RunError
 from ragbias.evaluation.prompts import Sample
@@ -108,7 +108,7 @@ def measure(
     for method in (method for row in methods for method in row):
         method.validate(config.hidden_size, config.num_hidden_layers)
     plain = torch.stack([_gold_by_layer(lm, sample, NoMethod()) for sample in track(samples)]).mean(0)
-    retrieve = sorted(retrieving(plain.tolist()))
+    retrieve = sorted(retrieving_layers(plain.tolist()))
     measured = []
     for row, sample in track([(row, sample) for row in methods for sample in samples]):
         gold = [_gold_by_layer(lm, sample, method)[retrieve, 0].mean() for method in row]

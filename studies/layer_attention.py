@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ragbias.binding import attach
-from ragbias.calibration.measurements import retrieving
+from ragbias.calibration.measurements import retrieving_layers
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.metrics import source
@@ -203,10 +203,10 @@ class View:
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that retrieve, see ``retrieving``, without the interventions."""
+        """The layers that retrieve, see ``retrieving_layers``, without the interventions."""
         if self.before is not None:
             return self.before.retrieval_layers
-        return sorted(retrieving(self.gold)) if self.gold else []
+        return sorted(retrieving_layers(self.gold)) if self.gold else []
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, fit for JSON."""

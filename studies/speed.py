@@ -23,7 +23,7 @@ from ragbias.checks import Bounds, check_choice, check_whole_between
 from ragbias.cli.numeric import ranged
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
-from ragbias.evaluation.cost import Spread, all_versions, figures, interleaved, machine, now, peak_bytes
+from ragbias.evaluation.cost import Spread, all_versions, figures, interleave, machine, now, peak_bytes
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.files import writing
 from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, parse_methods
@@ -244,8 +244,8 @@ def measure(
     def peak(batch: PromptBatch, method: Method) -> tuple[float]:
         return (peak_bytes(model.device, lambda: times(batch, method)),)
 
-    timed = interleaved(methods, [batch] * (rounds + 1), times)
-    peaks = interleaved(methods, [batch], peak)
+    timed = interleave(methods, [batch] * (rounds + 1), times)
+    peaks = interleave(methods, [batch], peak)
     shape, layouts = shape_of(model.config), [lengths_of(prompt) for prompt in batch.prompts]
     found: dict[str, ForwardCost] = {}
     for label, method in methods.items():

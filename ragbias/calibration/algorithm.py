@@ -60,7 +60,7 @@ def calibrate(
     size, n_layers = config.hidden_size, config.num_hidden_layers
     layers = chosen.layer_indices(n_layers)
     profile = Profile(
-        plan.model, size, n_layers, chosen.channels[0], chosen.factor, (layers[0], layers[-1]), rounded(record)
+        plan.model, size, n_layers, chosen.channels[0], chosen.factor, (layers[0], layers[-1]), round_floats(record)
     )
     profile.save(out)
     results.remove()
@@ -229,10 +229,10 @@ def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
     return {"positions": points.tolist(), "by_layer": by_layer}
 
 
-def rounded(data: Any) -> Any:
+def round_floats(data: Any) -> Any:
     """Plain data with floats rounded to ``DIGITS`` significant digits, and tuples as lists."""
     if isinstance(data, dict):
-        return {name: rounded(value) for name, value in data.items()}
+        return {name: round_floats(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [rounded(value) for value in data]
+        return [round_floats(value) for value in data]
     return float(f"{data:.{DIGITS}g}") if isinstance(data, float) else data

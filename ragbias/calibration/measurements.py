@@ -90,7 +90,7 @@ def gold_attention(
     return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
 
 
-def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
+def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
     """Layers whose excess attention to the gold document is at least half of the largest excess.
 
     Args:
@@ -103,7 +103,7 @@ def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
     """Ranges of layers to compare. ``around the best``: the layer that retrieves best and unbroken neighbours."""
-    found = retrieving(attention)
+    found = retrieving_layers(attention)
     first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
     while first - 1 in found:
         first -= 1

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ragbias.cache import DocumentCache
-from ragbias.calibration.algorithm import Progress, begin, difference, is_clear_gain, rounded
+from ragbias.calibration.algorithm import Progress, begin, difference, is_clear_gain, round_floats
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationSettings
 from ragbias.evaluation.prompts import Sample
@@ -44,7 +44,7 @@ class SearchSpace:
     by: Literal["divergence", "loss"]
 
 
-def _interpolated(setting: Setting, n_layers: int) -> PositionInterpolation:
+def _interpolation(setting: Setting, n_layers: int) -> PositionInterpolation:
     """A ratio for each layer, linear from the first to the last."""
     first, last = setting["first"], setting["last"]
     steps = [layer / max(1, n_layers - 1) for layer in range(n_layers)]
@@ -65,7 +65,7 @@ SPACES = {
         "loss",
     ),
     "position-interpolation": SearchSpace(
-        {"first": RATIOS, "last": RATIOS}, {"first": 1.0, "last": 1.0}, _interpolated, "loss"
+        {"first": RATIOS, "last": RATIOS}, {"first": 1.0, "last": 1.0}, _interpolation, "loss"
     ),
 }
 
@@ -84,11 +84,11 @@ def search_parameters(
     best = search.descend(Comparison(lm, data.choose))
     chosen, check = search.tried[str(best)], search.check(Comparison(lm, data.check), best)
     by = search.space.by
-    record = rounded(
+    record = round_floats(
         {
             "version": 1,
             "model": plan.model,
-            "method": typed(search.method(best)),
+            "method": as_typed(search.method(best)),
             "by": by,
             "tried": sorted(search.tried.values(), key=lambda found: (found[by], found is not chosen)),
             "check": check,
@@ -122,7 +122,7 @@ class _Search:
                 found = {}
                 for value in values:
                     setting = {**best, axis: value}
-                    figures = self._measured(f"choice {setting}", samples, self.method(setting), advance)
+                    figures = self._measure(f"choice {setting}", samples, self.method(setting), advance)
                     self.tried[str(setting)] = {**setting, **_means(figures)}
                     found[value] = self.tried[str(setting)][by]
                 lowest = min(values, key=found.__getitem__)
@@ -136,12 +136,12 @@ class _Search:
         """Plain, start and best on samples of other questions."""
         methods = {"plain": NoMethod(), "start": self.method(self.space.start), "best": self.method(best)}
         advance = partial(self._progress, "check", len(methods) * len(unseen.samples))
-        found = {name: self._measured(f"check {name}", unseen, method, advance) for name, method in methods.items()}
+        found = {name: self._measure(f"check {name}", unseen, method, advance) for name, method in methods.items()}
         plain = found["plain"]["loss"]
         against = {name: difference(unseen.samples, found[name]["loss"], plain) for name in ("start", "best")}
         return {name: {**_means(figures), **against.get(name, {})} for name, figures in found.items()}
 
-    def _measured(
+    def _measure(
         self, name: str, comparison: Comparison, method: Method, advance: Callable[[int], None]
     ) -> dict[str, list[float]]:
         measure = partial(comparison.figures, method, advance)
@@ -178,7 +178,7 @@ class Comparison:
         return logits.log_softmax(-1)
 
 
-def typed(method: Method) -> str:
+def as_typed(method: Method) -> str:
     """The method with its parameters, as typed on a command line."""
     given = {name: value for name, value in vars(method).items() if value is not None}
     values = ",".join(f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in given.items())

@@ -36,7 +36,7 @@ def ask(
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     from ragbias.cache import DocumentCache
     from ragbias.errors import PromptTooLongError
-    from ragbias.evaluation.demo.own_files import fitting, read_chunks
+    from ragbias.evaluation.demo.own_files import fitting_passages, read_chunks
     from ragbias.evaluation.demo.shared import Index
     from ragbias.evaluation.prompts import stock_prompt
     from ragbias.lm import DebiasedLM
@@ -54,7 +54,7 @@ def ask(
         times.append(time.perf_counter())
         passages = Index(list(chunks)).search(question, k or (FEW if model == "smollm2" else MANY))
         if k is None:
-            passages = fitting(lm, question, passages, max_new_tokens)
+            passages = fitting_passages(lm, question, passages, max_new_tokens)
         times.append(time.perf_counter())
         try:
             prompt = stock_prompt(lm, passages, question)

@@ -112,7 +112,7 @@ def audit(
         as_is = cases[0].recorded.request.origin.method_requested
         label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
         compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
-        result = measure(cases, compared, orders, seed, _reported(bar, len(cases), len(compared)))
+        result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
         stopped = result.questions < len(cases)
         reusing = {name: method for name, method in compared.items() if method.reusable_documents}
         reusing = (reusing or {"ape": get("ape")}) if cache and not stopped else {}
@@ -164,7 +164,7 @@ def audit(
         raise KeyboardInterrupt
 
 
-def _reported(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
+def _reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
     """Shows the flips so far, and after the first question how long all of them take."""
     task, begin = bar.add_task("answering", total=questions * methods), time.monotonic()
 

@@ -56,13 +56,13 @@ def warm(
 @cache.command()
 def stats(folder: Folder, json_path: JsonPath = None, force: Force = False) -> None:
     """Show the number of entries and their size."""
-    _print_stats(_opened(folder), json_path)
+    _print_stats(_open(folder), json_path)
 
 
 @cache.command()
 def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> None:
     """Read and check every file. Exit code 1 if one is damaged."""
-    document_cache = _opened(folder)
+    document_cache = _open(folder)
     with progress() as bar:
         task = bar.add_task("files", total=document_cache.stats().disk_entries)
         wrong = document_cache.verify(lambda path: bar.update(task, advance=1))
@@ -77,13 +77,13 @@ def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> 
 @cache.command()
 def clear(folder: Folder) -> None:
     """Remove all entries; other files of the folder stay."""
-    document_cache = _opened(folder)
+    document_cache = _open(folder)
     count = document_cache.stats().disk_entries
     document_cache.clear()
     console.print(f"{count} entries were removed from {folder}.")
 
 
-def _opened(folder: Path) -> DocumentCache:
+def _open(folder: Path) -> DocumentCache:
     from ragbias.cache import DocumentCache
 
     if not folder.is_dir():

@@ -50,7 +50,7 @@ def demo(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Measure position bias with and without each method on a FAISS index: tiny's, or a real model's on short notes."""
+    """Measure position bias with and without each method, on tiny's questions or, for another model, on short notes."""
     console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
     for name in FILES:

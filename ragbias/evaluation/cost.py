@@ -37,7 +37,7 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def interleaved(
+def interleave(
     methods: Mapping[str, Method],
     inputs: Sequence[Input],
     measure: Callable[[Input, Method], tuple[float, ...]],
@@ -150,12 +150,12 @@ def measure_costs(
     does not vary.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
-    times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
+    times = interleave(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
 
     def peak(prompt: str | Prompt, method: Method) -> tuple[float]:
         return (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method)),)
 
-    peaks = interleaved(methods, chosen[:1], peak)
+    peaks = interleave(methods, chosen[:1], peak)
     found: dict[str, GenerationCost] = {}
     for label in methods:
         spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]

@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.calibration import Profile, measurements
 from ragbias.calibration import algorithm as calibrate
-from ragbias.calibration.algorithm import is_clear_gain, rounded
+from ragbias.calibration.algorithm import is_clear_gain, round_floats
 from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationSettings
@@ -81,11 +81,11 @@ def test_an_option_of_another_kind_is_refused(cli, tmp_path, option, message):
 
 
 def test_every_number_of_the_record_has_six_significant_digits(whole):
-    assert rounded({"a": (1 / 3, 2e-9 / 3, 123456.78), "b": [True, 1000000, "c", None]}) == {
+    assert round_floats({"a": (1 / 3, 2e-9 / 3, 123456.78), "b": [True, 1000000, "c", None]}) == {
         "a": [0.333333, 6.66667e-10, 123457.0],
         "b": [True, 1000000, "c", None],
     }
-    assert rounded(whole[0].measured) == whole[0].measured
+    assert round_floats(whole[0].measured) == whole[0].measured
 
 
 def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, monkeypatch):

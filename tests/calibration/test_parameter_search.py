@@ -8,7 +8,7 @@ import torch
 import ragbias
 from ragbias import methods
 from ragbias.calibration import parameter_search
-from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, search_parameters, typed
+from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, as_typed, search_parameters
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
 from ragbias.errors import ArgumentError
 from ragbias.methods import SIW, AdaptiveParallelEncoding, NoMethod, ParallelContextWindows, PositionInterpolation
@@ -130,7 +130,7 @@ def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
     ids=lambda method: method.name,
 )
 def test_a_method_is_written_as_it_is_typed(method):
-    assert methods.get(typed(method)) == method
+    assert methods.get(as_typed(method)) == method
 
 
 def test_ratios_lie_on_a_line_over_the_layers():

@@ -44,7 +44,7 @@ def load_pipeline(location: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except FAILURES as error:
-        raise RunError(f"module {module_name!r} cannot be imported: {_described(error)}") from error
+        raise RunError(f"module {module_name!r} cannot be imported: {_description(error)}") from error
     try:
         found = operator.attrgetter(path)(found)
         makes_one = inspect.isroutine(found) and not inspect.signature(found).parameters
@@ -52,16 +52,16 @@ def load_pipeline(location: str) -> Any:
     except AttributeError as error:
         raise RunError(f"pipeline {location!r}: module {module_name!r} has no {path!r} ({error})") from error
     except FAILURES as error:
-        raise RunError(f"pipeline {location!r} cannot be reached: {_described(error)}") from error
+        raise RunError(f"pipeline {location!r} cannot be reached: {_description(error)}") from error
     which = "is"
     if makes_one:
         which = "is a function without arguments and returns"
         try:
-            found = completed(found())
+            found = complete(found())
             callable_ = any(True for _ in calls(found))
         except FAILURES as error:
             raise RunError(
-                f"pipeline {location!r} is a function without arguments, which fails: {_described(error)}"
+                f"pipeline {location!r} is a function without arguments, which fails: {_description(error)}"
             ) from error
     if not callable_:
         shown = (
@@ -115,11 +115,11 @@ def _run(tried: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
                 failures[call.name] = error
                 continue
         return call, records
-    listed = "; ".join(f"{name}: {_described(error)}" for name, error in failures.items())
+    listed = "; ".join(f"{name}: {_description(error)}" for name, error in failures.items())
     raise RunError(f"the pipeline fails on {question!r:.80}: {listed}") from next(iter(failures.values()))
 
 
-def _described(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -137,18 +137,18 @@ def calls(pipeline: Any) -> Iterator[Call]:
     if callable(chat := getattr(pipeline, "chat", None)):
         reset = getattr(pipeline, "reset", lambda: None)
         # a question must not see those before it
-        yield Call("chat(question)", lambda question: (reset(), completed(chat(question))))
+        yield Call("chat(question)", lambda question: (reset(), complete(chat(question))))
     elif callable(query := getattr(pipeline, "query", None)):
-        yield Call("query(question)", lambda question: completed(query(question)))
+        yield Call("query(question)", lambda question: complete(query(question)))
     elif callable(getattr(pipeline, "invoke", None)):
         yield from _invocations(pipeline)
     elif callable(getattr(pipeline, "run", None)):
         yield from _runs(pipeline)
     elif callable(pipeline):
-        yield Call("calling it", lambda question: completed(pipeline(question)))
+        yield Call("calling it", lambda question: complete(pipeline(question)))
 
 
-def completed(value: Any) -> Any:
+def complete(value: Any) -> Any:
     """Await a returned coroutine, or read a returned stream to its end."""
 
     async def finished() -> Any:
@@ -176,15 +176,15 @@ def _invocations(runnable: Any) -> Iterator[Call]:
     def call(name: str, value: Callable[[str], Any]) -> Call:
         def run(question: str) -> Any:
             config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
-            return completed(runnable.invoke(value(question), config))
+            return complete(runnable.invoke(value(question), config))
 
         return Call(f"invoke({name})", run)
 
-    def keyed(key: str) -> Call:
+    def with_key(key: str) -> Call:
         return call(f"{{{key!r}: question}}", lambda question: {key: question})
 
     plain = call("question", lambda question: question)
-    named = [keyed(key) for key in sorted(KEYS, key=lambda key: key not in declared)]
+    named = [with_key(key) for key in sorted(KEYS, key=lambda key: key not in declared)]
     talk = call("{'messages': [...]}", lambda question: {MESSAGES: [{"role": "user", "content": question}]})
     if any(key in declared for key in KEYS):
         yield from [*named, talk, plain]

@@ -40,7 +40,7 @@ class Models:
         return self._lm
 
 
-def answered_here(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
+def run_here(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
     """Yield the records of every unit, one method at a time."""
     for unit in units:
         for records in records_of(unit, models.load(unit.model)):
@@ -127,7 +127,7 @@ class Worker:
         return list(records_of(unit, self._models.load(unit.model)))
 
 
-def answered_by_ray(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
+def run_by_ray(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
     """Yield the records of each unit, one method at a time, in the order in which the units finish.
 
     A unit whose worker dies runs again. Runs on the cluster that ``RAY_ADDRESS`` names, else on this machine.
@@ -137,13 +137,13 @@ def answered_by_ray(units: Iterable[Unit], dtype: str, workers: int) -> Iterator
     if started:
         _start(ray, workers)
     try:
-        yield from _answered(ray, iter(units), dtype, workers)
+        yield from _run_in_ray(ray, iter(units), dtype, workers)
     finally:
         if started:
             ray.shutdown()
 
 
-def _answered(ray: Any, units: Iterator[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
+def _run_in_ray(ray: Any, units: Iterator[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
     gpus = ray.cluster_resources().get("GPU", 0)
     actors = ray.remote(num_cpus=1, num_gpus=min(1, gpus / workers), max_restarts=-1, max_task_retries=TRIES - 1)(
         Worker

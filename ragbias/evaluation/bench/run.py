@@ -11,9 +11,9 @@ from rich.progress import Progress, TaskID
 from ragbias.errors import MethodError
 from ragbias.evaluation import HARNESS_TASK
 from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOptions
-from ragbias.evaluation.bench.engines import Models, answered_by_ray, answered_here, load_ray
+from ragbias.evaluation.bench.engines import Models, load_ray, run_by_ray, run_here
 from ragbias.evaluation.bench.plan import Plan, Unit
-from ragbias.evaluation.bench.store import RecordFile, Store, described, holds_records, refuse_other_contents
+from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.measures.aggregates import summarise
@@ -38,7 +38,7 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     models = Models(settings.dtype)
     if not holds_records(settings.out):
         _check(settings, plan, models)
-    with Store(settings.out, described(settings)) as store:
+    with Store(settings.out, plain_settings(settings)) as store:
         running = _Run(settings, plan, models, store, bar)
         running.answer(len(keys) + len(noise_keys))
         store.records.put_in_order(keys)
@@ -95,9 +95,9 @@ class _Run:
         progress = self.bar.add_task("answering", total=total)
         missing = self._missing(progress)
         if self.settings.engine == "ray":
-            found = answered_by_ray(missing, self.settings.dtype, self.settings.workers)
+            found = run_by_ray(missing, self.settings.dtype, self.settings.workers)
         else:
-            found = answered_here(missing, self.models)
+            found = run_here(missing, self.models)
         for unit, records in found:
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
             self.bar.update(progress, advance=self._file(unit).append(records), description=name)

@@ -26,7 +26,7 @@ from ragbias.files import naming, sync_folder, write_atomically
 LOCK = ".lock"
 
 
-def described(settings: BenchConfiguration) -> dict[str, Any]:
+def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
     """Settings as plain data: records depend only on ``decides``; other entries say how and where they were made."""
     return {
         "decides": {

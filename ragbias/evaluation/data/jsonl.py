@@ -75,19 +75,19 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
                 if not raw.strip():
                     continue
                 if not found and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
-                    entries = parsed(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
+                    entries = parse(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
                     yield from (Line(index, f"{path}, entry {index}", entry) for index, entry in enumerate(entries, 1))
                     found = bool(entries)
                     break
                 found = True
-                yield Line(number, where, parsed(raw, where, form))
+                yield Line(number, where, parse(raw, where, form))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}, line {number + 1}: broken gzip ({error}); fetch the file again") from error
     if not found:
         raise DataError(f"{path} holds no examples; expected one JSON object per line")
 
 
-def parsed(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
+def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
     """Parse JSON as ``form``; an error begins with ``where``."""
     try:
         return form.validate_json(raw)

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.jsonl import parsed
+from ragbias.evaluation.data.jsonl import parse
 from ragbias.files import irregular
 
 Key: TypeAlias = tuple[str, str, str, str]
@@ -100,7 +100,7 @@ def read_records(path: Path) -> list[Record]:
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
-    raw = _unpacked(path) if path.suffix == PACKED else path.read_bytes()
+    raw = _unpack(path) if path.suffix == PACKED else path.read_bytes()
     found: dict[Key, tuple[int, Record]] = {}
     for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].split(b"\n"), start=1):
         if line.strip():
@@ -114,7 +114,7 @@ def read_records(path: Path) -> list[Record]:
     return [record for _, record in found.values()]
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack(path: Path) -> bytes:
     try:
         if raw := path.read_bytes():
             return gzip.decompress(raw)
@@ -124,7 +124,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _record(line: bytes, where: str) -> Record:
-    record = parsed(line, where, _RECORD)
+    record = parse(line, where, _RECORD)
     if record.score is None and record.logprob is None:
         raise DataError(f"{where}: neither score nor logprob was measured; repair the line, or drop it")
     if any((getattr(record, name) is None) != (record.logprob is None) for name in OF_LOGPROB):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from ragbias.errors import MissingExtraError
-from ragbias.evaluation.cost import figures, interleaved, now
+from ragbias.evaluation.cost import figures, interleave, now
 from ragbias.evaluation.demo import shared
 from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions
 from ragbias.evaluation.measures.estimates import curve_figures
@@ -148,7 +148,7 @@ def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float
         return (now(lm.model.device) - begin,)
 
     by_name = {method.name: method for method in methods}
-    taken = interleaved(by_name, [prompts[0], *prompts], seconds)
+    taken = interleave(by_name, [prompts[0], *prompts], seconds)
     return {name: figures(taken, name, 0, first=1)[1][0] for name in by_name}  # the first round warms up
 
 

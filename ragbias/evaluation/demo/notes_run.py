@@ -99,7 +99,7 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
     measured = {}
     for method in METHODS:
         bar.update(progress, description=method.name)
-        measured[method.name] = _measured(demo, method, lambda: bar.update(progress, advance=1))
+        measured[method.name] = _measure(demo, method, lambda: bar.update(progress, advance=1))
     plain = measured[NoMethod.name][0]
     results = {name: _figures(logprobs, right, plain) for name, (logprobs, right) in measured.items()}
     settings = {
@@ -114,7 +114,7 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
     return {"settings": settings, "results": results}
 
 
-def _measured(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> tuple[Scores, Scores]:
+def _measure(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> tuple[Scores, Scores]:
     """Log-probability of the gold answer in nats, and whether the answer contains it, by question and position."""
     task, positions = demo.task, list(demo.task.positions)
     logprobs = np.empty((len(task.questions), len(positions)))

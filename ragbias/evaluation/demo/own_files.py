@@ -65,7 +65,7 @@ def _paragraphs(text: str, size: int) -> Iterator[str]:
         yield from [paragraph] if len(paragraph) <= size else (found.strip() for found in piece.findall(paragraph))
 
 
-def fitting(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
+def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
     """The first documents, as many as fit into the model's window with question and answer; one at least."""
     count = len(documents)
     while count > 1:

@@ -24,7 +24,7 @@ from ragbias.methods import Method
 T = TypeVar("T")
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if type(value) in (int, str) or isinstance(value, Path) else value
 
 
@@ -40,8 +40,8 @@ def within(bounds: Bounds) -> Any:
 
 
 # the types of fields that tasks share: a single value stands for a list of one
-Files = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
-Several = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_different), Field(min_length=1)]
+Files = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
+Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(_different), Field(min_length=1)]
 Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
 Positions = Several[Annotated[StrictInt, within(limits.POSITIONS)]]
 Orders = Annotated[StrictInt, within(limits.ORDERS)]
