@@ -102,7 +102,7 @@ class Connection:
         return answer
 
     async def _check_size(self, response: Any) -> None:
-        """Refuse an answer that is too large, or compressed, because its size is not known before it is in memory."""
+        """Refuse an answer that is too large. Refuse compressed ones too: their size is known only in memory."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ServerError(f"{self.base_url} compresses its answers, but was sent 'Accept-Encoding: identity'")
         if int(response.headers.get("content-length", 0)) > MAX_ANSWER:

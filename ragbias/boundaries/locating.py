@@ -102,9 +102,9 @@ def locate(
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt counts.
 
-    Documents are found verbatim and in full, also stripped or escaped as in a printed list. Documents of the first
-    three sources are also found if a formatter joined the lines of all or cut all to one length, or if one is
-    truncated at each edge of the context, with at least half of it and 40 characters left.
+    Documents are found verbatim and in full, also stripped or escaped as in a printed list. For the first three
+    sources, a formatter may have joined the lines of all documents, or cut all to one length. One document at each edge
+    of the context may also be truncated, if half of it and 40 characters remain.
 
     In a conversation, the last message with documents counts; documents of earlier messages are left plain and counted.
     If that message is unclear, nothing is found, and ``reason`` says so. Where all sources fail, numbered headers

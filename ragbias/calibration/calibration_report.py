@@ -106,8 +106,7 @@ def _difference(against_plain: Mapping[str, float]) -> str:
 def plot_channel(record: Mapping[str, Any]) -> Figure:
     """The channel's mean over random strings by position, a panel for some of the layers.
 
-    The thick line is a cubic fit like the one that the search tests, solid where the channel is monotone, dashed
-    elsewhere; it begins where the test does.
+    The thick line is the cubic fit that the search tests. It is solid where the channel is monotone.
     """
     from ragbias.evaluation.report.figures import INK, PALE, canvas  # optional
 

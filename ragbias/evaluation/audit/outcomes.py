@@ -282,8 +282,8 @@ def _by_order(right: Sequence[Sequence[bool]]) -> list[float]:
 def rate(values: Sequence[float], least: float = 0.0) -> Interval:
     """Mean, between ``least`` and 1, and its interval.
 
-    Where all questions agree, the interval is what they do not rule out: a share ``p`` of other questions is ruled out
-    at 95% if ``(1 - p)^n < 0.05``.
+    Where all questions agree, the interval contains every share of other questions that ``n`` questions do not rule
+    out. A share ``p`` is ruled out at 95% if ``(1 - p)^n < 0.05``.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})

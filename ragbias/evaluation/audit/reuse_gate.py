@@ -103,7 +103,7 @@ def measure(
 
 
 def _without(case: AuditCase) -> Method:
-    """The method without reuse."""
+    """The requested method, or the plain one if it reuses documents or runs several prompts."""
     own = case.recorded.request.origin.method_requested
     return NoMethod() if own.reusable_documents or own.runs_several else own
 

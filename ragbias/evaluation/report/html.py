@@ -62,7 +62,7 @@ COLUMNS = 6  # of figures in one table, which then fits the page
 class Grid:
     """A table. A cell ``0.71 (0.62 to 0.79)`` shows its interval in small print.
 
-    More than ``COLUMNS`` columns after the first ``keys`` go to further tables, which repeat the keys.
+    Columns beyond the first ``COLUMNS``, not counting ``keys``, go to further tables, which repeat the keys.
     """
 
     title: str

@@ -1,9 +1,8 @@
 """A passive listener to the nodes that LlamaIndex retrieves: a span handler on the root dispatcher and a search watch.
 
-It stores the nodes of the synthesis that is open in the current context, or whose stream is being read, and a bounded
-registry of the recent retrievals of the context or its run, for agents and prompts of the user's own. LlamaIndex calls
-the LLM for a stream only when the stream is read, perhaps in another thread; it is then recognised among the running
-frames.
+It stores the nodes of the current context's open synthesis. For agents and the user's own prompts it also stores recent
+retrievals of the context or its run, up to a limit. LlamaIndex calls the LLM of a stream when the stream is read,
+perhaps in another thread; the running frames then show which synthesis it belongs to.
 """
 
 from __future__ import annotations
