@@ -64,15 +64,6 @@ def refused(param: str | None, message: str, code: str | None = None) -> ApiErro
     return ApiError(400, message, param, code)
 
 
-@contextmanager
-def refusing(param: str) -> Iterator[None]:
-    """Turn an ``ArgumentError`` into a 400 about a field."""
-    try:
-        yield
-    except ArgumentError as error:
-        raise refused(param, str(error)) from error
-
-
 def unknown_model(name: str, known: Iterable[str]) -> ApiError:
     """A 404 for a model that is not served."""
     message = f"there is no model {name!r}; available: {', '.join(map(repr, known))}"

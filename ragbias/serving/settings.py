@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias import methods
 from ragbias.adapters.missing_documents import OnMissing
+from ragbias.boundaries.recognisers import Segmenter
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
 from ragbias.lm import DebiasedLM
@@ -17,7 +18,19 @@ from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
 
 NAME = "(?:document|doc|passage|chunk)"
-ELEMENTS = re.compile(rf"(?s)<{NAME}\d*(?:\s[^<>]*)?>.*?</{NAME}\d*>")  # the usual XML prompts
+TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # of the usual XML prompts; captures an end
+
+
+def elements(text: str) -> list[tuple[int, int]]:
+    """The spans from each first tag to the next end; linear in the text, which comes from a client."""
+    spans, begin = [], None
+    for tag in TAG.finditer(text):
+        if tag[1] is None:
+            begin = tag.start() if begin is None else begin
+        elif begin is not None:
+            spans.append((begin, tag.end()))
+            begin = None
+    return spans
 
 
 class ServerSettings(BaseModel):
@@ -44,9 +57,9 @@ class ServerSettings(BaseModel):
     segmenter: re.Pattern[str] | None = None  # of a document; replaces the separator
     strip_numbering: bool = False  # used by the proxy only
 
-    def recogniser(self, text: str) -> re.Pattern[str] | str | None:
+    def recogniser(self, text: str) -> Segmenter | None:
         """The segmenter for a prompt without `documents`; by default XML elements, if there are several."""
-        return self.segmenter or self.separator or (ELEMENTS if len(ELEMENTS.findall(text)) > 1 else None)
+        return self.segmenter or self.separator or (elements if len(elements(text)) > 1 else None)
 
     @property
     def batch_size(self) -> int:
