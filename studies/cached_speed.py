@@ -33,7 +33,7 @@ from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.prompt import TokenisedPrompt
 from studies import arguments_of
 from studies.arithmetic import lengths_of, plain_prefill, shape_of
-from studies.speed import SpeedSettings, built, check_length, conditions, numbers, prepared
+from studies.speed import SpeedSettings, add_measurement, built, check_length, conditions, numbers, prepared
 from studies.speed_inputs import FIRST, PREFIX, SUFFIX
 
 STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}
@@ -178,18 +178,10 @@ def _table(result: Mapping[str, Any]) -> Table:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--methods", default="ape", help="with reusable documents, separated by commas")
-    parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
-    parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
-    parser.add_argument("--layers", type=int, help="of a shape; default: 2")
     parser.add_argument("--documents", type=numbers, default=(5, 20, 100), help="numbers of them, e.g. 5,20")
     parser.add_argument("--tokens", type=numbers, default=(100, 512), help="of each document, e.g. 100,512")
     parser.add_argument("--prefixes", type=numbers, default=(PREFIX, 0), help="tokens before the documents")
-    parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")
-    parser.add_argument("--steps", type=int, default=8, help="decoded tokens in each round")
-    parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: float32, or as stored")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--backend", default="auto", help="auto, torch, triton or flash")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    add_measurement(parser)
     given = vars(parser.parse_args(arguments))
     tokens, prefixes, out = given.pop("tokens"), given.pop("prefixes"), given.pop("json")
     quiet_libraries()

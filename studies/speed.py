@@ -5,6 +5,7 @@ Methods and plain attention take turns. The limit is the ratio that the arithmet
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -320,26 +321,31 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = arguments_of(__doc__)
-    parser.add_argument(
-        "--methods", default=f"{DEFAULT_METHOD},channel-scaling", help="without parameters they act in every layer"
-    )
+def add_measurement(parser: ArgumentParser) -> None:
+    """Add the options of the model and of the measurement, see ``SpeedSettings``, and ``--json``."""
     parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
     parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
     parser.add_argument("--layers", type=int, help="of a shape; default: 2")
-    parser.add_argument("--documents", type=numbers, default=(20,), help="numbers of them, e.g. 2,20,100")
-    parser.add_argument("--tokens", type=int, help="of each document; default: 100")
-    parser.add_argument("--total-tokens", type=int, help="of all documents together, instead of --tokens")
-    parser.add_argument("--ragged", action="store_true", help="draw lengths from half to one and a half times that")
-    parser.add_argument("--batch", type=int, default=1, help="prompts in one padded batch")
     parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")
     parser.add_argument("--steps", type=int, default=8, help="decoded tokens in each round")
     parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: float32, or as stored")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--backend", default="auto", help="auto, torch, triton or flash")
-    parser.add_argument("--plot", type=Path, help="draw the ratios against the number of documents")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument(
+        "--methods", default=f"{DEFAULT_METHOD},channel-scaling", help="without parameters they act in every layer"
+    )
+    parser.add_argument("--documents", type=numbers, default=(20,), help="numbers of them, e.g. 2,20,100")
+    parser.add_argument("--tokens", type=int, help="of each document; default: 100")
+    parser.add_argument("--total-tokens", type=int, help="of all documents together, instead of --tokens")
+    parser.add_argument("--ragged", action="store_true", help="draw lengths from half to one and a half times that")
+    parser.add_argument("--batch", type=int, default=1, help="prompts in one padded batch")
+    parser.add_argument("--plot", type=Path, help="draw the ratios against the number of documents")
+    add_measurement(parser)
     options = vars(parser.parse_args(arguments))
     plot, out = options.pop("plot"), options.pop("json")
     quiet_libraries()

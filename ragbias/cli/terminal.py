@@ -30,7 +30,6 @@ from ragbias.files import irregular, writing
 from ragbias.models.named import EXPECTED
 
 MODELS = f"{EXPECTED}."
-PICTURES = (".png", ".svg", ".pdf")
 DEVICES = (("/", "dev"), ("/", "proc"))
 SILENCE = 30.0  # seconds without a line, at most, while work goes on
 LONG = 3600.0  # seconds of steps that the remaining time is estimated from
@@ -100,13 +99,6 @@ def writable(context: typer.Context, path: Path | None) -> Path | None:
     if path.parts[:2] not in DEVICES:
         check_overwritable(path, context.params["force"])
     return path
-
-
-def picture(context: typer.Context, path: Path | None) -> Path | None:
-    """An output picture, in a format that matplotlib draws."""
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"{path} does not end with {', '.join(PICTURES)}; expected the name of a picture")
-    return writable(context, path)
 
 
 def folder(path: Path | None) -> Path | None:
