@@ -234,10 +234,12 @@ def test_a_padded_batch_with_softcap_and_windows_is_as_on_torch():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("capability", [86, 90])  # 80 and 89 have the instructions of 86, and no less shared memory
-def test_kernels_compile_and_fit_the_shared_memory_of_other_gpus(capability):
-    """The interpreter takes what the compiler refuses, such as variables that change their shape in a loop."""
-    command = [sys.executable, str(Path(__file__).parent / "compile_kernels.py"), str(capability)]
+def test_kernels_compile_and_fit_the_least_shared_memory():
+    """The interpreter accepts what the compiler refuses, such as variables that change their shape in a loop.
+
+    Compute capability 8.6 has the least shared memory. The weekly run compiles for 9.0 as well.
+    """
+    command = [sys.executable, str(Path(__file__).parent / "compile_kernels.py"), "86"]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     compiled = {line.split()[0] for line in done.stdout.splitlines()}

@@ -85,9 +85,9 @@ def test_an_interrupt_while_attaching_or_detaching_cleans_up(family):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_three_thousand_attach_and_detach_interrupts_clean_up():
-    wrong, count = left_over("llama", step=3)
-    assert not wrong and count >= 3000
+def test_a_thousand_attach_and_detach_interrupts_clean_up():
+    wrong, count = left_over("llama", step=9)
+    assert not wrong and count >= 1000
 
 
 def test_a_context_ended_in_another_thread_is_closed_everywhere(model):

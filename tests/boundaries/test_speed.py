@@ -1,7 +1,7 @@
-"""Finding twenty documents costs less than a token does. The bounds are generous, for machines that do other things."""
+"""Finding twenty documents costs less than a token does. Times are compared with a yardstick on the same machine."""
 
 import random
-import statistics
+import re
 import time
 
 import pytest
@@ -13,7 +13,7 @@ from ragbias.boundaries.text import QUESTION_LABEL
 
 pytestmark = pytest.mark.serial
 
-BOUND = 0.006  # seconds of this thread's own time; on an idle machine these take 0.0002 to 0.003
+BOUND = 4  # yardsticks
 RANDOM = random.Random(0)
 WORDS = ["".join(RANDOM.choices("abcdefghijklmnopqrstuvwxyz", k=RANDOM.randint(2, 9))) for _ in range(3000)]
 
@@ -41,6 +41,25 @@ FRAMED = "\n\n".join(
 FRAMED = f"Use the context.\n\n{FRAMED}\n\nQuestion: who?"
 MISFRAMED = FRAMED.replace("Title: T3 of", "T3, part of").replace("\nSource: files/5", "\nfiles/5")
 SEPARATED = "Use the context.\n---\n" + "\n---\n".join(DOCUMENTS) + "\n---\nQuestion: who?"
+
+
+def seconds_of_thread(action) -> float:
+    """Processor time of this thread for one call."""
+    begin = time.thread_time()
+    action()
+    return time.thread_time() - begin
+
+
+def yardstick() -> None:
+    """Some of Python's own work on text; it takes about 2 ms on a machine where a token of a small model takes 30."""
+    for _ in range(6):
+        sorted(re.findall(r"\w+", PLAIN))
+
+
+def ratio(action, calls: int = 20) -> float:
+    """Time of an action in yardsticks, the least of calls that alternate with the yardstick."""
+    pairs = [(seconds_of_thread(action), seconds_of_thread(yardstick)) for _ in range(calls)]
+    return min(first for first, _ in pairs) / min(second for _, second in pairs)
 
 
 HOSTILE = {
@@ -96,31 +115,21 @@ CASES = {
 def test_twenty_documents_are_found_in_no_time(case):
     text, sources = CASES[case]
     assert locate(text, **sources).n_found == 20
-    times = []
-    for _ in range(20):
-        begin = time.thread_time()
-        locate(text, **sources)
-        times.append(time.thread_time() - begin)
-    assert min(times) < BOUND  # whatever else runs only adds to it
+    assert ratio(lambda: locate(text, **sources)) < BOUND
 
 
 def test_metadata_that_fits_no_template_costs_little_more():
-    times = []
-    for _ in range(20):
-        begin = time.thread_time()
-        found = locate(MISFRAMED, run=[KNOWN])
-        times.append(time.thread_time() - begin)
+    found = locate(MISFRAMED, run=[KNOWN])
     assert found.spans == () or found.n_found == 20
-    assert statistics.median(times) < 3 * BOUND
+    assert ratio(lambda: locate(MISFRAMED, run=[KNOWN])) < 3 * BOUND
 
 
 def test_the_same_documents_in_many_retrievals_cost_no_more():
     registry = Registry()
     for _ in range(100):
         registry.add(RANDOM.sample(DOCUMENTS, 20))
-    begin = time.thread_time()
     assert locate(PLAIN, registry=registry).n_found == 20
-    assert time.thread_time() - begin < 10 * BOUND
+    assert ratio(lambda: locate(PLAIN, registry=registry)) < 10 * BOUND
 
 
 def seconds_of(text: str, texts: list[str], size: int) -> float:
@@ -143,13 +152,11 @@ def test_many_short_texts_take_linear_time(separator, size):
 
 
 def test_noting_the_metadata_of_twenty_documents_costs_little():
-    times = []
-    for _ in range(20):
-        begin = time.thread_time()
-        for text, each in zip(DOCUMENTS, METADATA, strict=True):
-            KnownText.of(text, each, id="an id")
-        times.append(time.thread_time() - begin)
-    assert min(times) < BOUND  # whatever else runs only adds to it
+    def note():
+        for text, metadata in zip(DOCUMENTS, METADATA, strict=True):
+            KnownText.of(text, metadata, id="an id")
+
+    assert ratio(note) < BOUND
 
 
 @pytest.mark.parametrize("name", HOSTILE)
