@@ -1,9 +1,9 @@
-"""Find the documents of a prompt: each source is tried in turn, and its texts are verified in the prompt."""
+"""Find the documents of a prompt: try each source in turn, and search its texts in the prompt."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
@@ -41,18 +41,21 @@ NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
-NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # which may number the documents, or contain these
+NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # each may number the documents
 TRACED = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
     "run": "retrieved in this run",
+    "registry": "retrieved recently",
     "segmenter": "given by the segmenter",
 }
+
+Fields = Mapping[str, dict[str, list[str]]]  # printed metadata of each document, as values by name
 
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Where the documents of a prompt are.
+    """Spans of the documents in a prompt, with their source.
 
     Attributes:
         spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. A document
@@ -60,17 +63,17 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved recently), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry, those of a retrieval that are in the
-            prompt; for headers, the number found; for a segmenter, the number found in one message, or more if
-            another source knows of more in the prompt; if nothing was found, the number that the first source named.
-        reason: which documents were not found and why; empty if all were. Never contains text of a document.
-        n_left_plain: number of retrieved documents in the prompt that are not among these: from earlier turns or
-            other retrievals, or quoted.
+        n_expected: number of documents that this source named. The registry names the documents of a retrieval that
+            are in the prompt; headers name the documents below them. A segmenter names the documents of one message,
+            or more if another source knows of more. If nothing was found, the number that the first source named.
+        reason: why documents are missing; empty if none is missing. Never contains text of a document.
+        n_left_plain: number of other retrieved documents in the prompt: from earlier turns or other retrievals, or
+            quoted.
         n_untreated: number of documents of this run or its tool messages that occur only as plain text.
         n_absent: number of expected documents of which no part is in the prompt.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: for each document, its known metadata as printed; empty if none is known.
-        numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
+        numbering: ``numbering`` of ``ragbias.generation.report.Report``; set when the prompt is split.
     """
 
     spans: tuple[CharSpan, ...]
@@ -136,118 +139,148 @@ def locate(
         documents = current_documents()
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
-    named = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
-    retrievals = {source: [texts for texts in map(document_texts, lists) if texts] for source, lists in named.items()}
-    known = of_run = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
-    remembered = _known_in(text, registry, not_documents) if registry is not None else {}
+    lists = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
+    retrievals = {source: [texts for texts in map(document_texts, lists[source]) if texts] for source in lists}
+    occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
+    remembered = {} if registry is None else _remembered_in(text, registry, not_documents)
     candidates = [] if registry is None else registry.candidates()
     recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
-    others = [*retrievals["artifact"], *retrievals["run"], *recent]
+    parts = [*retrievals["artifact"], *retrievals["run"], *recent]
     for source in ("artifact", "run"):
-        retrievals[source] = [retrieval for retrieval in retrievals[source] if not _joins(retrieval, others)]
-    found: Boundaries | None = None
-    missed: list[Boundaries] = []
-    for source, of_source in retrievals.items():
-        if of_source and found is None:
-            result = _by_retrievals(text, of_source, of_run, source)
-            found = result if result.source != "none" else None
-            missed += [] if found else [result]
-    if registry is not None:
-        known = of_run if registry.process_wide else {**of_run, **remembered}
-        found = found or _by_registry(text, [texts for texts in recent if not _joins(texts, others)], remembered)
-    if segmenter is not None and not (found and found.n_found == found.n_expected and _are_apart(text, found)):
-        given = _by_segmenter(text, segmenter)
-        if found is not None:
-            found = _better(text, found, given, len(documents or ()))
-        elif given.spans:
-            found = given
-        else:
-            missed.append(given)
-    if found is None:
-        spans, doubt = below_headers(text)
-        n_expected = len(spans) or next((result.n_expected for result in missed if result.n_expected), 0)
-        found = Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)
-    reason = "; ".join(result.reason for result in (*missed, found) if result.reason)
-    if not (found.spans or reason):
+        retrievals[source] = [retrieval for retrieval in retrievals[source] if not _joins(retrieval, parts)]
+    result, failures = _by_first_source(text, retrievals, occurrences)
+    result = result or _by_registry(text, [texts for texts in recent if not _joins(texts, parts)], remembered)
+    if segmenter is not None:
+        result = _with_segmenter(text, segmenter, result, len(documents or ()))
+    if result is None or result.source == "none":
+        failures += [] if result is None else [result]
+        result = _by_headers(text, failures)
+    reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
+    if not (result.spans or reason):
         reason = NOTHING_RECOGNISED if registry else NOTHING_KNOWN
-    untreated = {name: some for name, some in of_run.items() if not any(o.is_in(found.spans) for o in some)}
+    is_shared = registry is not None and registry.process_wide
+    plain = {document: some for document, some in occurrences.items() if not any(o.is_in(result.spans) for o in some)}
     return replace(
-        found,
+        result,
         reason=reason,
-        n_left_plain=n_outside(text, known, found.spans),
-        n_untreated=n_outside(text, untreated, found.spans) if documents is None else 0,
+        n_left_plain=n_outside(text, occurrences if is_shared else {**occurrences, **remembered}, result.spans),
+        n_untreated=n_outside(text, plain, result.spans) if documents is None else 0,
     )
 
 
-def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, source: str) -> Boundaries:
-    """The latest retrieval in the last message, with others beside it; without spans if they are ambiguous."""
-    every = set(chain.from_iterable(retrievals))
-    known = {document: found for document, found in known.items() if document in every}
-    if any(is_long(document) and len(found) >= MAX_OCCURRENCES for document, found in known.items()):
-        return Boundaries((), source, len(known), UNCLEAR)
-    here = in_last_message(text, known)
-    if here is None:
-        return Boundaries((), source, len(known), UNCLEAR)
-    if any(isinstance(document, KnownText) for document in every):  # then a list of strings may hold the questions
+def _by_first_source(
+    text: str, retrievals: Mapping[str, Sequence[Retrieval]], occurrences: Known
+) -> tuple[Boundaries | None, list[Boundaries]]:
+    """Return the result of the first source with a document in the prompt, and the failures of the sources before."""
+    failures: list[Boundaries] = []
+    for source, of_source in retrievals.items():
+        if of_source:
+            result = _by_retrievals(text, of_source, occurrences, source)
+            if result.source != "none":
+                return result, failures
+            failures.append(result)
+    return None, failures
+
+
+def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
+    """Find the latest retrieval of a source in the last message, and documents of its other retrievals beside it.
+
+    If the message or the documents in it are ambiguous, the result has no spans. If no document is in the prompt, the
+    result has the source ``"none"``.
+    """
+    documents = set(chain.from_iterable(retrievals))
+    occurrences = {document: some for document, some in occurrences.items() if document in documents}
+    is_capped = any(is_long(document) and len(some) >= MAX_OCCURRENCES for document, some in occurrences.items())
+    in_message = None if is_capped else in_last_message(text, occurrences)
+    if in_message is None:
+        return Boundaries((), source, len(occurrences), UNCLEAR)
+    if any(isinstance(document, KnownText) for document in documents):  # then a list of strings may hold the questions
         retrievals = [
-            texts for texts in retrievals if here.keys() >= set(texts) or any(isinstance(t, KnownText) for t in texts)
+            texts
+            for texts in retrievals
+            if in_message.keys() >= set(texts) or any(isinstance(text, KnownText) for text in texts)
         ]
-    touched = [retrieval for retrieval in retrievals if not here.keys().isdisjoint(retrieval)]
-    if not touched:
-        count = _merged(retrievals).total()
-        reason = f"none of the {count} documents {TRACED[source]} appears verbatim in the prompt"
-        return Boundaries((), "none", count, reason)
-    present = {occurrence.document for occurrence in outermost(text, here)}  # not those inside other documents
-    wanted = _merged([touched[0], *([name for name in retrieval if name in present] for retrieval in touched[1:])])
-    occurrences = assigned(text, list(wanted.elements()), here)
-    if occurrences is None or any(occurrence.doubtful for occurrence in occurrences):
-        return Boundaries((), source, wanted.total(), UNCLEAR)
-    fields = fields_of(chain.from_iterable(touched))
-    about = [fields.get(occurrence.document, {}) for occurrence in occurrences]
-    texts = [occurrence.span for occurrence in occurrences]
+    candidates = [retrieval for retrieval in retrievals if not in_message.keys().isdisjoint(retrieval)]
+    if not candidates:
+        n_documents = _merged(retrievals).total()
+        reason = f"none of the {n_documents} documents {TRACED[source]} appears verbatim in the prompt"
+        return Boundaries((), "none", n_documents, reason)
+    expected = _expected(text, candidates, in_message)
+    fields = fields_of(chain.from_iterable(candidates))
+    whole = assigned(text, list(expected.elements()), in_message)
+    if whole is None or any(occurrence.doubtful for occurrence in whole):
+        return Boundaries((), source, expected.total(), UNCLEAR)
     try:
-        in_elements = elements(text, texts) is not texts  # which contain the metadata
-        spans = texts if in_elements else with_metadata(text, texts, about) or texts
+        spans = _spans_with_metadata(text, whole, fields)
     except AmbiguousSegmentsError as error:
-        return Boundaries((), source, wanted.total(), str(error))
-    missing = wanted - Counter(occurrence.document for occurrence in occurrences)
-    truncated: list[Occurrence] = []
-    if source == "registry":  # every text is in the prompt, some inside those found
-        missing &= Counter({name: _n_not_within(occurrences_of(text, name), spans) for name in missing})
-        n_lost = 0
-    else:
-        if source != "segmenter":
-            truncated = truncated_at_edges(text, occurrences, list(missing.elements()))
-        missing -= Counter(occurrence.document for occurrence in truncated)
-        n_lost = sum(count for name, count in missing.items() if name not in known)
-    ordered = sorted([*occurrences, *truncated])
-    n_absent = 0
-    if missing:
-        edges = [0, *chain.from_iterable(occurrence.span for occurrence in ordered), len(text)]
-        outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-        n_absent = sum(name not in known and not leaves_a_trace(outside, name) for name in missing.elements())
-    one_by_design = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")
-    reasons = []
-    if n_lost and not one_by_design:  # such as in a grader
-        reasons.append(
-            f"{n_lost} of the {wanted.total()} documents {TRACED[source]} do not appear verbatim in the prompt"
-        )
-    if n_apart := missing.total() - n_lost:
-        reasons.append(f"{n_apart} are apart from the others and stay plain text")
-    if truncated:
-        reasons.append(f"{len(truncated)} are cut off at the edge of the context")
-    metadata = [
-        tuple(text for name, texts in printed.items() if name.split("!")[0] not in NUMBERING_FIELDS for text in texts)
-        for printed in (fields.get(occurrence.document, {}) for occurrence in ordered)
-    ]
+        return Boundaries((), source, expected.total(), str(error))
+    truncated, missing = _truncated_and_missing(text, expected, whole, spans, source)
+    ordered = sorted([*whole, *truncated])
+    unknown = [document for document in missing.elements() if document not in occurrences]
+    n_absent = _n_without_trace(text, unknown, ordered)
+    n_lost = 0 if source == "registry" else len(unknown)
+    n_apart = missing.total() - n_lost
+    # a grader's prompt holds one of the retrieved documents by design
+    is_grader = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")
+    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in ordered)
     return Boundaries(
         tuple(sorted([*spans, *(occurrence.span for occurrence in truncated)])),
         source,
         len(ordered) + missing.total(),
-        "; ".join(reasons),
+        _reason(0 if is_grader else n_lost, n_apart, len(truncated), f"{expected.total()} documents {TRACED[source]}"),
         n_absent=n_absent,
         texts=tuple(occurrence.span for occurrence in ordered),
-        metadata=tuple(metadata) if any(metadata) else (),
+        metadata=metadata if any(metadata) else (),
+    )
+
+
+def _expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
+    """Count the documents of the latest retrieval, and documents of the others that are not inside another one."""
+    latest, *earlier = candidates
+    separate = {occurrence.document for occurrence in outermost(text, in_message)}
+    return _merged([latest, *([document for document in retrieval if document in separate] for retrieval in earlier)])
+
+
+def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Fields) -> Sequence[CharSpan]:
+    """Return the spans of documents with the metadata printed around them; elements such as tags hold it already."""
+    spans = [occurrence.span for occurrence in whole]
+    if elements(text, spans) is not spans:
+        return spans
+    return with_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
+
+
+def _truncated_and_missing(
+    text: str, expected: Counter[str], whole: Sequence[Occurrence], spans: Sequence[CharSpan], source: str
+) -> tuple[list[Occurrence], Counter[str]]:
+    """Find expected documents that are truncated at the context's edges, and count the documents that are missing."""
+    missing = expected - Counter(occurrence.document for occurrence in whole)
+    if source == "registry":  # every expected text is in the prompt, but it may be inside another document
+        return [], missing & Counter({name: _n_not_within(occurrences_of(text, name), spans) for name in missing})
+    truncated = [] if source == "segmenter" else truncated_at_edges(text, whole, list(missing.elements()))
+    return truncated, missing - Counter(occurrence.document for occurrence in truncated)
+
+
+def _n_without_trace(text: str, documents: Sequence[str], occurrences: Sequence[Occurrence]) -> int:
+    """Count the documents of which no part is in the prompt outside these occurrences."""
+    edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
+    outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
+    return sum(not leaves_a_trace(outside, document) for document in documents)
+
+
+def _reason(n_lost: int, n_apart: int, n_truncated: int, expected: str) -> str:
+    """Say how many documents are lost, apart or truncated; empty if none is."""
+    clauses = {
+        f"{n_lost} of the {expected} do not appear verbatim in the prompt": n_lost,
+        f"{n_apart} are apart from the others and stay plain text": n_apart,
+        f"{n_truncated} are cut off at the edge of the context": n_truncated,
+    }
+    return "; ".join(clause for clause, count in clauses.items() if count)
+
+
+def _printed_metadata(fields: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the printed values of a document's metadata, without fields that may number the documents."""
+    return tuple(
+        value for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS for value in values
     )
 
 
@@ -257,60 +290,62 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
         return False
     joined = retrieval[0]
     parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
-    found = outermost(joined, occurrences_by_document(joined, parts))
-    half = sum(occurrence.end - occurrence.begin for occurrence in found) >= COVERAGE * len(joined)
-    return half and len({occurrence.document for occurrence in found}) > 1 and is_uniform(joined, found)
+    occurrences = outermost(joined, occurrences_by_document(joined, parts))
+    half = sum(occurrence.end - occurrence.begin for occurrence in occurrences) >= COVERAGE * len(joined)
+    return half and len({occurrence.document for occurrence in occurrences}) > 1 and is_uniform(joined, occurrences)
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count of each text: the highest among the retrievals."""
+    """Count each text as often as the retrieval that has it most often."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
     return merged
 
 
-def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
-    """Occurrences of remembered texts outside ``not_documents``."""
-    known = occurrences_by_document(text, registry.likely_in(text), strict=True)
+def _remembered_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
+    """Find the registry's texts in the prompt; those of a process-wide one are not searched in ``not_documents``."""
+    remembered = occurrences_by_document(text, registry.likely_in(text), strict=True)
     if not registry.process_wide:
-        return known
+        return remembered
     excluded = [occurrence for other in not_documents if other.strip() for occurrence in occurrences_of(text, other)]
-    free = {name: [o for o in found if not any(map(o.overlaps, excluded))] for name, found in known.items()}
-    return {document: found for document, found in free.items() if found}
+    free = {name: [o for o in some if not any(map(o.overlaps, excluded))] for name, some in remembered.items()}
+    return {document: some for document, some in free.items() if some}
 
 
-def _by_registry(text: str, candidates: Sequence[Retrieval], known: Known) -> Boundaries | None:
-    """The latest remembered retrieval in the prompt, unless it is only words of the question."""
-    if not any(map(is_long, known)):
+def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
+    """Find the latest recent retrieval in the prompt; ``None`` if its texts are only words of the question."""
+    if not any(map(is_long, remembered)):
         return None
-    every = set(chain.from_iterable(candidates))
-    firm: dict[str, list[Occurrence]] = {document: [] for document in known if document in every}
-    for occurrence in outermost(text, {document: known[document] for document in firm}):
-        firm[occurrence.document].append(occurrence)
-    firm = {document: found for document, found in firm.items() if found}
-    names = {document for document in firm if is_long(document)}
+    documents = set(chain.from_iterable(candidates))
+    separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
+    for occurrence in outermost(text, {document: remembered[document] for document in separate}):
+        separate[occurrence.document].append(occurrence)
+    separate = {document: some for document, some in separate.items() if some}
+    long = {document for document in separate if is_long(document)}
     retrievals = [
-        tuple(name for name in retrieval if name in known or (is_long(name) and occurrences_of(text, name)))
+        tuple(name for name in retrieval if name in remembered or (is_long(name) and occurrences_of(text, name)))
         for retrieval in candidates
-        if not names.isdisjoint(retrieval)
+        if not long.isdisjoint(retrieval)
     ]
-    found = _by_retrievals(text, retrievals, firm, "registry")
-    occurrences = [Occurrence(*span, "") for span in found.spans]
+    result = _by_retrievals(text, retrievals, separate, "registry")
+    occurrences = [Occurrence(*span, "") for span in result.spans]
     is_whole = is_block if len(occurrences) == 1 else ends_block
-    return found if not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences) else None
+    return result if not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences) else None
 
 
 def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[CharSpan]) -> int:
+    """Count the occurrences that no span contains."""
     return sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in occurrences)
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
-    given = segment(text, segmenter)
-    if texts := [text for text in given if isinstance(text, str)]:
-        found = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
-        return found if found.spans else replace(found, source="none")
-    spans = [span for span in given if not isinstance(span, str)]
+    """Find the segmenter's documents, which are spans, or texts that occur in the prompt."""
+    segments = segment(text, segmenter)
+    if texts := [text for text in segments if isinstance(text, str)]:
+        result = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
+        return result if result.spans else replace(result, source="none")
+    spans = [span for span in segments if not isinstance(span, str)]
     if not spans:
         return Boundaries((), "none", 0, "the segmenter found no documents")
     together = in_one_message(text, spans)
@@ -319,27 +354,40 @@ def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
     return Boundaries(tuple(together), "segmenter", len(together), reason)
 
 
-def _better(text: str, found: Boundaries, given: Boundaries, n_named: int) -> Boundaries:
-    """The segmenter's documents (``given``), if they are more, or if only they can be split; else the source's."""
-    ours, theirs = (_are_apart(text, result) for result in (given, found))
-    if ours < theirs or (ours == theirs and given.n_found <= found.n_found) or not given.spans:
-        return found
-    n_expected = max(n_named, found.n_found or found.n_expected)
-    if given.n_found >= n_expected:
-        return given
-    reasons = (found.reason, given.reason, f"the segmenter found {given.n_found} of {n_expected}")
-    return replace(given, n_expected=n_expected, reason="; ".join(filter(None, reasons)))
+def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
+    """Return the segmenter's documents unless the source's result is complete and can be split, or has as many."""
+    if result is not None and result.n_found == result.n_expected and _are_apart(text, result):
+        return result
+    segmented = _by_segmenter(text, segmenter)
+    if result is None:
+        return segmented
+    splits, source_splits = _are_apart(text, segmented), _are_apart(text, result)
+    has_more = splits > source_splits or (splits == source_splits and segmented.n_found > result.n_found)
+    if not (has_more and segmented.spans):
+        return result
+    n_expected = max(n_named, result.n_found or result.n_expected)
+    if segmented.n_found >= n_expected:
+        return segmented
+    reasons = (result.reason, segmented.reason, f"the segmenter found {segmented.n_found} of {n_expected}")
+    return replace(segmented, n_expected=n_expected, reason="; ".join(filter(None, reasons)))
 
 
-def _are_apart(text: str, found: Boundaries) -> bool:
+def _are_apart(text: str, result: Boundaries) -> bool:
     """Whether the prompt can be split at these documents, with or without numbers."""
-    if not found.spans:
+    if not result.spans:
         return False
-    numbers = find_numbering(text, found.texts or found.spans, found.metadata)
+    numbers = find_numbering(text, result.texts or result.spans, result.metadata)
     for strip in (False, True):
         try:
-            split(text, found.spans, numbers, strip)
+            split(text, result.spans, numbers, strip)
         except AmbiguousSegmentsError:
             continue
         return True
     return False
+
+
+def _by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
+    """Find documents by their numbered headers; if there are none, expect as many as the first source named."""
+    spans, doubt = below_headers(text)
+    n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
+    return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)
