@@ -331,7 +331,8 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     result = _by_retrievals(text, retrievals, separate, "registry")
     occurrences = [Occurrence(*span, "") for span in result.spans]
     is_whole = is_block if len(occurrences) == 1 else ends_block
-    return result if not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences) else None
+    is_block_of_text = not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences)
+    return result if result.source != "none" and is_block_of_text else None
 
 
 def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[CharSpan]) -> int:

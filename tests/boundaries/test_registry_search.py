@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries.locating import NOTHING_RECOGNISED
 from ragbias.generation.request import in_parts
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.generated_prompts import outcome
@@ -140,3 +141,9 @@ def test_a_text_that_only_another_document_holds_is_not_missing():
     text = f"Context:\n{texts[0]}\n\n{texts[2]}\n\nQuestion: which?"
     found = locate(text, registry=registry_of(texts))
     assert (found.n_found, found.n_expected, found.reason) == (2, 2, "")
+
+
+def test_a_list_of_plain_texts_partly_in_another_message_is_not_recognised():
+    text = f"<|im_start|>user\n{INVOICE_99}\n\n{TERMS}<|im_end|>\n<|im_start|>user\n{INVOICE_17}<|im_end|>\n"
+    found = locate(text, registry=registry_of([KnownText.of(TERMS, {"title": "Terms"})], [INVOICE_17, INVOICE_99]))
+    assert (found.source, found.spans, found.n_left_plain, found.reason) == ("none", (), 3, NOTHING_RECOGNISED)
