@@ -206,7 +206,7 @@ class DebiasedLM:
             CancelledError: ``cancelled`` was set before the answer began.
         """
         settings = GenerationSettings.from_arguments(arguments)
-        request = self.prepare(prompt, documents, boundaries, method, cancelled)
+        request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method, cancelled=cancelled)
         check_not_cancelled(cancelled)
         return self._answer([request], settings, cancelled)[0]
 
@@ -224,7 +224,10 @@ class DebiasedLM:
         The prompt is prepared before this returns. The arguments and errors are those of ``generate``.
         """
         settings = GenerationSettings.from_arguments(arguments)
-        request = prompt if isinstance(prompt, Request) else self.prepare(prompt, documents, boundaries, method)
+        if isinstance(prompt, Request):
+            request = prompt
+        else:
+            request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
         settings.check_order_free(request.method, len(request.tokens.suffix))
         record(self, [request], settings)
 
@@ -257,7 +260,9 @@ class DebiasedLM:
         check_event(cancelled)
         none = [None] * len(prompts)
         requests = [
-            prompt if isinstance(prompt, Request) else self.prepare(prompt, texts, bounds, method, cancelled)
+            prompt
+            if isinstance(prompt, Request)
+            else self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
             for prompt, texts, bounds in zip(prompts, documents or none, boundaries or none, strict=True)
         ]
         return self._answer(requests, settings, cancelled)
@@ -265,6 +270,7 @@ class DebiasedLM:
     def prepare(
         self,
         prompt: str | Prompt,
+        *,
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
@@ -333,7 +339,7 @@ class DebiasedLM:
         """
         if not isinstance(continuation, str):
             raise WrongTypeError(f"continuation={continuation!r}; expected a string")
-        request = self.prepare(prompt, documents, boundaries, method)
+        request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
         if request.method.runs_several:
             raise MethodError(f"{request.method.name} runs several prompts and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)

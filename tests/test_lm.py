@@ -189,7 +189,7 @@ def test_numbers_warn_once_per_call_site_and_can_be_stripped(llama, byte_tokeniz
 def test_numbers_are_reported_without_document_spans_too(lm):
     cut = "Context:\n1. One falcon.\n(of x)\n2. Two owls.\n(of y)\n"  # the prompt ends with its documents
     for text, method in ((cut, "pine"), (f"{cut}\nWho?", "none"), (f"{cut}\nWho?", "ms-poe")):
-        report = lm.prepare(text, ["One falcon.", "Two owls."], method=method).report
+        report = lm.prepare(text, documents=["One falcon.", "Two owls."], method=method).report
         assert (report.numbering, report.n_found) == ("kept", 2)
         assert report.method_ran == ("none" if method == "pine" else method)
 

@@ -226,7 +226,7 @@ class ServedModel(Scheduler):
         else:
             formatter = CompletionFormatter(self.name)
             text, boundaries = self._completion_prompt(body)
-        request = self.lm.prepare(text, None, boundaries, method, cancelled)
+        request = self.lm.prepare(text, boundaries=boundaries, method=method, cancelled=cancelled)
         prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
         formatter.fingerprint = fingerprint(request.report)
         return request, formatter, arguments

@@ -36,7 +36,7 @@ def test_control_strings_in_documents_are_data_in_every_order(small_lm, method):
     """Outside the documents of a flat prompt, the parse is the tokenizer's own."""
     prompts = [TEXT, Prompt("<|user|>\nRead:\n\n", [f"{text}\n\n" for text in DOCUMENTS], "What?\n<|assistant|>\n")]
     for prompt, documents in zip(prompts, (DOCUMENTS, None), strict=True):
-        request = small_lm.prepare(prompt, documents, method=method)
+        request = small_lm.prepare(prompt, documents=documents, method=method)
         moved = small_lm.variant(request, [2, 0, 1])
         for ids in (request.tokens.ids, moved.tokens.ids):
             assert controls_in(small_lm, ids) == ["<s>", "<|user|>", "<|assistant|>"]

@@ -150,7 +150,7 @@ class Judge(Task):
             return lm.chat_text([{"role": "user", "content": f"{instruction}\n\n{case.text}"}])
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
-        requests = [lm.prepare(self.prompt(lm, case), case.documents, method=method) for case in cases]
+        requests = [lm.prepare(self.prompt(lm, case), documents=case.documents, method=method) for case in cases]
         groups = [request.candidates() if request.method.acts_on == "answers" else [request] for request in requests]
         decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _only_verdicts(lm)
         outputs = iter(lm.batch([request for group in groups for request in group], batch_size=batch_size, **decoding))

@@ -150,7 +150,7 @@ def test_orders_of_attention_sorting_agree_as_its_prompts_do(reordered):
     task, lm = TinyQA(documents=(6,), positions=(0, 3, 5), limit=5), DebiasedLM.from_pretrained("tiny")
     taus = []
     for _, cases in groupby(task.cases(), key=lambda case: case.question):
-        requests = [lm.prepare(case.text, case.documents, method="attention-sorting") for case in cases]
+        requests = [lm.prepare(case.text, documents=case.documents, method="attention-sorting") for case in cases]
         taus.append(mean_tau([request.tokens.documents for request in requests]))
     assert len(taus) == 5 and min(taus) < 1
     estimate, low, high = reordered["attention-sorting"]["kendall_tau"]
