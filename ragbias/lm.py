@@ -52,9 +52,6 @@ class DebiasedLM:
             without it.
     """
 
-    base_url: str | None = None  # of a server, see ``RemoteLM``
-    formats_answers = False  # whether a server begins answers in JSON and tool calls itself
-
     def __init__(
         self,
         model: PreTrainedModel,

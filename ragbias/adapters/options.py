@@ -142,7 +142,7 @@ def open_model(
 ) -> tuple[LanguageModel, Options]:
     """Return the model that the fields describe (given, remote or loaded), and the options with its settings."""
     if fields.base_url is not None:
-        local = {"lm": lm if lm is not None and lm.base_url is None else None, "model": options.model}
+        local = {"lm": None if isinstance(lm, RemoteLM) else lm, "model": options.model}
         for given, value in {**local, "document_cache": fields.document_cache}.items():
             if value is not None:
                 raise ArgumentError(f"base_url and {given}: the server has its own; give one of them")

@@ -77,7 +77,6 @@ class RemoteLM:
     backend = "auto"
     strip_numbering = False
     cache = None  # the server has a cache
-    formats_answers = True
 
     def __init__(
         self,
@@ -252,7 +251,7 @@ def _report(request: RemoteRequest, sent: Json) -> Report:
 
 
 LanguageModel = DebiasedLM | RemoteLM
-"""A model here or behind a server. Both have the same attributes and methods, so callers need not know which it is."""
+"""A model in this process or behind a server; a server renders chat templates and begins formatted answers itself."""
 
 # documents as text
 

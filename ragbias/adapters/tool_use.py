@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ragbias.adapters.remote import LanguageModel, RemoteRequest
+from ragbias.adapters.remote import LanguageModel, RemoteLM, RemoteRequest
 from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
@@ -186,7 +186,7 @@ def answer_format(
         raise ArgumentError(f"response_format={response_format!r} and tools exclude each other; leave one of them out")
     if response_format:
         instruction = json_instruction(response_format)
-        if lm.formats_answers:
+        if isinstance(lm, RemoteLM):
             return AnswerFormat(request_fields={"response_format": response_format})
         return AnswerFormat((), JSON_BEGINNING, instruction)
     if not tools:
@@ -196,7 +196,7 @@ def answer_format(
             f"tools={[_name(tool) for tool in tools]}: the chat template cannot show tools to the model: {reason}; use "
             "a model whose template has tools, or leave them out"
         )
-    if lm.formats_answers or not chosen.required:
+    if isinstance(lm, RemoteLM) or not chosen.required:
         return AnswerFormat(tools, request_fields={"tool_choice": choice} if chosen.required else {})
     only = _name(tools[0]) if len(tools) == 1 else None
     beginning = forced_beginning(lm.chat_template, chosen.name or only)

@@ -195,7 +195,7 @@ class RagBiasModel(BaseModel):
         return {
             "model_id": self.model_id,
             "model": None if self.lm.name or model is None else arguments.identity(model),
-            "base_url": self.lm.base_url,
+            "base_url": getattr(self.lm, "base_url", None),
             "method": self.method if isinstance(self.method, str) else repr(self.method),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
