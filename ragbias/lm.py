@@ -205,7 +205,7 @@ class DebiasedLM:
         settings = GenerationSettings.from_arguments(arguments)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method, cancelled=cancelled)
         check_not_cancelled(cancelled)
-        return self._answer([request], settings, cancelled)[0]
+        return self._run_or_join([request], settings, cancelled)[0]
 
     def stream(
         self,
@@ -262,7 +262,7 @@ class DebiasedLM:
             else self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
             for prompt, texts, bounds in zip(prompts, documents or none, boundaries or none, strict=True)
         ]
-        return self._answer(requests, settings, cancelled)
+        return self._run_or_join(requests, settings, cancelled)
 
     def prepare(
         self,
@@ -382,7 +382,7 @@ class DebiasedLM:
             warn_if_unused(self.cache, origin.method_requested)
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
-    def _answer(
+    def _run_or_join(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
     ) -> list[Generation]:
         for request in requests:
@@ -390,7 +390,7 @@ class DebiasedLM:
         record(self, requests, settings)
         if self._joined is None or "prefix_allowed_tokens_fn" in settings.extra:  # a function of this call's sequences
             return self._run(requests, settings, cancelled)
-        return self._joined.answer(requests, settings, cancelled)
+        return self._joined.join(requests, settings, cancelled)
 
     def _run(
         self,

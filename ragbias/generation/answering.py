@@ -1,4 +1,4 @@
-"""Answer prepared prompts: choose the method to run, join calls across threads, and pad batches."""
+"""Answer prepared prompts: choose the method that runs, join calls of several threads, and pad batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
 
 MAX_JOINED_REQUESTS = 8
-Answer = Callable[[Sequence[Request], GenerationSettings, threading.Event | None], list[Generation]]
+Run = Callable[[Sequence[Request], GenerationSettings, threading.Event | None], list[Generation]]
 
 
 def resolve(
@@ -88,7 +88,7 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
-        """One answer per request; a vote gives the elected one."""
+        """Return one answer per request; of a vote, the elected one."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
         flat = [candidate for of_request in candidates for candidate in of_request]
         generated: dict[int, Generation] = {}
@@ -102,7 +102,7 @@ class Answering:
         ]
 
     def _answer_padded(self, requests: Sequence[Request]) -> list[Generation]:
-        """Answers to requests of one method, in one padded batch."""
+        """Answer requests of one method in one padded batch."""
         settings, method = self.settings, requests[0].method
         prompts = [request.tokens for request in requests]
         ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
@@ -144,14 +144,14 @@ class Answering:
         return answers
 
     def _answer_joint(self, request: Request) -> Generation:
-        """The answer of prompts that are decoded together; its usage counts every prompt."""
+        """Answer a request whose prompts are decoded together; the usage counts every prompt."""
         first, *others = self._answer_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)
         return replace(first, usage=usage, report=report)
 
     def _elect(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
-        """The answer to a request, given those to its candidates."""
+        """Choose the answer to a request from the answers to its candidates."""
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
@@ -161,10 +161,10 @@ class Answering:
 
 
 def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float]) -> Generation:
-    """The generation with the most frequent text, surrounding whitespace ignored; its usage is the sum of all.
+    """Return the generation with the most frequent text, without outer whitespace, and the usage of all of them.
 
     Args:
-        mean_logprob: mean log-probability per token of a generation, by index; the highest wins a tie.
+        mean_logprob: returns the mean log-probability per token of a generation by its index; the highest wins a tie.
     """
     texts = [generation.text.strip() for generation in generations]
     votes = Counter(texts)
@@ -196,31 +196,32 @@ class JoinedCalls:
     One batch runs at a time, in the thread of its first call. Calls that wait meanwhile with equal settings form the
     next batch. After an error, each call of a batch runs alone and gets its own error.
 
-    LangChain's ``PaddedBatch`` knows the number of its runs, and the server's ``Scheduler`` needs an event loop, so
-    neither can batch the calls of threads that start at any time.
+    Threads start calls at any time. LangChain's ``PaddedBatch`` needs the number of runs in advance, and the server's
+    ``Scheduler`` needs an event loop.
     """
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._running = threading.Lock()
         self._waiting: list[_Call] = []
 
     def __getstate__(self) -> NoReturn:
         raise WrongTypeError("DebiasedLM(strict=False) cannot be pickled or copied; make it anew, or use strict=True")
 
-    def answer(
+    def join(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
     ) -> list[Generation]:
-        """The answers to the requests of one call, computed in this thread or in another."""
+        """Answer the requests of one call, in this thread or in a batch of another one."""
         call = _Call(requests, settings, cancelled)
         self._waiting.append(call)
         try:
-            with self._running:  # until the batch before has ended, which may have answered this call
-                return self._run(call) if call.answers is None else call.answers
+            with self._running:  # waits for the running batch, which may have answered this call
+                return self._run_batch(call) if call.answers is None else call.answers
         finally:
             self._waiting.remove(call)
 
-    def _run(self, first: _Call) -> list[Generation]:
+    def _run_batch(self, first: _Call) -> list[Generation]:
+        """Answer a call together with waiting calls that fit; after an error in their batch, answer it alone."""
         batch, count = [first], len(first.requests)
         for other in list(self._waiting):
             fits = count + len(other.requests) <= MAX_JOINED_REQUESTS
@@ -228,13 +229,13 @@ class JoinedCalls:
                 batch.append(other)
                 count += len(other.requests)
         if len(batch) > 1:
-            # each request ends with its own call, whatever runs beside it
+            # each request ends when its own call is cancelled, not when another call is
             requests = [replace(r, cancelled=call.cancelled or r.cancelled) for call in batch for r in call.requests]
             try:
-                answers = iter(self._answer(requests, first.settings, None))
+                answers = iter(self._run(requests, first.settings, None))
                 for call in batch:
                     call.answers = [next(answers) for _ in call.requests]
             except Exception:
                 for call in batch:
                     call.alone = True
-        return first.answers or self._answer(first.requests, first.settings, first.cancelled)
+        return first.answers or self._run(first.requests, first.settings, first.cancelled)
