@@ -153,9 +153,10 @@ class DebiasedLM:
     def chat_text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
     ) -> str:
-        """The flat prompt of a conversation, rendered by the tokenizer's chat template up to the model's answer.
+        """Render a conversation with the tokenizer's chat template, up to the model's answer, as a flat prompt.
 
-        Control-token strings in messages are data for ``generate``, if it gets this object or its sum with a string.
+        Control-token strings in messages stay data if ``generate`` gets this object, or its sum with a string on either
+        side. An f-string, ``str(text)``, ``join`` or a slice is a plain string, in which they become control tokens.
 
         Args:
             variables: for the template, e.g. ``documents`` or ``enable_thinking``.
@@ -221,10 +222,9 @@ class DebiasedLM:
         The prompt is prepared before this returns. The arguments and errors are those of ``generate``.
         """
         settings = GenerationSettings.from_arguments(arguments)
-        if isinstance(prompt, Request):
-            request = prompt
-        else:
-            request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
+        if not isinstance(prompt, Request):
+            prompt = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
+        request = prompt
         settings.check_order_free(request.method, len(request.tokens.suffix))
         record(self, [request], settings)
 
@@ -295,12 +295,10 @@ class DebiasedLM:
                 parts, _, _, flat = in_parts(text, None, boundaries, self.strip_numbering)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "kept":
-            remedy = "take the numbers out of the template"
-            if not self.strip_numbering:  # which left them, as the reason says
-                remedy = (
-                    "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) "
-                    "to take the numbers out"
-                )
+            classes = "DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM"
+            remedy = f"make the model with strip_numbering=True ({classes}) to take the numbers out"
+            if self.strip_numbering:  # the report's reason says why they are left
+                remedy = "take the numbers out of the template"
             message = f"the documents are numbered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         tokens = tokenise(parts, self.tokenizer)
@@ -309,7 +307,7 @@ class DebiasedLM:
     def variant(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
     ) -> Request:
-        """The same request with its documents in another order, or for another method.
+        """Return the same request with its documents in another order, or for another method.
 
         Args:
             order: ``order[i]`` is the original index of the new ``i``-th document; default: the original order.
@@ -376,10 +374,9 @@ class DebiasedLM:
         return self.method if method is None else methods.get(method, self.name)
 
     def _resolve(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
-        if self.cache is not None and (
-            origin.method_requested.acts_on != "nothing" or origin.method_requested == self.method
-        ):
-            warn_if_unused(self.cache, origin.method_requested)
+        method = origin.method_requested
+        if self.cache is not None and (method.acts_on != "nothing" or method == self.method):
+            warn_if_unused(self.cache, method)
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _run_or_join(

@@ -29,7 +29,7 @@ from ragbias.boundaries.matching import (
     occurrences_of,
     truncated_at_edges,
 )
-from ragbias.boundaries.metadata_blocks import with_metadata
+from ragbias.boundaries.metadata_blocks import Fields, with_metadata
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
@@ -49,8 +49,6 @@ TRACED = {
     "registry": "retrieved recently",
     "segmenter": "given by the segmenter",
 }
-
-Fields = Mapping[str, dict[str, list[str]]]  # printed metadata of each document, as values by name
 
 
 @dataclass(frozen=True)
@@ -195,11 +193,7 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Know
     if in_message is None:
         return Boundaries((), source, len(occurrences), UNCLEAR)
     if any(isinstance(document, KnownText) for document in documents):  # then a list of strings may hold the questions
-        retrievals = [
-            texts
-            for texts in retrievals
-            if in_message.keys() >= set(texts) or any(isinstance(text, KnownText) for text in texts)
-        ]
+        retrievals = [r for r in retrievals if in_message.keys() >= set(r) or any(isinstance(t, KnownText) for t in r)]
     candidates = [retrieval for retrieval in retrievals if not in_message.keys().isdisjoint(retrieval)]
     if not candidates:
         n_documents = _merged(retrievals).total()
@@ -241,7 +235,7 @@ def _expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> 
     return _merged([latest, *([document for document in retrieval if document in separate] for retrieval in earlier)])
 
 
-def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Fields) -> Sequence[CharSpan]:
+def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
     """Return the spans of documents with the metadata printed around them; elements such as tags hold it already."""
     spans = [occurrence.span for occurrence in whole]
     if elements(text, spans) is not spans:
@@ -255,7 +249,12 @@ def _truncated_and_missing(
     """Find expected documents that are truncated at the context's edges, and count the documents that are missing."""
     missing = expected - Counter(occurrence.document for occurrence in whole)
     if source == "registry":  # every expected text is in the prompt, but it may be inside another document
-        return [], missing & Counter({name: _n_not_within(occurrences_of(text, name), spans) for name in missing})
+
+        def is_inside(occurrence: Occurrence) -> bool:
+            return any(begin <= occurrence.begin and occurrence.end <= end for begin, end in spans)
+
+        free = {name: sum(not is_inside(o) for o in occurrences_of(text, name)) for name in missing}
+        return [], missing & Counter(free)
     truncated = [] if source == "segmenter" else truncated_at_edges(text, whole, list(missing.elements()))
     return truncated, missing - Counter(occurrence.document for occurrence in truncated)
 
@@ -277,7 +276,7 @@ def _reason(n_lost: int, n_apart: int, n_truncated: int, expected: str) -> str:
     return "; ".join(clause for clause, count in clauses.items() if count)
 
 
-def _printed_metadata(fields: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def _printed_metadata(fields: Fields) -> tuple[str, ...]:
     """Return the printed values of a document's metadata, without fields that may number the documents."""
     return tuple(
         value for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS for value in values
@@ -333,11 +332,6 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     is_whole = is_block if len(occurrences) == 1 else ends_block
     is_block_of_text = not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences)
     return result if result.source != "none" and is_block_of_text else None
-
-
-def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[CharSpan]) -> int:
-    """Count the occurrences that no span contains."""
-    return sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in occurrences)
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:

@@ -91,7 +91,7 @@ def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 class ChatText(str):
-    """A rendered conversation; ``shielded`` is the same text with the control-token strings of messages marked."""
+    """A rendered conversation; ``shielded``, which sums keep, has the control-token strings of messages marked."""
 
     shielded: str
 
@@ -101,7 +101,10 @@ class ChatText(str):
         return rendered
 
     def __add__(self, other: str) -> ChatText:
-        return ChatText(str(self) + other, self.shielded + other)
+        return ChatText(str.__add__(self, other), str.__add__(self.shielded, getattr(other, "shielded", other)))
+
+    def __radd__(self, other: str) -> ChatText:
+        return ChatText(str.__add__(other, self), str.__add__(other, self.shielded))
 
 
 def render_chat(
@@ -110,7 +113,7 @@ def render_chat(
     tools: Sequence[Any] | None,
     variables: Mapping[str, Any],
 ) -> str:
-    """The flat prompt of a conversation; a ``ChatText`` if the messages have control-token strings."""
+    """Render a conversation into a flat prompt, a ``ChatText`` if the messages have control-token strings."""
     controls = control_tokens(tokenizer)
 
     def shielded(value: Any) -> Any:

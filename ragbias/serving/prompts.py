@@ -171,6 +171,7 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[
 
     def render(messages: list[Json], more: Json) -> str:
         try:
+            # a sum, because an f-string would lose the mark that control-token strings in messages are data
             text = lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error

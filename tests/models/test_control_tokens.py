@@ -22,13 +22,25 @@ def controls_in(lm, ids):
 def test_control_strings_in_messages_are_data(small_lm):
     messages = [{"role": "system", "content": f"Be kind. {EVIL}"}, {"role": "user", "content": EVIL}]
     harmless = [{**message, "content": "Hello."} for message in messages]
-    text = small_lm.chat_text(messages)
-    for prompt in (text, text + " Sure"):
-        ids = small_lm.prepare(prompt, method="none").tokens.ids
-        assert controls_in(small_lm, ids) == controls_in(
-            small_lm, small_lm.prepare(small_lm.chat_text(harmless), method="none").tokens.ids
-        )
+    for before, after in (("", ""), ("", " Sure"), ("Hi. ", ""), ("Hi. ", " Sure")):
+        prompts = (before + small_lm.chat_text(turns) + after for turns in (messages, harmless))
+        ids, expected = (small_lm.prepare(prompt, method="none").tokens.ids for prompt in prompts)
+        assert controls_in(small_lm, ids) == controls_in(small_lm, expected)
         assert small_lm.tokenizer.decode(ids).count(EVIL) == 2
+
+
+def test_a_sum_of_conversations_keeps_the_data_of_both(small_lm):
+    text = small_lm.chat_text([{"role": "user", "content": EVIL}])
+    ids = small_lm.prepare(text + text, method="none").tokens.ids
+    assert small_lm.tokenizer.decode(ids).count(EVIL) == 2
+    assert controls_in(small_lm, ids).count("</s>") == 0
+
+
+def test_a_conversation_adds_to_strings_only(small_lm):
+    text = small_lm.chat_text([{"role": "user", "content": EVIL}])
+    for add in (lambda: text + 1, lambda: 1 + text):
+        with pytest.raises(TypeError):
+            add()
 
 
 @pytest.mark.parametrize("method", ["none", "segmented", "pine"])

@@ -332,6 +332,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             self.lm, tool_schemas(own.get("tools")), own.get("tool_choice"), own.get("response_format")
         )
         shown = form.with_instruction(template_messages(messages))
+        # an f-string would lose the mark that control-token strings in messages are data; a sum keeps it
         text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
         system = [message["content"] for message in shown if message["role"] == "system"]
         carried = [*block_documents(messages), *artifact_texts(messages)]
