@@ -1,4 +1,4 @@
-"""Print the size of the code: ``python tests/packaging/figures.py``.
+"""Print the size of the code: ``.venv/bin/python tests/packaging/figures.py``.
 
 Lines by package, the files that one LangChain request with two documents passes through, and the seconds that imports
 and ``--help`` take (best of five fresh processes).
@@ -51,18 +51,28 @@ def lines_by_package() -> dict[str, int]:
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
+def run(*command: str) -> str:
+    """Return what a Python process prints; exit with a remedy if a package is not installed."""
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT)
+    if "ModuleNotFoundError" in done.stderr:
+        reason = done.stderr.strip().splitlines()[-1]
+        sys.exit(f"{reason}; run it with the environment's Python: .venv/bin/python tests/packaging/figures.py")
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
 def modules_of_a_request() -> list[str]:
     """Names of the modules whose functions run during one LangChain request."""
-    done = subprocess.run([sys.executable, "-c", REQUEST], check=True, capture_output=True, text=True, cwd=ROOT)
-    return done.stdout.split()
+    return run("-c", REQUEST).split()
 
 
 def seconds(*command: str) -> float:
-    """The best of five runs in a fresh process."""
+    """Return the time of the fastest of five fresh processes."""
     taken = []
     for _ in range(5):
         begin = time.perf_counter()
-        subprocess.run([sys.executable, *command], check=True, capture_output=True, cwd=ROOT)
+        run(*command)
         taken.append(time.perf_counter() - begin)
     return min(taken)
 

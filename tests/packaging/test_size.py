@@ -28,3 +28,13 @@ def test_a_langchain_request_passes_through_few_files():
     modules = figures.modules_of_a_request()
     assert "langchain_ragbias.chat_models" in modules
     assert len(modules) <= figures.FILES_OF_A_REQUEST, modules
+
+
+def test_a_missing_package_is_reported_with_a_remedy():
+    with pytest.raises(SystemExit, match=r"No module named 'no_such_package'; run it with .* \.venv/bin/python"):
+        figures.run("-c", "import no_such_package")
+
+
+def test_another_failure_shows_its_traceback():
+    with pytest.raises(SystemExit, match=r"Traceback[\s\S]+ZeroDivisionError"):
+        figures.run("-c", "1 / 0")
