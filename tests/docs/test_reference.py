@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,48 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 HOOKS = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
 COMMANDS = HOOKS["commands"]()
+OWN = re.compile(r"(?:ragbias|langchain_ragbias|llama_index\.llms\.ragbias)\b")
 CLI = (REFERENCE / "cli.md").read_text(encoding="utf-8")
+
+
+def listed_objects() -> Iterator[Any]:
+    """Classes and functions on the pages of the Python interface; of a module, the public ones."""
+    for page in ("api.md", "integrations.md"):
+        for path in re.findall(r"^::: ([\w.]+)", (REFERENCE / page).read_text(), re.MULTILINE):
+            listed = resolve_name(path)
+            if inspect.ismodule(listed):
+                names = getattr(listed, "__all__", [name for name in vars(listed) if not name.startswith("_")])
+                members = (getattr(listed, name) for name in names)
+                yield from (each for each in members if getattr(each, "__module__", "").startswith(path))
+            else:
+                yield listed
+
+
+def signatures(listed: Any) -> Iterator[Any]:
+    """A function, or the public methods and properties of a class and its ``__init__``."""
+    members = vars(listed).items() if inspect.isclass(listed) else [("function", listed)]
+    for name, member in members:
+        if name == "__init__" or not name.startswith("_"):
+            function = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
+            if inspect.isfunction(function):
+                yield function
+
+
+def own_classes(function: Any) -> Iterator[type]:
+    """Classes of this repository in the annotations of a function."""
+    for annotation in function.__annotations__.values():
+        for name in re.findall(r"[A-Za-z_]\w*", annotation if isinstance(annotation, str) else repr(annotation)):
+            named = function.__globals__.get(name)
+            if inspect.isclass(named) and OWN.match(named.__module__):
+                yield named
+
+
+def test_every_class_in_a_public_signature_is_on_the_page() -> None:
+    listed = list(listed_objects())
+    functions = [function for each in listed for function in signatures(each)]
+    uses = [(function.__qualname__, named) for function in functions for named in own_classes(function)]
+    assert any(named.__name__ == "Stream" for _, named in uses)
+    assert sorted({f"{named.__name__}, used by {user}" for user, named in uses if named not in listed}) == []
 
 
 def test_the_page_has_exactly_the_commands() -> None:
