@@ -14,6 +14,9 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "integrations").glob("*/README.md")),
 ]
+IN_REPOSITORY = re.compile(
+    r"https://(?:github\.com/ragbias/ragbias/blob|raw\.githubusercontent\.com/ragbias/ragbias)/main/"
+)
 FENCE = re.compile(r"^ *(```+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 CELL = re.compile(r"(?<!\\)\|")
 LINK = re.compile(r"\]\([^)]+\)")
@@ -111,7 +114,8 @@ def test_pictures_of_the_start_pages_exist_for_light_and_dark(name: str) -> None
     pictures = re.findall(r'(?:srcset|src)="([^"]+)"|!\[[^\]]*\]\(([^)#]+)', page.read_text(encoding="utf-8"))
     found = sorted(Path(html or markdown).name for html, markdown in pictures)
     assert [Path(name).stem for name in found] == ["bias-dark", "bias-light"]
-    assert all((page.parent / (html or markdown)).exists() for html, markdown in pictures)
+    local = [IN_REPOSITORY.sub(f"{ROOT}/", html or markdown) for html, markdown in pictures]
+    assert all((page.parent / path).exists() for path in local)
 
 
 def test_no_raster_image_has_more_than_200_kb() -> None:

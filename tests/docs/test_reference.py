@@ -21,6 +21,7 @@ REFERENCE = ROOT / "docs" / "reference"
 HOOKS = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
 COMMANDS = HOOKS["commands"]()
 OWN = re.compile(r"(?:ragbias|langchain_ragbias|llama_index\.llms\.ragbias)\b")
+PACKAGE_READMES = ["integrations/langchain/README.md", "integrations/llama-index/README.md"]
 CLI = (REFERENCE / "cli.md").read_text(encoding="utf-8")
 
 
@@ -94,8 +95,9 @@ def test_every_error_has_its_cause_and_its_remedy() -> None:
     assert all(cause.strip() and remedy.strip() for *_, cause, remedy in rows)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PACKAGE_READMES])
 def test_what_a_page_outside_the_site_links_to_is_there(page: str) -> None:
     """Links inside the site are checked by ``mkdocs build --strict``."""
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
-    assert links and [link for link in links if not (ROOT / link).exists()] == []
+    paths = [link.removeprefix("https://github.com/ragbias/ragbias/blob/main/") for link in links]
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []

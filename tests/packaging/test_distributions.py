@@ -82,6 +82,15 @@ def test_a_wheel_says_what_it_is(wheel):
     assert "Description-Content-Type: text/markdown" in metadata
 
 
+def test_a_description_has_no_relative_link(wheel):
+    """The package index shows the description without the repository's files."""
+    _, _, metadata = wheel
+    _, description = metadata.split("\n\n", 1)
+    prose = re.sub(r"^```.*?^```", "", description, flags=re.M | re.S)
+    targets = re.findall(r"\]\(([^)]*)\)", prose) + re.findall(r"(?:href|src|srcset)=[\"']([^\"']*)", prose)
+    assert targets and [target for target in targets if not target.startswith("https://")] == []
+
+
 def test_all_distributions_carry_the_same_licence_and_version():
     assert len({(folder / "LICENSE").read_bytes() for folder in FOLDERS.values()}) == 1
     for folder in FOLDERS.values():
