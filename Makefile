@@ -110,10 +110,10 @@ test: venv
 test-fast: venv
 	$(BIN)/python -m pytest -m "not slow and not serial" -n 2 --dist worksteal
 
-# share of lines that the tests of `make test-fast` run
+# share of lines that all tests run, except those that measure time; tracing makes tests slower
 coverage: venv
 	$(PIP) $(CONSTRAINTS) --group coverage
-	$(BIN)/python -m pytest -m "not slow and not serial" -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -m "not serial" -n 2 --dist worksteal --timeout 900 --cov --cov-report=term:skip-covered
 
 lint: venv
 	$(BIN)/ruff check .
