@@ -1,4 +1,4 @@
-"""Base classes of the methods, and their input: an attention layer in a forward pass, and each of its sequences."""
+"""Base classes of methods, and the input of methods: an attention layer in a forward pass, sequence by sequence."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ else:  # declarations of methods import no torch
     Tensor = Any
 
 LayerRange = tuple[int, int | None]
-LAYER_INDEX = Bounds(0, 9_999)  # of any model
-QUERIES_AT_ONCE = 64  # queries whose scores with all keys are in memory at one time
+LAYER_INDEX = Bounds(0, 9_999)  # no model has more layers
+QUERIES_AT_ONCE = 64  # limits the memory for scores of queries with all keys
 Self = TypeVar("Self", bound="Method")
 
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """One sequence of a batch. Spans count from the first token that is not padding.
+    """Layout of one sequence of a batch. Spans count from the first token that is not padding.
 
     Attributes:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
         spans: the documents in the model's order, which is canonical for invariant methods.
-        order: the index of each of these documents in the user's prompt.
+        order: the index of each document of ``spans`` in the user's prompt.
     """
 
     pad: int
@@ -43,7 +43,7 @@ class SequenceLayout:
 
 @dataclass
 class SequenceCall:
-    """One sequence of a batch, padding removed, so a token's position is its index.
+    """One sequence of a batch without padding: a token's position is its index.
 
     Attributes:
         index: index of the sequence in the batch.
@@ -52,7 +52,7 @@ class SequenceCall:
         query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
-        spans, lengths: the documents; ``prefix`` tokens come before them, ``documents_end`` is ``E``.
+        spans, lengths: the documents. The documents begin after ``prefix`` tokens and end at ``documents_end`` (``E``).
         new_tail: number of queries of this call after the documents.
         scoring: the scores of the layer, with the positional encoding that queries and keys still lack.
     """
@@ -78,30 +78,30 @@ class SequenceCall:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """Tokens of each document, int64 ``[n]``."""
+        """Number of tokens of each document, int64 ``[n]``."""
         import torch
 
         return torch.tensor([end - begin for begin, end in self.spans], device=self.key.device)
 
     def arange(self, *bounds: int) -> Tensor:
-        """``range`` as an int64 tensor on the sequence's device."""
+        """Return ``range`` as an int64 tensor on the sequence's device."""
         import torch
 
         return torch.arange(*bounds, device=self.key.device)
 
     def attend(self, query: Tensor, keys: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """``attention.attend`` to this sequence's values, with its scoring unless ``options`` has another."""
+        """Call ``attention.attend`` with the sequence's values, and with its scoring unless ``options`` has another."""
         return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
 
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """The keys ``[G, K, d]`` encoded by ``encode(new keys, index of the first)`` and cached under ``name``."""
+        """Return the keys ``[G, K, d]`` encoded by ``encode(new keys, index of the first)``, cached under ``name``."""
         cached: attention.EncodedKeys = self.memory.setdefault(name, attention.EncodedKeys())
         return cached.extended(self.key, encode)
 
 
 @dataclass
 class AttentionCall:
-    """One attention layer, called with a batch.
+    """Call of one attention layer with a batch.
 
     Attributes:
         layer: index among ``n_layers``.
@@ -132,7 +132,7 @@ class AttentionCall:
     plain: Callable[..., Tensor]
 
     def sequences(self) -> Iterator[SequenceCall]:
-        """The sequences of the batch."""
+        """Iterate over the sequences of the batch."""
         for index, layout in enumerate(self.layouts):
             pad = layout.pad if self.prefill else 0
             query = self.query[index, :, pad:]
@@ -151,18 +151,18 @@ class AttentionCall:
 
 
 class DocumentScorer(Protocol):
-    """Attention measurements for a reordering method; documents are numbered in the retriever's order."""
+    """Measures attention for a reordering method; documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """The attention of the prompt's last token to each document, with the documents in this order.
+        """Return the attention of the prompt's last token to each document, with the documents in this order.
 
-        The sum over the document's tokens, averaged over layers and heads. Costs a prefill.
+        It is summed over the document's tokens and averaged over layers and heads. Costs a prefill.
         """
 
     def contrast(self) -> list[list[float]]:
-        """The attention to each token of each document with the query, minus that with "N/A" in the query's place.
+        """Return how much more attention each token of each document gets for the query than for the query "N/A".
 
-        Averaged over the tokens after the documents and summed over layers and heads. Costs a prefill.
+        Attention is averaged over the tokens after the documents and summed over layers and heads. Costs a prefill.
 
         Raises:
             MethodError: the prompt without the query is unknown.
@@ -171,9 +171,9 @@ class DocumentScorer(Protocol):
 
 @dataclass(frozen=True)
 class Ranking:
-    """A new order of the documents of a prompt, which are numbered in the retriever's order.
+    """A new order of a prompt's documents, which are numbered in the retriever's order.
 
-    ``scores`` are those of each document that the order is based on; None without scores.
+    ``scores`` has the score of each document if the order is based on scores.
     """
 
     order: tuple[int, ...]
@@ -264,23 +264,23 @@ class AttentionMethod(Method):
     layers: LayerRange | None = None
 
     def attention(self, call: AttentionCall) -> Tensor:
-        """The layer's attention output, ``[batch, queries, heads, d]``."""
+        """Compute the layer's attention output, ``[batch, queries, heads, d]``."""
         return by_sequence(call, lambda sequence: self.attend_sequence(sequence, call.prefill)[0])
 
     def attend_sequence(self, sequence: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
-        """Attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
+        """Compute the attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        """The input of the query projection in place of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the query projection's input in place of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        """The input of the key projection in place of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the key projection's input in place of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
-        """For an invariant method, the order of the documents (token ids) inside the model."""
+        """Return the order of the documents (token ids) inside the model, for an invariant method."""
         return canonical_order(documents)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
@@ -288,7 +288,7 @@ class AttentionMethod(Method):
 
 
 def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
-    """The layers of a range in a model of ``n_layers``; ``MethodError`` starting with ``name`` if it does not fit."""
+    """Return the layers of a range in a model of ``n_layers``; raise ``MethodError`` if the range does not fit."""
     if layers is None:
         return range(n_layers)
     if not isinstance(layers, tuple) or len(layers) != 2:
@@ -307,13 +307,13 @@ def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
 
 
 def in_layers(layers: LayerRange | None, layer: int) -> bool:
-    """Whether a range of layers contains this one."""
+    """Whether a range of layers contains a layer."""
     first, last = layers or (0, None)
     return first <= layer and (last is None or layer <= last)
 
 
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
-    """A rule's outputs ``[H, Q, d]`` for each sequence, as ``[batch, Q, H, d]`` with zeros for padding."""
+    """Apply a rule to each sequence and join its outputs ``[H, Q, d]`` to ``[batch, Q, H, d]``, zero in the padding."""
     import torch
 
     output = torch.zeros_like(call.query).transpose(1, 2)
@@ -323,7 +323,7 @@ def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> 
 
 
 def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
-    """Indices that sort documents by token ids; equal documents stay in order."""
+    """Return the indices that sort documents by token ids; equal documents stay in order."""
     return sorted(range(len(documents)), key=lambda index: tuple(documents[index]))
 
 
@@ -334,22 +334,22 @@ class ReorderingMethod(Method):
     needs_documents = True
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """The new order of the documents, given as token ids in the retriever's order."""
+        """Return the new order of the documents, which are token ids in the retriever's order."""
         raise NotImplementedError
 
 
 class JointMethod(Method):
-    """A method that runs prompts with some of the documents each in one batch, and chooses every token from all."""
+    """A method that runs several prompts, each with some documents, in one batch, and chooses every token from all."""
 
     acts_on = "tokens"
     needs_documents = True
 
     def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Indices of the documents in each prompt; ``documents`` holds their token ids."""
+        """Return the indices of each prompt's documents; ``documents`` holds the token ids of all documents."""
         raise NotImplementedError
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """The scores of the next token, float32 ``[V]``, from logits ``[prompts, V]``.
+        """Compute the scores of the next token, float32 ``[V]``, from logits ``[prompts, V]``.
 
         ``memory`` is the method's state from token to token; it is empty at the first one.
         """
