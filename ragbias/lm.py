@@ -116,11 +116,11 @@ class DebiasedLM:
                 ``use_safetensors=False``.
 
         Raises:
-            ArgumentError: no model is named, it needs one of these two arguments, an argument is unknown, or the
-                device is unknown or given twice.
+            ArgumentError: no model is named, the model needs ``trust_remote_code`` or ``use_safetensors``, an argument
+                is unknown, or the device is unknown or given twice.
             UnknownMethodError, MethodError: see ``methods.get``; raised before the weights are read.
             ModelFileError: the model does not exist, or a file is damaged.
-            MissingExtraError, UnsupportedModelError: of a GGUF file or package, see ``models.gguf``.
+            MissingExtraError, UnsupportedModelError: a GGUF file or package cannot be read, see ``models.gguf``.
         """
         name = os.fspath(name) if isinstance(name, os.PathLike) else name
         if not isinstance(name, str):
@@ -143,11 +143,11 @@ class DebiasedLM:
         return str(self.tokenizer.chat_template or "")
 
     def token_ids(self, text: str) -> list[int]:
-        """The ids of a text's tokens, without special ones."""
+        """Return the ids of a text's tokens, without special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any] | None:
-        """The log-probabilities of an answer in the shape of OpenAI's chat completions; ``None`` if it has none."""
+        """Return an answer's log-probabilities as in OpenAI's chat completions; ``None`` if the answer has none."""
         return None if generation.logprobs is None else openai_logprobs(generation, self.tokenizer, keep_special)
 
     def chat_text(
@@ -284,7 +284,7 @@ class DebiasedLM:
 
         Raises:
             CancelledError: ``cancelled`` was set while the model ran.
-            WrongTypeError: ``cancelled`` is no event.
+            WrongTypeError: ``cancelled`` is not an event.
         """
         check_event(cancelled)
         prompt = shielded(prompt, self.tokenizer) if isinstance(prompt, Prompt) else prompt
