@@ -58,9 +58,8 @@ class Boundaries:
     Attributes:
         spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. A document
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
-        source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
-            the same run), ``"registry"`` (retrieved recently), ``"segmenter"`` (found by the user's own segmenter),
-            ``"headers"`` (found by their numbered headers), or ``"none"``.
+        source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
+            run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered ones), or ``"none"``.
         n_expected: number of documents that this source named. The registry names the documents of a retrieval that
             are in the prompt; headers name the documents below them. A segmenter names the documents of one message,
             or more if another source knows of more. If nothing was found, the number that the first source named.
@@ -133,8 +132,7 @@ def locate(
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
     if segmenter is not None:
         check_segmenter(segmenter)
-    if documents is None:
-        documents = current_documents()
+    documents = current_documents() if documents is None else documents
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
     lists = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
@@ -208,14 +206,26 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Know
         spans = _spans_with_metadata(text, whole, fields)
     except AmbiguousSegmentsError as error:
         return Boundaries((), source, expected.total(), str(error))
+    return _explained(text, source, expected, occurrences, whole, spans, fields)
+
+
+def _explained(
+    text: str,
+    source: str,
+    expected: Counter[str],
+    occurrences: Known,
+    whole: Sequence[Occurrence],
+    spans: Sequence[CharSpan],
+    fields: Mapping[str, Fields],
+) -> Boundaries:
+    """Return the spans of the whole and truncated documents, and count the missing ones with the reason."""
     truncated, missing = _truncated_and_missing(text, expected, whole, spans, source)
     ordered = sorted([*whole, *truncated])
     unknown = [document for document in missing.elements() if document not in occurrences]
     n_absent = _n_without_trace(text, unknown, ordered)
     n_lost = 0 if source == "registry" else len(unknown)
     n_apart = missing.total() - n_lost
-    # a grader's prompt holds one of the retrieved documents by design
-    is_grader = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")
+    is_grader = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")  # a grader reads one document
     metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in ordered)
     return Boundaries(
         tuple(sorted([*spans, *(occurrence.span for occurrence in truncated)])),
