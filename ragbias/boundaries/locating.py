@@ -225,7 +225,8 @@ def _explained(
     n_absent = _n_without_trace(text, unknown, ordered)
     n_lost = 0 if source == "registry" else len(unknown)
     n_apart = missing.total() - n_lost
-    is_grader = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")  # a grader reads one document
+    # a grader's prompt holds one of the retrieved documents by design
+    is_grader = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")
     metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in ordered)
     return Boundaries(
         tuple(sorted([*spans, *(occurrence.span for occurrence in truncated)])),
