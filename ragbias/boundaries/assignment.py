@@ -1,7 +1,7 @@
 """Choose one occurrence for each document of this turn's context.
 
 This turn's context is the last message that contains documents. Documents of earlier messages stay plain text.
-Documents next to each other are preferred, longer documents come first, and documents never overlap.
+Adjacent documents are preferred, longer documents are assigned first, and documents never overlap.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest d
 UNCLEAR = (
     "documents occur several times in the prompt, so the context cannot be told apart; pass a segmenter= that finds it"
 )
-MAX_ANCHORS = 8  # occurrences of the longest document to start from
-MAX_SEPARATORS = 12  # separators to try at each occurrence
-MAX_SEPARATOR = 200  # characters
-MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
-IN_SENTENCE = tuple(" .,;:?!")  # what follows a word there
+MAX_ANCHORS = 8  # a search starts from at most this many occurrences of the longest document
+MAX_SEPARATORS = 12  # separators tried at each occurrence
+MAX_SEPARATOR = 200  # maximum length in characters
+MAX_STEPS = 2000  # a search backtracks at most this often where several documents fit at one index
+IN_SENTENCE = tuple(" .,;:?!")  # characters that may follow a word in a sentence
 OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
 TOOL = re.compile(r"\A\s*(?:tool|ipython|function|observation)\s*\n|<tool_response>\s*\Z")
 SPEAKER = re.compile(
@@ -44,11 +44,11 @@ SPEAKER = re.compile(
 
 
 def in_last_message(text: str, known: Known) -> Known | None:
-    """The occurrences in the message with this turn's context; ``None`` if that message is unclear.
+    """Return the occurrences in the message with this turn's context, or ``None`` if that message is unclear.
 
-    It is the last message with documents. Messages of the assistant do not count, nor does a message that quotes one
-    document where an earlier message has several. A message that repeats documents of an earlier one counts only if it
-    has fewer of them, or if both introduce their documents alike, as the turns of a chat loop do.
+    It is the last message with documents. Messages of the assistant are skipped, and so is a message that quotes one
+    document if an earlier message has several. A message that repeats documents of an earlier one counts only if it has
+    all of them and more, or if both introduce their documents alike, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost(text, known))
     while len(parts) > 1:
@@ -68,28 +68,28 @@ def in_last_message(text: str, known: Known) -> Known | None:
 
 
 def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
-    """An occurrence for each document, in ascending order; ``None`` if there are several choices.
+    """Return one occurrence for each document in ascending order, or ``None`` if there are several choices.
 
-    If none is missing or left over, the named documents count. If one separator joins more documents than are named,
-    all of them count. Else the named ones count if one separator joins them, and at most one of them is elsewhere, as
-    in a question. Documents that overlap are refused unless none is left over, because other orders may differ.
+    If no document is missing and no occurrence is left over, only the named documents count. Otherwise, if one
+    separator joins more documents than are named, all of them count. Otherwise the named documents count if one
+    separator joins them and at most one also occurs elsewhere. Overlaps are refused if an occurrence is left over.
     """
-    every = outermost(text, known)
-    wanted, present = Counter(documents), Counter(occurrence.document for occurrence in every)
-    found = _assign(text, wanted, known)
-    rest = _outside(every, found)
-    if rest or len(found) < wanted.total():
-        if _is_ambiguous(rest, {name: known[name] for name in wanted if name in known}):
+    occurrences = outermost(text, known)
+    named, occurring = Counter(documents), Counter(occurrence.document for occurrence in occurrences)
+    chosen = _assign(text, named, known)
+    left_over = _outside(occurrences, chosen)
+    if left_over or len(chosen) < named.total():
+        if _is_ambiguous(left_over, {name: known[name] for name in named if name in known}):
             return None
-        if not present <= wanted and is_uniform(text, every):
-            found = _assign(text, wanted | present, known)
-            rest = _outside(every, found)
-    names = {occurrence.document for occurrence in found}
-    if len(names) < 2 or names.isdisjoint(_documents(rest)):
-        return found
-    gaps = [text[o.end : found[0].begin] if o < found[0] else text[found[-1].end : o.begin] for o in rest]
-    is_rival = len(names & _documents(rest)) > 1 or any(map(is_separator, gaps))
-    return None if is_rival or not is_uniform(text, found) else found
+        if not occurring <= named and is_uniform(text, occurrences):
+            chosen = _assign(text, named | occurring, known)
+            left_over = _outside(occurrences, chosen)
+    names = {occurrence.document for occurrence in chosen}
+    if len(names) < 2 or names.isdisjoint(_documents(left_over)):
+        return chosen
+    gaps = [text[o.end : chosen[0].begin] if o < chosen[0] else text[chosen[-1].end : o.begin] for o in left_over]
+    is_rival = len(names & _documents(left_over)) > 1 or any(map(is_separator, gaps))
+    return None if is_rival or not is_uniform(text, chosen) else chosen
 
 
 def _outside(occurrences: Iterable[Occurrence], found: Sequence[Occurrence]) -> list[Occurrence]:
@@ -98,7 +98,7 @@ def _outside(occurrences: Iterable[Occurrence], found: Sequence[Occurrence]) -> 
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether long documents overlap in part, or overlap while one of them is left over."""
+    """Whether two long documents overlap in part, or one contains the other while ``rest`` has a known document."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -113,12 +113,12 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Occurrences not contained in a longer one, in ascending order. Short documents count only beside long ones."""
+    """Return occurrences that no longer one contains, in ascending order. Short documents count only near long ones."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)
     near = _apart(text, taken, short)
-    for occurrence in (*near, *reversed(near)):  # from both sides, because short ones may be neighbours
+    for occurrence in (*near, *reversed(near)):  # both directions, because a neighbour may itself be a short document
         index = bisect(taken, occurrence)
         left, right = taken[max(0, index - 1) : index], taken[index : index + 1]
         if left != [occurrence] and (
@@ -147,7 +147,7 @@ def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
-    """Known occurrences that overlap no longer occurrence and none in ``taken``, in ascending order."""
+    """Return the occurrences that overlap neither a longer one nor one in ``taken``, in ascending order."""
     cover, apart = _Cover(text, taken), []
     bounded = ([o for o in found if is_bounded(text, *o.span)] or found for found in known.values())
     for occurrence in sorted(chain.from_iterable(bounded), key=lambda o: (o.begin - o.end, o.begin, o.document)):
@@ -158,7 +158,7 @@ def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurre
 
 
 def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
-    """Occurrences grouped by message; messages of the assistant count only if there are no others."""
+    """Group the occurrences by message. Messages of the assistant count only if no other message has documents."""
     gaps = enumerate(pairwise(occurrences), 1)
     parts = split_at(occurrences, [i for i, (a, b) in gaps if MESSAGE_BORDER.search(text, a.end, b.begin)])
     return [part for part in parts if not _is_of_assistant(text, part)] or parts
@@ -181,7 +181,7 @@ def _documents(part: Sequence[Occurrence]) -> set[str]:
 
 
 def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
-    """Whether two messages begin, or introduce their documents, with the same line, and break the line after them."""
+    """Whether both messages begin, or introduce their documents, with equal lines, and end a block after them."""
     (begin, lead, ends), (other_begin, other_lead, other_ends) = (_frame(text, part) for part in (first, second))
     return ends and other_ends and (lead == other_lead or begin == other_begin)
 
@@ -193,21 +193,21 @@ def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
 
 
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
-    """The occurrences of as many documents as possible, all printed in one form, preferably with one separator."""
-    every = {  # a short document may not be part of a word or a rule
-        document: [o for o in found if is_long(document) or not is_cut(text, *o.span)]
-        for document, found in known.items()
+    """Return the occurrences of as many documents as possible, all in one form, preferably joined by one separator."""
+    candidates = {  # a short document counts only outside words and rules such as ``---``
+        document: [o for o in occurrences if is_long(document) or not is_cut(text, *o.span)]
+        for document, occurrences in known.items()
         if document in wanted
     }
     best: list[Occurrence] = []
     tried: list[Known] = []
     exhausted = False
-    readings = sorted({reading for found in every.values() for occurrence in found for reading in occurrence.readings})
-    for reading in (*readings, None):  # last, each document in any form
+    readings = sorted({reading for o in chain.from_iterable(candidates.values()) for reading in o.readings})
+    for reading in (*readings, None):  # ``None`` comes last and allows another form for each document
         options = {
             document: printed
-            for document, found in every.items()
-            if (printed := [occurrence for occurrence in found if _is_printed(occurrence, reading)])
+            for document, occurrences in candidates.items()
+            if (printed := [occurrence for occurrence in occurrences if _is_printed(occurrence, reading)])
         }
         if options and options not in tried:
             tried.append(options)
@@ -221,11 +221,11 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
             break
     if exhausted and len(best) < wanted.total():
         return [replace(occurrence, doubtful=True) for occurrence in best]
-    return _with_margins(text, _doubted(text, best, every))
+    return _with_margins(text, _doubted(text, best, candidates))
 
 
 def _is_printed(occurrence: Occurrence, reading: int | None) -> bool:
-    """Whether this reading prints the occurrence; without a reading, whether the document was not rewritten."""
+    """Whether ``reading`` prints the occurrence; if it is ``None``, whether no rewrite is needed to print it."""
     return reading in occurrence.readings if reading is not None else min(occurrence.readings) < len(READINGS)
 
 
@@ -246,7 +246,7 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequenc
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether one distinct separator joins the documents, and their rivals are words of a sentence elsewhere."""
+    """Whether one distinct separator joins the documents, and each rival is a word of a sentence elsewhere."""
     begin, end = assigned[0].begin, assigned[-1].end
     gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
     separator = next(iter(gaps), "")
@@ -258,7 +258,7 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occu
 
 
 def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """Mark on which sides the documents differ in their outer white space, unless quotation marks enclose them."""
+    """Mark the sides on which the outer white space of the documents differs, unless quotation marks enclose them."""
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
@@ -267,7 +267,7 @@ def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]
         return [replace(occurrence, begin=occurrence.begin - 1, end=occurrence.end + 1) for occurrence in assigned]
     if quoted or not (left or right):
         return list(assigned)
-    copies = Counter(document.strip() for document in documents)  # these cannot be told apart
+    copies = Counter(document.strip() for document in documents)  # texts that are equal when stripped look the same
     return [
         replace(o, margins=Margins(left, right), doubtful=o.doubtful or copies[o.document.strip()] > 1)
         for o in assigned
@@ -275,7 +275,7 @@ def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]
 
 
 class _ContiguousSearch:
-    """The search for a sequence of documents with the same separator between all of them."""
+    """Search for the longest sequence of documents that are joined by one separator."""
 
     def __init__(self, text: str, options: Known, wanted: Counter[str]) -> None:
         self.text, self.options = text, options
@@ -283,12 +283,12 @@ class _ContiguousSearch:
         self.beginning: dict[int, list[Occurrence]] = defaultdict(list)
         self.ending: dict[int, list[Occurrence]] = defaultdict(list)
         for occurrence in sorted(chain.from_iterable(options.values()), key=lambda o: o.begin - o.end):
-            self.beginning[occurrence.begin].append(occurrence)  # the longest first
+            self.beginning[occurrence.begin].append(occurrence)  # the longest occurrence comes first
             self.ending[occurrence.end].append(occurrence)
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """The longest sequence; of equally long sequences the most regular, then the nearest to the question."""
+        """Return the longest sequence; of equally long ones the most regular one, then the last one in the prompt."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
@@ -317,7 +317,7 @@ class _ContiguousSearch:
         return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
-        """The sequence around an occurrence, extended after it first (``step`` 1) or before it first (-1)."""
+        """Return the sequence around ``anchor``, extended first to the right (``step`` 1) or to the left (-1)."""
         left = self.wanted.copy()
         left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
@@ -326,7 +326,7 @@ class _ContiguousSearch:
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
-        """The longest sequence after (``step`` 1) or before (-1) ``start``, from the remaining documents."""
+        """Return the longest sequence of the remaining documents after ``start`` (``step`` 1) or before it (-1)."""
         best: list[Occurrence] = []
         path: list[Occurrence] = []
         left, total = left.copy(), left.total()
@@ -355,10 +355,10 @@ class _ContiguousSearch:
 
 
 def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
-    """Occurrences outside longer documents, whatever is between them; those that fill their lines come first."""
+    """Return occurrences outside longer documents, with any text between them. Prefer those that fill their lines."""
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
-    for document, found in options.items():  # the longest first
+    for document, found in options.items():  # the longest document comes first
         outer = found
         if len({occurrence.end - occurrence.begin for occurrence in found}) > 1:
             outer = [
@@ -386,7 +386,7 @@ class _Cover:
         self.add(occurrences)
 
     def add(self, occurrences: Iterable[Occurrence]) -> None:
-        """Cover the characters of these occurrences."""
+        """Mark the characters of these occurrences as covered."""
         for occurrence in occurrences:
             self._covered[occurrence.begin : occurrence.end] = b"\1" * (occurrence.end - occurrence.begin)
 

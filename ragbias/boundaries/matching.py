@@ -20,20 +20,20 @@ from ragbias.boundaries.text import (
 )
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
-MAX_OCCURRENCES = 512  # of one form of a text
-MIN_PRESENT = 40  # characters that are left of a text that was cut
-COVERAGE = 0.5  # part of a document truncated at the edge of the context that is left
-TRACE = 16  # characters
+MAX_OCCURRENCES = 512  # maximum for one form of a text
+MIN_PRESENT = 40  # number of characters of a truncated document that must remain
+COVERAGE = 0.5  # share of a truncated document that must remain
+TRACE = 16  # length in characters of a piece that shows that a document was printed
 
 Rewrite = Callable[[str], str]
 
 
-ESCAPES: tuple[Rewrite, ...] = (  # as Python and JSON print a text
+ESCAPES: tuple[Rewrite, ...] = (  # each prints a text as Python or JSON does
     lambda text: repr(text)[1:-1],
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
-READINGS: tuple[Rewrite, ...] = (  # the forms in which a prompt may print all documents, the fullest first
+READINGS: tuple[Rewrite, ...] = (  # a prompt prints all its documents in one of these forms
     str,
     *ESCAPES,
     str.strip,
@@ -46,9 +46,9 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the ``READINGS``, then of the rewrites, that print the document like this.
-        margins: whether the documents found together differ in their outer white space.
-        doubtful: whether the document is so short that it may be elsewhere instead.
+        readings: indices of the forms that print the document like this; ``READINGS`` first, then the rewrites.
+        margins: the sides on which the documents of the prompt differ in their outer white space.
+        doubtful: whether the document may just as well be elsewhere in the prompt.
     """
 
     begin: int
@@ -60,7 +60,7 @@ class Occurrence:
 
     @property
     def span(self) -> CharSpan:
-        """``(begin, end)``, with the margins."""
+        """Span ``(begin, end)`` with the margins."""
         return margin_span((self.begin, self.end), self.margins)
 
     def overlaps(self, other: Occurrence) -> bool:
@@ -68,15 +68,15 @@ class Occurrence:
         return self.begin < other.end and other.begin < self.end
 
     def is_in(self, spans: Sequence[CharSpan]) -> bool:
-        """Whether the occurrence shares a character with one of the spans, which are ascending and apart."""
+        """Whether the occurrence shares a character with one of the spans, which ascend and do not overlap."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin
 
 
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
-    """Occurrences by document, the longest document first; absent documents are left out.
+    """Return the occurrences by document, the longest document first, without documents that do not occur.
 
-    ``strict`` leaves out occurrences that begin or end within a word, and reformatted texts.
+    ``strict`` excludes reformatted texts, and occurrences that begin or end within a word.
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
 
@@ -92,7 +92,7 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
 
 
 def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
-    """All occurrences of a document in each of its forms, also rewritten, in ascending order."""
+    """Return all occurrences of a document in ascending order, in each of its forms and rewrites."""
     return sorted(
         Occurrence(begin, begin + len(form), document, readings)
         for form, readings in _forms(document, text, changes).items()
@@ -101,7 +101,7 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """Forms in which ``text`` may contain the document, with the readings that print each form."""
+    """Return the forms in which ``text`` may contain the document, with the readings that print each form."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
@@ -113,13 +113,13 @@ def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tu
 
 
 def escaped_forms(stripped: str) -> list[str]:
-    """Escaped forms of a stripped text, as Python and JSON print it, if escaping adds a backslash."""
+    """Return the forms in which Python and JSON print a stripped text, if escaping adds a backslash."""
     forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _changes_in_print(stripped) else ()
     return [form for form in forms if "\\" in form and form != stripped]
 
 
 def _changes_in_print(document: str) -> bool:
-    """Whether a printed list may hold the text in another form."""
+    """Whether Python or JSON may print the text in another form."""
     return not (document.isascii() and document.isprintable()) or any(character in document for character in "'\"\\")
 
 
@@ -156,13 +156,13 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether a letter, a digit, or one more of the same character touches ``text[begin:end]``."""
+    """Whether a letter or a digit touches ``text[begin:end]``, or its first or last character is repeated outside."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
 
 def ends_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether a line break, a quotation mark, a tag, or the end of the prompt follows."""
+    """Whether a line break, a quotation mark, a tag, or the end of the prompt follows the occurrence."""
     end = occurrence.end
     return end == len(text) or text[end] in "\r\n\"'<[" or text[end - 1] == "\n"
 
@@ -173,7 +173,7 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Rewrites that a formatter may have applied to all documents, in any order; none if all are ``whole``."""
+    """Return rewrites that a formatter may have applied to all documents; none if all documents are ``whole``."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
@@ -183,21 +183,21 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """The length to which all longer texts were cut, of which there are at least two; else 0."""
+    """Return the length to which a formatter cut all longer texts, or 0 unless it cut at least two of them."""
     lengths = []
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
             lengths.append((len(common_prefix(document, text[begin : begin + len(document)])), document))
             begin = text.find(document[:MIN_PRESENT], begin + 1)
-    least = min(lengths, default=(0, ""))[0]  # a document may continue as the prompt does after the cut
+    least = min(lengths, default=(0, ""))[0]  # the text after a cut may agree with the document by chance
     if len({document for _, document in lengths}) < 2 or any(len(document) > least for document in whole):
         return 0
     return least
 
 
 def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
-    """Missing documents cut off right before or after the whole ones, with half and 40 characters left."""
+    """Find missing documents truncated next to the whole ones. At least half of one and 40 characters must remain."""
     if not whole:
         return []
     separators = {text[left.end : right.begin] for left, right in pairwise(whole)}
@@ -212,7 +212,7 @@ def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence
 
 
 def leaves_a_trace(text: str, document: str) -> bool:
-    """Whether any ``TRACE`` characters of a document are in the prompt, however it was rewritten or cut."""
+    """Whether the prompt contains a piece of ``TRACE`` characters of a document, even if it was rewritten or cut."""
     return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))
 
 
@@ -236,7 +236,7 @@ def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Oc
 
 
 def _faithful_forms(document: str, text: str) -> list[str]:
-    """Forms of a text that can be recognised when cut: longer than ``MIN_PRESENT``."""
+    """Return the forms of a text that are longer than ``MIN_PRESENT``, so that they are recognisable after a cut."""
     stripped = document.strip()
     forms = [stripped, *(escaped_forms(stripped) if "\\" in text else [])]
     return [form for form in forms if len(form) > MIN_PRESENT]

@@ -1,8 +1,9 @@
-"""Documents with their own metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
+"""Extend documents to the metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
 
-The gap between two documents holds the footer of the first, a separator, and the header of the second. Each is a
-template around the metadata of one document. A template read off one gap must give every gap exactly, as well as the
-end of the prefix and the beginning of the suffix. If several do, and split the gaps differently, none is used.
+The gap between two documents holds the footer of the first, a separator, and the header of the second. A footer or
+header is a template filled with the metadata of one document. A template derived from one gap must produce every gap
+exactly, as well as the end of the prefix and the beginning of the suffix. If several templates do that, and split
+the gaps differently, none is used.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from ragbias.boundaries.text import (
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_CHOICES = 24  # templates tried for each gap
-MAX_REFERENCES = 4  # gaps that a template is read off
-MAX_MATCHES = 16  # values in one gap
-MAX_VALUES = 6  # of which two may be words of the template
-MAX_GAP = 6000  # characters
+MAX_REFERENCES = 4  # gaps from which a template is derived
+MAX_MATCHES = 16  # values matched in one gap
+MAX_VALUES = 6  # with more values, at most one may be a word of the template
+MAX_GAP = 6000  # maximum length in characters
 LEFT, RIGHT = 0, 1
 
 Fields = dict[str, list[str]]  # the values of one document by name
 FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of its value
 Part: TypeAlias = "str | FieldOf"  # a constant, or a value
-Words: TypeAlias = "frozenset[str | CharSpan]"  # values, or spans in a gap, that belong to the template
+Words: TypeAlias = "frozenset[str | CharSpan]"  # values, or spans of values in a gap, that belong to the template
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class _ValueMatch:
 
 @dataclass(frozen=True)
 class _Template:
-    """The text between two documents: the left one's footer, a constant, the right one's header."""
+    """The text between two documents: the left document's footer, a constant, and the right document's header."""
 
     footer: tuple[Part, ...]
     between: str
@@ -59,10 +60,10 @@ class _Template:
 
 
 def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
-    """Extend the spans of texts to the headers and footers with their metadata, and to their numbers.
+    """Extend the spans of texts to the headers and footers that hold their metadata and numbers.
 
-    ``None`` if no metadata is between the documents, or if not exactly one template explains it.
-    ``AmbiguousSegmentsError`` if the headers depend on whether the documents are printed stripped.
+    Return ``None`` if there is no metadata between the documents, or if not exactly one template explains it.
+    Raise ``AmbiguousSegmentsError`` if the headers depend on whether the documents are printed stripped.
     """
     margins = margins_of(spans)
     found = [_with_metadata(text, spans, fields)]
@@ -99,14 +100,14 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
 
 
 def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps begin, and end, with the same white space, as every template requires."""
+    """Whether all gaps begin with one white space and end with one white space, as every template requires."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
-    """Values that may be words of the template: none, one or two values, or all but one match of a value."""
+    """Yield sets of values that may be words of the template: up to two values, or all but one match of a value."""
     matches = _matches(gap, left, right, frozenset())
     values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
@@ -119,7 +120,7 @@ def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
-    """Values that differ between documents, with the documents' numbers; other values are constants."""
+    """Return the values that differ between documents, and the documents' numbers. Equal values are constants."""
     names = dict.fromkeys(name for known in fields for name in known)
     alike = {name for name in names if all(known.get(name) == fields[0].get(name) for known in fields)}
     return [
@@ -129,13 +130,13 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, words: Words) -> Iterator[Iterator[_Template]]:
-    """Templates that produce the gap, grouped by the value at which they split it."""
+    """Yield groups of templates that produce the gap. In one group, the left document has equally many values."""
     matches = _matches(gap, left, right, words)
     if not matches or len(matches) > MAX_MATCHES:
         return
     edges = [0, *(edge for match in matches for edge in (match.begin, match.end)), len(gap)]
     constants = [gap[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    for count in range(len(matches) + 1):  # values that belong to the left document
+    for count in range(len(matches) + 1):  # number of values that belong to the left document
         sides = [LEFT] * count + [RIGHT] * (len(matches) - count)
         options = [
             [field for field in match.fields if field[0] == side] for match, side in zip(matches, sides, strict=True)
@@ -145,7 +146,7 @@ def _templates(gap: str, left: Fields, right: Fields, words: Words) -> Iterator[
 
 
 def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]], count: int) -> Iterator[_Template]:
-    """The templates for every choice of fields, the first ``count`` of which belong to the left document."""
+    """Yield one template for every choice of fields. The first ``count`` fields belong to the left document."""
     for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
         if any(not name.startswith("#") for _, name in fields):
             footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
@@ -154,7 +155,7 @@ def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]]
 
 
 def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_ValueMatch]:
-    """Matches of values in a gap, in ascending order; of overlapping matches the longest counts."""
+    """Return the matches of values in a gap, in ascending order. Of overlapping matches the longest counts."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():
@@ -166,7 +167,7 @@ def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_Value
         begin = gap.find(value)
         while begin >= 0 and len(matches) <= MAX_MATCHES:
             end = begin + len(value)
-            counts = all(name.startswith("#") for _, name in fields[value])  # as in ``<doc1>``
+            counts = all(name.startswith("#") for _, name in fields[value])  # a number may touch a word, as in <doc1>
             apart = is_number(gap, begin, end) if counts else is_bounded(gap, begin, end)
             free = apart and (begin, end) not in words
             if free and all(end <= other.begin or begin >= other.end for other in matches):
@@ -178,7 +179,7 @@ def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_Value
 def _apply(
     text: str, spans: Sequence[CharSpan], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
 ) -> list[CharSpan] | None:
-    """The spans with their metadata, if the template explains all gaps and the text around the documents."""
+    """Return the spans with their metadata if the template explains all gaps and the text around the documents."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     first = _longest(
         template.header,
@@ -220,7 +221,7 @@ def _is_whole(text: str, begin: int, end: int) -> bool:
 
 
 def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
-    """The footer and header in a gap, if the template gives it."""
+    """Return the footer and the header in a gap, or ``None`` if the template does not produce the gap."""
     for footer in _written(template.footer, left):
         if gap.startswith(footer + template.between):
             rest = gap[len(footer) + len(template.between) :]
@@ -230,11 +231,11 @@ def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[
 
 
 def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
-    """The longest fitting text that the parts can form."""
+    """Return the longest text that the parts can form and that ``fits`` accepts."""
     return max(filter(fits, _written(parts, fields)), key=len, default=None)
 
 
 def _written(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
-    """The texts of the parts for a document: none if a field has no value, several if it has several."""
+    """Yield the texts that the parts can form: none if a field has no value, several if a field has several."""
     options = [[part] if isinstance(part, str) else fields.get(part[1], []) for part in parts]
     return ("".join(choice) for choice in itertools.islice(itertools.product(*options), MAX_CHOICES))

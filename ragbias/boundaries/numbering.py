@@ -1,8 +1,8 @@
-"""Find and strip the numbers of documents. They reveal the order of the documents to every method.
+"""Find and strip document numbers, which reveal the order of the documents to every method.
 
 An Arabic number is stripped only if it certainly belongs to the template. The set of numbers decides that, so the
-result is the same in every order of the documents. Other text that follows the order may belong to the documents:
-letters, number words, or the figures in ``Apollo 11`` and ``Apollo 12``. It is reported and left.
+result is the same in every order of the documents. Other counters may belong to the documents: letters, number words,
+or the figures in ``Apollo 11`` and ``Apollo 12``. They are reported, but not stripped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import NamedTuple
 from ragbias.boundaries.splitting import DocumentNumbers
 from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, CharSpan
 
-REACH = 1000  # characters of a gap, or around all documents, that may hold a document's number
-INSIDE = 300  # characters at the beginning of a text that may hold its number
-MAX_TAG = 48  # characters at the end of a text that may hold a closing tag
-MAX_COMPARED = 20  # documents whose counters are compared, if they are not certain
-SMALL = 100  # two numbers below it may have any step between them
+REACH = 1000  # characters before and after a document that are searched for its number
+INSIDE = 300  # characters at the beginning of a text that are searched for its number
+MAX_TAG = 48  # characters at the end of a text that are searched for a closing tag
+MAX_COMPARED = 20  # documents whose uncertain counters are compared
+SMALL = 100  # two numbers below this limit may have any step between them
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
-FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # of metadata
-OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # after a number that begins a text; not ``a.txt``
+FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # a line of metadata, or a blank line
+OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # follows the number of a heading, unlike ``1.txt``
 WORDS = {  # counters that are reported but never cut out
     "letter": "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "roman": "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx",
@@ -39,13 +39,13 @@ for _kind, _words in WORDS.items():
     for _value, _word in enumerate(_words.split(), 1):
         VALUES.setdefault(_word, []).append((_kind, _value))
 COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+")
-MAX_BEFORE, MAX_AFTER = 24, 12  # compared characters of the line before a number, and after it
+MAX_BEFORE, MAX_AFTER = 24, 12  # characters compared before a number in its line, and after it
 LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
 LABELLED = re.compile(
     rf"(?:^|[\W_])(?:{DOCUMENT_LABEL}|(?i:id|index|idx|number|no|nr|num|rank|item|entry|ref|reference|citation|evidence"
     r"|fact|record|article|paragraph|part))[\W_]{0,4}\Z|[#(\[{<]\Z"
 )
-FIELD = 48  # characters before a number that may hold the name of its field
+FIELD = 48  # characters before a number that are searched for the name of its field
 TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
 ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
@@ -54,13 +54,13 @@ BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 class Candidate(NamedTuple):
-    """``text[begin:end]`` may be a document's number. Only candidates of one kind are compared."""
+    """A piece ``text[begin:end]`` that may be a document's number. Only candidates of one ``kind`` are compared."""
 
     begin: int
     end: int
     kind: str
     value: int
-    line: str  # the text before it in its line
+    line: str  # the text before the candidate in its line
     after: str
     region: CharSpan
 
@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether it is bracketed, in a tag, after a label, or first in its line, as documents' numbers are."""
+        """Whether the candidate is bracketed, in a tag, after a label, or first in its line, like most numbers."""
         if self.is_compound:
             return False
         if TAG.search(self.line) and re.match(r"[\s/>]", self.after):
@@ -99,8 +99,8 @@ class Candidate(NamedTuple):
         return (closed and self.opens) or self.after[:1] in (")", "]")
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys that candidates of one series share: by the last word before them, and by the last character."""
-        word = (TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty
+        """Return two keys for grouping candidates into series: by the word and by the character before a candidate."""
+        word = (TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # the word may be empty
         after = _alike(self.after[:1])
         return (self.kind, word.lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
 
@@ -125,13 +125,13 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
     if numerals or text[max(0, begin - 1) : begin].isalnum() or text[end : end + 1].isalnum():
         return
     if len(word) > 2 and word[-2].islower() and word[-1].isupper():
-        begin, word = end - 1, word[-1]  # DocA
+        begin, word = end - 1, word[-1]  # ``A`` is the counter in ``DocA``
     for kind, value in VALUES.get(word.lower(), ()):
         yield begin, end, kind, value
 
 
 def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
-    """The number with its brackets, field name, total and space, and with the punctuation after it if it ``opens``."""
+    """Return the span of the number with brackets, field name, total and space; if it ``opens``, with punctuation."""
     (begin, end), (low, high) = candidate.span, candidate.region
     if total := TOTAL.match(text, end, high):
         end = total.end()
@@ -160,11 +160,11 @@ def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
 
 
 def _alike(char: str) -> str:
-    """White space equals none, and quotation marks equal each other."""
+    """Return a form for comparison: all white space is equal to no character, and all quotation marks are equal."""
     return (char.strip() or " ").replace("'", '"')
 
 
-Series = Sequence[Candidate]  # one for each document
+Series = Sequence[Candidate]  # one candidate for each document
 
 
 class NumberedHeadersWarning(UserWarning):
@@ -176,7 +176,7 @@ def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
 
     Args:
         text: the prompt.
-        spans: ``(begin, end)`` of each document in characters, as ``Boundaries`` has them.
+        spans: ``(begin, end)`` of each document in characters, as in ``Boundaries.spans``.
     """
     return find_numbering(text, spans).seen
 
@@ -184,20 +184,20 @@ def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
 def strip_numbering(text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
     """Cut out the Arabic numbers that certainly belong to the template.
 
-    References to a number, as in the question, stay. ``has_numbering`` reports whether the result still has numbers.
+    A reference to a number, as in the question, stays. ``has_numbering`` reports whether the result still has numbers.
 
     Args:
         text: the prompt.
-        spans: ``(begin, end)`` of each document in characters, as ``Boundaries`` has them.
+        spans: ``(begin, end)`` of each document in characters, as in ``Boundaries.spans``.
 
     Returns:
-        the prompt without the numbers, and the spans of its documents there.
+        the prompt without the numbers, and the spans of the documents in it.
     """
     return find_numbering(text, spans).stripped(text, spans)
 
 
 def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
-    """The numbers of the documents at these spans, which may include headers.
+    """Return the numbers of the documents at these spans, which may include headers.
 
     ``metadata`` lists the values of each document's metadata; numbers in these values belong to the document.
     """
@@ -225,7 +225,7 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
 
 
 class _Regions:
-    """Regions of a prompt, one for each document; that at index ``edge`` also contains other text."""
+    """Regions of a prompt, one for each document. The region at index ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.spans, self.edge = spans, edge
@@ -237,13 +237,13 @@ class _Regions:
                 keys = [candidate.keys()]
                 opening = candidate._replace(line=re.split(r"[\s>:\[({]", candidate.line)[-1])
                 if index == edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
-                    keys.append(opening.keys())  # as in ``Context: 1. ...``, where the others begin a line
+                    keys.append(opening.keys())  # in ``Context: 1. ...`` only the first number does not begin its line
                 for both in keys:
                     for group, key in zip(self.groups, both, strict=True):
                         group.setdefault(key, {}).setdefault(index, []).append(candidate)
 
     def filled(self, exact: bool, count: int) -> Iterator[tuple[tuple[str, ...], list[list[Candidate]]]]:
-        """The candidates of the first ``count`` regions, if at most one region has none."""
+        """Yield each key with its candidates in the first ``count`` regions, if at most one region has no candidate."""
         for key, found in self.groups[not exact].items():
             by_region = [found.get(index, []) for index in range(count)]
             if by_region.count([]) <= 1:
@@ -253,7 +253,7 @@ class _Regions:
         return [candidate for index, candidate in enumerate(series) if index != self.edge]
 
     def certain(self, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
-        """The numbers that certainly belong to the template."""
+        """Yield the series of numbers that certainly belong to the template."""
         for exact in (True, False):
             for key, by_region in self.filled(exact, len(self.spans)):
                 for series in self._aligned(by_region) if key[0] == "figure" else ():
@@ -261,7 +261,7 @@ class _Regions:
                         yield series
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """The candidates of all regions in order, if all regions have equally many."""
+        """Yield series of candidates in ascending order, if all regions have equally many. The edge may have more."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
@@ -282,14 +282,14 @@ class _Regions:
         return from_first and not any(candidate.is_glued or candidate.is_compound for candidate in inner)
 
     def by_position(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """All series that rise or fall with the position."""
+        """Yield all series whose values rise or fall with the position of the document."""
         for exact in (True, False):
             for _, by_region in self.filled(exact, min(len(self.spans), MAX_COMPARED)):
                 yield from _counting(_without(taken, by_region), exact)
 
 
 def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
-    """The regions before each document, and those after each document."""
+    """Return the regions before each document and the regions after each document."""
     first, last = spans[0][0], spans[-1][1]
     borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
     border = MESSAGE_BORDER.search(text, last, last + REACH)
@@ -303,7 +303,7 @@ def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
 
 
 def _in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
-    """Known headers and tags at the beginning of the spans, also below lines of metadata, and tags at the end."""
+    """Return regions in the spans: known headers and tags at the beginning, also below metadata, and closing tags."""
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     found = [headers, [tag and tag.span() for tag in tags]]
@@ -374,12 +374,12 @@ def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
 
 
 def _may_count(low: int, high: int) -> bool:
-    """Whether two numbers are likely to number documents; any two are an arithmetic progression."""
+    """Whether two numbers are likely to number documents. Any two numbers form an arithmetic progression."""
     return high - low == 1 or low in (-1, 0, 1) or high == 2 * low
 
 
 def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
-    """Whether two candidates number two documents; ``exact`` says that the same word precedes both."""
+    """Whether two candidates number two documents. If ``exact``, the same word precedes both candidates."""
     low, high = sorted((left.value, right.value))
     if low == high or any(candidate.is_compound or (candidate.is_glued and not exact) for candidate in (left, right)):
         return False
@@ -390,7 +390,7 @@ def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
 
 
 def _apart(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
-    """The cuts in ascending order, without overlaps."""
+    """Yield the cuts in ascending order, without overlaps."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):
         if max(begin, edge) < end:

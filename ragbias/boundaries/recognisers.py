@@ -1,4 +1,4 @@
-"""Documents recognised by the user's segmenter, or by numbered headers such as ``Document [1](Title: ...)``."""
+"""Recognise documents by the user's segmenter, or by numbered headers such as ``Document [1](Title: ...)``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADER_LINE = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-BREAKS = [  # what may end the last document, if no other document contains it
+BREAKS = [  # each may end the last document, unless another document contains it
     re.compile(r"\n"),
     re.compile(r"\n[ \t]*\n"),
     re.compile(r"\n[ \t]*[-=*_~]{3,}[ \t]*(?=\n|$)"),
@@ -47,7 +47,7 @@ BIBLIOGRAPHY = re.compile(
 
 
 def check_segmenter(segmenter: object) -> None:
-    """Raise ``SegmenterError`` unless it is a separator, a compiled pattern of strings, or a function."""
+    """Raise ``SegmenterError`` unless the segmenter is a separator, a compiled ``str`` pattern, or a function."""
     pattern = isinstance(segmenter, re.Pattern) and isinstance(segmenter.pattern, str)
     if not (pattern or callable(segmenter) or (isinstance(segmenter, str) and segmenter.strip(" "))):
         raise SegmenterError(
@@ -57,10 +57,10 @@ def check_segmenter(segmenter: object) -> None:
 
 
 def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
-    """The documents that the segmenter finds, as spans or as texts; ``SegmenterError`` if it fails or they are invalid.
+    """Return the documents that the segmenter finds. Raise ``SegmenterError`` if it fails or returns invalid spans.
 
-    A separator string yields the texts between two separators in one message. Text before the first separator and after
-    the last one is left plain, because it holds the instruction and the question.
+    A separator string yields the texts between two separators in one message. Text before the first separator and
+    after the last one is not a document, because it holds the instruction and the question.
     """
     if isinstance(segmenter, str):
         begins = [match.start() for match in re.finditer(re.escape(segmenter), text)]
@@ -74,7 +74,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     try:
         given = segmenter(text)
         result = None if given is None or isinstance(given, str) else list(given)
-    except Exception as error:  # any exception of the user's function; frameworks may swallow it
+    except Exception as error:  # the user's function may raise anything, and frameworks may swallow it
         raise SegmenterError(f"segmenter={name} failed with {type(error).__name__}") from error
     if result is None:
         raise SegmenterError(
@@ -86,7 +86,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
 
 
 def in_one_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
-    """The largest group of spans without a message border between them."""
+    """Return the largest group of spans without a message border between them."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
     return largest_group(split_at(spans, borders))
@@ -110,12 +110,12 @@ def _checked(text: str, spans: Sequence[object], whose: str) -> list[CharSpan]:
 
 
 def _edges(span: object, whose: str) -> CharSpan:
-    """Begin and end, as whole numbers of any library."""
+    """Convert a span to two ``int``. Integers of other types, such as NumPy's, are accepted."""
     edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
     try:
         begin, end = (operator.index(edge) for edge in edges if not isinstance(edge, bool))
     except (TypeError, ValueError) as error:
-        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # never quotes a document
+        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # only numbers are quoted
         value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
         raise SegmenterError(f"{whose} returned {value}; expected only (begin, end), or only texts") from error
     return begin, end
@@ -136,7 +136,7 @@ class _Header:
 
 
 def below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """The documents below numbered headers; if there are headers but no documents, the reason."""
+    """Return the documents below numbered headers, and the reason if there are headers but no documents."""
     headers = [_Header.of(match) for match in HEADER_LINE.finditer(text)]
     if len(headers) < 2:
         return [], ""
@@ -153,7 +153,7 @@ def below_headers(text: str) -> tuple[list[CharSpan], str]:
 
 
 def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[CharSpan], str]:
-    """The documents of the message ``text[begin:end]``, or why there are none."""
+    """Return the documents of the message ``text[begin:end]``, and the reason if there are none."""
     several = Counter(header.style for header in headers)
     styles = [style for style, count in several.items() if count > 1]
     styles = [style for style in styles if style[0] != "bare"] or styles
@@ -164,7 +164,7 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     alike = [header for header in headers if header.style == styles[0]]
     borders = [i for i, (left, right) in enumerate(pairwise(alike), 1) if right.number != left.number + 1]
     sequences = split_at(alike, borders)
-    examples = pairwise(sequences)  # a worked example ends with its question
+    examples = pairwise(sequences)  # a question ends each worked example
     parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
     if not parted or any(sequence[0].number > 1 for sequence in sequences):
         return [], "their numbers are not consecutive"
@@ -177,11 +177,11 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
 
 
 def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[CharSpan], str]:
-    """The documents below consecutive headers, or why they are ambiguous."""
+    """Return the documents below consecutive headers, and the reason if they are ambiguous."""
     ends = [header.begin for header in headers[1:]]
     spans = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=False)]
     rules = {text[max(begin, text.rfind("\n", begin, end) + 1) : end] for begin, end in spans}
-    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # a separator, which the last document lacks
+    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # the last document has no separator after it
         ends = [end - len(rule) for _, end in spans]
     bodies = [text[header.end : end].strip() for header, end in zip(headers, ends, strict=False)]
     length = _end_of_last(text[headers[-1].end : message_end], bodies)
@@ -193,9 +193,9 @@ def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple
 
 
 def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
-    """Where the last document ends: at the first break that no other document contains."""
+    """Return the position of the first break that no other document contains. The last document ends at this break."""
     kinds = [kind for kind in BREAKS if not any(kind.search(body) for body in bodies)]
     ends = [match.start() for match in (kind.search(rest) for kind in kinds) if match]
     if ends:
         return min(ends)
-    return len(rest) if BREAKS[0] in kinds else None  # documents of one line; the last one ends the message
+    return len(rest) if BREAKS[0] in kinds else None  # each document is one line, so the last one may end the message

@@ -1,4 +1,4 @@
-"""Document texts with their metadata, the ``documents`` block, and the registry of recent retrievals."""
+"""Document texts with metadata, the ``documents`` block, and the registry of recent retrievals."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ragbias.boundaries.matching import escaped_forms
 from ragbias.errors import WrongTypeError
 
 MAX_FIELDS = 40
-MAX_VALUES = MAX_FIELDS // 2  # each printed twice
-MAX_VALUE = 300  # characters of one value
-MAX_PRINTED = 2000  # characters of the metadata printed as a whole
+MAX_VALUES = MAX_FIELDS // 2  # each value is printed twice
+MAX_VALUE = 300  # maximum length of a value in characters
+MAX_PRINTED = 2000  # maximum length in characters of all metadata printed together
 IS_PATH = re.compile(r"[^\n'\"]*[/\\][^\n'\"/\\]+")
 SCALARS = (str, int, float, bool, type(None))
 
@@ -26,7 +26,7 @@ Field = tuple[str, str]
 
 
 class KnownText(str):
-    """A document's text that carries its metadata; compares as the text alone.
+    """A document's text with its metadata. Comparisons and hashes ignore the metadata.
 
     Attributes:
         fields: metadata as ``(name, printed value)`` pairs. Names repeat if several documents have this text.
@@ -42,11 +42,11 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """A document's text with its metadata. Values that are too long for a header are left out.
+        """Combine a text with metadata. Values that are too long for a header are left out.
 
         Args:
             text: the document's text.
-            metadata: values as ``str`` and ``repr`` print them, and the mapping as ``repr`` and ``json.dumps`` do.
+            metadata: the document's metadata, which a prompt may print with ``str``, ``repr`` or ``json.dumps``.
             id: the document's id.
         """
         return cls(text, (field for field in _printed(metadata or {}, id) if _is_short(*field)))
@@ -56,7 +56,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Metadata of each text, as values by name. Texts that differ only in outer white space share their values."""
+    """Return metadata by text, as values by name. Texts that differ only in outer white space share their values."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
@@ -69,13 +69,13 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def with_fields_of_both(old: str, new: str) -> str:
-    """Merge two equal texts with the metadata of both; the newer metadata wins if there is too much."""
+    """Merge two equal texts with the metadata of both. If that is too much, the newer metadata wins."""
     ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
 
 
 def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    """Metadata as ``(name, printed value)`` pairs; values that fail to print are left out."""
+    """Return metadata as ``(name, printed value)`` pairs. Values that fail to print are left out."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
     if metadata and plain:
@@ -84,7 +84,7 @@ def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
     for name, value in islice({"id": id, **named}.items(), MAX_VALUES):
         if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
             fields += _tried(name, str, value) + _tried(f"{name}!r", repr, value)
-    paths = [(name, PureWindowsPath(value)) for name, value in fields if IS_PATH.fullmatch(value)]  # either slash
+    paths = [(name, PureWindowsPath(value)) for name, value in fields if IS_PATH.fullmatch(value)]  # splits at / and \
     return [
         *fields,
         *(field for name, path in paths for field in ((f"{name}!name", path.name), (f"{name}!stem", path.stem))),
@@ -94,7 +94,7 @@ def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
 def _tried(name: str, write: Callable[[object], str], value: object) -> list[Field]:
     try:
         return [(name, write(value))]
-    except Exception:  # any exception of the user's classes; metadata is optional
+    except Exception:  # a user's class may raise anything, and metadata is optional
         return []
 
 
@@ -104,7 +104,7 @@ def _is_short(name: str, value: str) -> bool:
 
 
 class _Block:
-    """A ``documents`` block. ``over`` marks a block that ended in another context and is still set in this one."""
+    """A ``documents`` block. ``over`` marks a block that ended in another context but is still set in this one."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.over = texts, outer, False
@@ -132,12 +132,12 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     finally:
         try:
             _current.reset(token)
-        except ValueError:  # left in another context, as by a generator
+        except ValueError:  # the block ends in another context than it began in, as in a generator
             block.over = True
 
 
 def current_documents() -> tuple[str, ...] | None:
-    """The documents of the innermost ``documents`` block; ``None`` outside a block."""
+    """Return the documents of the innermost ``documents`` block, or ``None`` outside a block."""
     block = _current.get()
     while block is not None and block.over:
         block = block.outer
@@ -147,7 +147,7 @@ def current_documents() -> tuple[str, ...] | None:
 def document_texts(
     docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
 ) -> tuple[str, ...]:
-    """The text of each document with its metadata (``KnownText``); ``WrongTypeError`` if one has no text.
+    """Return the text of each document with its metadata. Raise ``WrongTypeError`` if a document has no text.
 
     ``seen`` maps a document to the object whose text and metadata are read.
     """
@@ -159,7 +159,7 @@ def document_texts(
 
 
 def check_lasting(docs: object) -> None:
-    """Raise ``WrongTypeError`` for an iterator, because bound arguments are read by several calls."""
+    """Raise ``WrongTypeError`` for an iterator, because several calls read a bound argument."""
     if isinstance(docs, Iterator):
         raise WrongTypeError(
             f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
@@ -178,21 +178,21 @@ def _text(document: object) -> str:
 
 
 def _described(value: object) -> str:
-    """A number with its type; of other values only the type, because they may contain a document's text."""
+    """Describe a value by its type, and a number by its value. Other values may quote a document."""
     name = type(value).__name__
     return f"{name} {value!r}" if isinstance(value, (int, float)) else name
 
 
 Retrieval = tuple[str, ...]
-PROBE = 16  # characters from the middle of a text that a prompt has to hold
+PROBE = 16  # characters in the middle of a text that a prompt must contain
 
 
 class Registry:
-    """A bounded, thread-safe memory of recent retrievals. A full registry drops its oldest retrieval first.
+    """A bounded, thread-safe memory of recent retrievals. A full registry drops the oldest retrieval.
 
     Args:
-        max_texts: number of texts in all retrievals together.
-        max_characters: number of characters in all retrievals together; a longer text is left out.
+        max_texts: maximum number of texts in all retrievals together.
+        max_characters: maximum number of characters in all retrievals together; a longer text is left out.
         max_age: seconds after which a retrieval is dropped.
         clock: a monotonic clock, in seconds.
         process_wide: whether the registry is shared by all contexts. System messages are then not searched.
@@ -216,11 +216,11 @@ class Registry:
         self.process_wide = process_wide
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
-        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # each text of a retrieval with its middle
+        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # each text of a retrieval with its middle part
         self._n_texts = self._n_characters = 0
 
     def copy(self) -> Registry:
-        """An independent registry with the same retrievals."""
+        """Return an independent registry with the same retrievals."""
         copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.process_wide)
         with self._lock:
             copied._retrievals, copied._probes = self._retrievals.copy(), self._probes.copy()
@@ -239,20 +239,20 @@ class Registry:
             if retrieval not in self._retrievals:
                 self._n_texts += len(retrieval)
                 self._n_characters += sum(map(len, retrieval))
-            self._retrievals.pop(retrieval, None)  # an equal one may have other metadata
+            self._retrievals.pop(retrieval, None)  # an equal retrieval may have other metadata
             self._probes.pop(retrieval, None)
             self._retrievals[retrieval] = now
             self._probes[retrieval] = [(text, _middle(text.strip())) for text in retrieval]
             self._forget(now)
 
     def candidates(self) -> list[Retrieval]:
-        """The remembered retrievals, the latest first."""
+        """Return the remembered retrievals, the latest first."""
         with self._lock:
             self._forget(self._clock())
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
-        """Remembered texts that may occur in the prompt: all that occur verbatim or escaped, and few others."""
+        """Return remembered texts that may be in the prompt: all that are, verbatim or escaped, and a few more."""
         with self._lock:
             self._forget(self._clock())
             probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]
@@ -272,7 +272,7 @@ class Registry:
             self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
-        """Number of remembered texts, over all retrievals."""
+        """Return the number of remembered texts in all retrievals."""
         return self._n_texts
 
     def _forget(self, now: float) -> None:

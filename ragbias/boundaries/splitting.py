@@ -26,15 +26,15 @@ from ragbias.boundaries.text import (
 )
 from ragbias.errors import AmbiguousSegmentsError
 
-MAX_FIRST_HEADER = 500  # characters before the first document that may hold its header
+MAX_FIRST_HEADER = 500  # characters before the first document that are searched for its header
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
 OWN_SPACE = (
     "some documents begin or end with white space that cannot be told apart from the separator; strip the documents "
     "before they are printed, or join them with a blank line"
 )
-HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
-MAX_OPENING = 60  # characters that may open a message
-MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")  # or a literal
+HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters other than white space
+MAX_OPENING = 60  # characters that are searched for the opening of a message or a string literal
+MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")
 Number = tuple[int, int, str]  # the document's index, the position in the text, the number
 
 
@@ -44,7 +44,7 @@ class DocumentNumbers:
 
     Attributes:
         cuts: spans of the numbers in the prompt, ascending, each with the index of its document.
-        doubtful: whether other text follows the order of the documents; it may belong to them and is left.
+        doubtful: whether other text follows the order of the documents. It may belong to the documents, so it is left.
     """
 
     cuts: tuple[tuple[CharSpan, int], ...] = ()
@@ -56,13 +56,13 @@ class DocumentNumbers:
         return bool(self.cuts) or self.doubtful
 
     def stripped(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
-        """The prompt without the cuts, and the spans of its documents."""
+        """Return the prompt without the cuts, and the spans of the documents in it."""
         edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
         bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
         return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
 
     def parts(self, text: str) -> list[tuple[int, int, str]]:
-        """Cuts as ``(index of the document, position in the stripped prompt, text)``."""
+        """Return the cuts as ``(index of the document, position in the stripped prompt, text)``."""
         return [(index, self._moved(begin), text[begin:end]) for (begin, end), index in self.cuts]
 
     def _moved(self, position: int) -> int:
@@ -70,7 +70,7 @@ class DocumentNumbers:
 
 
 class SplitPrompt(NamedTuple):
-    """The parts of a prompt; ``lead`` is the separator that begins the first document here, but not in the prompt."""
+    """The parts of a prompt. ``lead`` is the separator before the first document if the prompt does not contain it."""
 
     prefix: str
     documents: tuple[str, ...]
@@ -79,15 +79,15 @@ class SplitPrompt(NamedTuple):
 
 
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
-    """Cut a prompt into its documents, each with its header, its footer and one separator; numbers are optional.
+    """Split a prompt into documents, each with its header, its footer, one separator, and its number if not stripped.
 
-    There is at least one span; spans are ascending and do not overlap. ``AmbiguousSegmentsError`` if the text around
-    the documents cannot be split, or can be split in several ways.
+    There is at least one span. The spans ascend and do not overlap. Raise ``AmbiguousSegmentsError`` if the text
+    around the documents cannot be split, or can be split in several ways.
     """
     if not strip_numbering:
         try:
             return _segments(text, spans)
-        except AmbiguousSegmentsError:  # numbers may hide what is the same for all documents: <doc1>, <doc2>
+        except AmbiguousSegmentsError:  # without numbers, headers such as <doc1> and <doc2> are equal
             if not numbering.cuts:
                 raise
     bare, moved = numbering.stripped(text, spans)
@@ -98,7 +98,7 @@ ONLY_SPACE = "only their own white space separates the documents; join them with
 
 
 def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = ()) -> SplitPrompt:
-    """The parts of the prompt, with the numbers put back. Both readings of outer white space have to agree."""
+    """Split a prompt and put the numbers back. Texts with and without outer white space must give the same parts."""
     spans = elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
@@ -116,7 +116,7 @@ def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = 
     try:
         in_full = _normal(text, spans, margins)
     except AmbiguousSegmentsError as error:
-        if str(error) == ONLY_SPACE:  # the texts in full fit, but nothing separates them
+        if str(error) == ONLY_SPACE:  # the texts fit with their white space, but nothing separates them
             raise
         return _normal(text, bare, margins)
     try:
@@ -129,7 +129,7 @@ def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = 
 
 
 def _cut(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number]) -> SplitPrompt:
-    """The parts as they are in the prompt."""
+    """Split a prompt and leave its white space unchanged."""
     around = _surroundings(text, spans)
     bodies = []
     for index, (header, (begin, end)) in enumerate(zip(around.headers, spans, strict=True)):
@@ -140,7 +140,7 @@ def _cut(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number]) -> Spl
 
 
 def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> SplitPrompt:
-    """The parts; the separator ends each document if it also follows the last one, else it begins each."""
+    """Add the separator to the end of each document if it also follows the last one, otherwise to the beginning."""
     if closed:
         return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     lead = "" if prefix.endswith(separator) else separator
@@ -148,7 +148,7 @@ def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, 
 
 
 def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """The parts without outer white space on the sides where documents differ, except beside a header or footer."""
+    """Split a prompt and strip the sides on which documents differ in white space, except beside a header or footer."""
     around = _surroundings(text, spans)
     headers, footer, separator = around.headers, around.footer, around.separator
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
@@ -170,7 +170,7 @@ def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitProm
 
 
 def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:
-    """``text[begin:end]`` with each number at its position."""
+    """Return ``text[begin:end]`` with each number at its position."""
     if any(not begin <= position <= end for position, _ in numbers):
         raise AmbiguousSegmentsError(
             "the documents' numbers are apart from the texts; print each number beside its document"
@@ -187,19 +187,19 @@ def _normal_space(space: str) -> str:
 class _Surroundings(NamedTuple):
     """The text around the documents of a prompt."""
 
-    headers: list[str]  # before each document, the first one included; may be empty
-    footer: str  # after each document, the same for all
-    separator: str  # between a document with its footer and the next header; never words
+    headers: list[str]  # text before each document, including the first; may be empty
+    footer: str  # text after each document; the same for all
+    separator: str  # text between a footer and the next header; never words
     closed: bool  # whether the separator follows the last document as well
 
 
 def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
-    """Distinguish separators from headers and footers; ``AmbiguousSegmentsError`` if that is impossible.
+    """Distinguish separators from headers and footers. Raise ``AmbiguousSegmentsError`` if that is impossible.
 
     Words between two documents are headers or footers. All documents share one header and one footer if this header
-    also precedes the first document, and this footer follows the last one. Otherwise the words are headers, if the
-    first header stands out from the prefix. So a value that two neighbours share (``Source: a.txt`` twice) is never a
-    separator, and the result depends on the documents, not on their order.
+    also precedes the first document and this footer follows the last one. Otherwise the words are headers, if the first
+    header can be distinguished from the prefix. Therefore a value that two neighbours share (``Source: a.txt`` twice)
+    is never a separator, and the result does not depend on the order of the documents.
     """
     gaps = gaps_between(text, spans)
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
@@ -219,7 +219,7 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
-    """Whether a gap without words ends with a header such as ``## **``, which begins like the end of the prefix."""
+    """Whether a gap without words ends with a header such as ``## **``, and the prefix ends with a similar header."""
     rules = RULES.match(gap)
     ending = gap[rules.end() :] if rules else gap
     before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
@@ -231,7 +231,7 @@ def _closes(separator: str, suffix: str) -> bool:
 
 
 def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
-    """Header, footer and separator, if a gap's words are also before the first and after the last document."""
+    """Return header, footer and separator if a gap's words also precede the first document and follow the last one."""
     header = common_suffix(prefix, gap).lstrip()
     rest = gap.removesuffix(header)
     footer = common_prefix(rest, suffix).rstrip()
@@ -246,7 +246,7 @@ def _begins_header(before: str, header: str) -> bool:
         return True
     if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
         return True
-    labelled = header[0].isdigit() or ":" in header  # as in ``Context: Content: ...`` or ``Context: 1. ...``
+    labelled = header[0].isdigit() or ":" in header  # labels occur in ``Context: Content: ...`` or ``Context: 1. ...``
     if before.rstrip(" \t")[-1:] not in ("\n", ">", "[", "]", "(", ":" if labelled else "\n"):
         return False
     return before.endswith("\n\n") or not before.rstrip()[-1:].isalnum()
@@ -258,9 +258,9 @@ def _ends_footer(footer: str, after: str) -> bool:
 
 
 def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
-    """The separator of all documents, and the header at the end of each gap."""
+    """Return the separator of all documents, and the header at the end of each gap."""
     separators, headers = [], []
-    for gap in gaps:  # its longest break is in the separator
+    for gap in gaps:  # the separator contains the longest break
         blank = max(re.finditer(r"\s+", gap), key=lambda space: (space[0].count("\n"), len(space[0])), default=None)
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
@@ -276,7 +276,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """The first document's header, at the end of the prefix."""
+    """Return the first document's header, which ends the prefix."""
     if not any(headers):
         return ""
     known = _known_first_header(prefix, headers)
@@ -284,7 +284,7 @@ def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
 
 
 def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
-    """The first header, if all have a known numbered form, or differ only in their numbers."""
+    """Return the first header if all headers have a known numbered form or differ only in their numbers."""
     tail = prefix[-MAX_FIRST_HEADER:]
     if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
         known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]
@@ -298,12 +298,12 @@ def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
 
 
 def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """As many lines at the end of the prefix as the other headers have, if all begin in the same way."""
+    """Return the last lines of the prefix, as many as in the other headers, if all headers begin in the same way."""
     header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
     alike = {NUMBER.sub("0", other) for other in (header, *headers)}
     shared = common_prefix(*alike)
     same_lines = len({header.count("\n") for header in alike}) == 1
-    repeated = len(alike) > 1 and shared in {header.rstrip() for header in alike}  # a title may also be a footer
+    repeated = len(alike) > 1 and shared in {header.rstrip() for header in alike}  # a repeated title may be a footer
     begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(

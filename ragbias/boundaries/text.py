@@ -1,4 +1,4 @@
-"""Spans of characters, and what recurs in prompts: message borders, headers, labels, separators, XML elements."""
+"""Spans of characters, and patterns in prompts: message borders, headers, labels, separators, XML elements."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ NUMBERED_HEADER = re.compile(
     """,
     re.VERBOSE,
 )
-ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
-TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w.:-]*?)\d*(?(end)\s*>|(?=[\s>]))")  # without its attributes
-PRINTED = "Document("  # how LangChain prints a document; its text comes last
+ESCAPED_SPACE = re.compile(r"\\[nrt]")  # white space in a printed list
+TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w.:-]*?)\d*(?(end)\s*>|(?=[\s>]))")  # excludes attributes
+PRINTED = "Document("  # LangChain prints a document like this, with its text last
 
 
 class Margins(NamedTuple):
-    """The sides on which documents differ in their outer white space, which blurs their separator."""
+    """Sides on which documents differ in outer white space, so that their separator is unclear."""
 
     left: bool = False
     right: bool = False
 
 
 class MarginSpan(tuple[int, int]):
-    """A span with the margins of its documents; compares as a plain tuple."""
+    """A span with the margins of the documents. It compares as a plain tuple."""
 
     margins: Margins
 
 
 def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
-    """The span with the margins; a plain tuple if there are none."""
+    """Return the span with margins, or the plain span if there are no margins."""
     if not any(margins):
         return span
     aware = MarginSpan(span)
@@ -67,64 +67,64 @@ def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
 
 
 def margins_of(spans: Iterable[CharSpan]) -> Margins:
-    """The margins of all spans together; none for plain tuples."""
+    """Combine the margins of all spans. Plain tuples have no margins."""
     known = [span.margins for span in spans if isinstance(span, MarginSpan)]
     return Margins(any(span.left for span in known), any(span.right for span in known))
 
 
 def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
-    """The spans, each with the margins."""
+    """Return the spans with the same margins."""
     return [margin_span(span, margins) for span in spans]
 
 
 def stripped(text: str, span: CharSpan) -> CharSpan:
-    """The span without the white space at its ends."""
+    """Return the span without the white space at its ends."""
     part = text[slice(*span)]
     return span[1] - len(part.lstrip()), span[0] + len(part.rstrip())
 
 
 def gaps_between(text: str, spans: Sequence[CharSpan]) -> list[str]:
-    """The text between each two neighbouring spans."""
+    """Return the text between each two neighbouring spans."""
     return [text[left[1] : right[0]] for left, right in pairwise(spans)]
 
 
 def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
-    """Non-empty groups of the items; each border index begins a new group."""
+    """Split the items into non-empty groups. Each border index begins a new group."""
     edges = [0, *sorted(borders), len(items)]
     return [list(items[begin:end]) for begin, end in pairwise(edges) if begin < end]
 
 
 def largest_group(groups: Iterable[list[CharSpan]]) -> list[CharSpan]:
-    """The group with the most spans, then the most characters, then the last one; empty if there is none."""
+    """Return the group with the most spans, then the most characters, then the last one; empty if there is none."""
     every = (group for group in groups if group)
     return max(every, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
 
 
 def is_separator(gap: str) -> bool:
-    """Whether the text between two documents holds no letters, so that it separates them."""
+    """Whether a text between documents may separate them: it holds neither letters nor a message border."""
     return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
 
 
 def holds_words(gap: str) -> bool:
-    """Whether there is more than white space and ASCII punctuation: a letter, a digit or a symbol."""
+    """Whether the text holds a letter, a digit or a symbol besides white space and ASCII punctuation."""
     bare = ESCAPED_SPACE.sub("", gap)
     return any(unicodedata.category(char)[0] in "LMNS" and char not in string.punctuation for char in bare)
 
 
 def common_prefix(*texts: str) -> str:
-    """The longest text with which all begin."""
-    return os.path.commonprefix(texts)  # noqa: RUF071 - by character is meant
+    """Return the longest text with which all texts begin."""
+    return os.path.commonprefix(texts)  # noqa: RUF071 - texts are compared by character
 
 
 def common_suffix(*texts: str) -> str:
-    """The longest text with which all end."""
+    """Return the longest text with which all texts end."""
     return common_prefix(*(text[::-1] for text in texts))[::-1]
 
 
 def elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
-    """Spans of the XML elements that each contain one document with its metadata; ``spans`` if there are none.
+    """Return the spans of XML elements that each contain one document and its metadata, or ``spans`` without any.
 
-    Only the outermost elements count. Returns no spans if their tags also occur elsewhere in or between documents.
+    Only the outermost elements count. Return an empty list if their tags also occur elsewhere in or between documents.
     """
     gaps = gaps_between(text, spans)
     if not gaps:
@@ -148,13 +148,13 @@ def elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
 
 
 def _encloses(name: str, tags: Sequence[tuple[str, str, CharSpan]]) -> bool:
-    """Whether an element of this name ends and another begins."""
+    """Whether an element of this name ends and another element begins."""
     ends = [end for other, end, _ in tags if other == name]
     return len(ends) > 1 and bool(ends[0]) and not ends[-1]
 
 
 def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:
-    """The elements of a printed list of LangChain documents."""
+    """Return the spans of a printed list of LangChain documents, or ``spans`` if there is no such list."""
     border = max((match.end() for match in MESSAGE_BORDER.finditer(text, 0, spans[0][0])), default=0)
     fronts = [text[border : spans[0][0]], *gaps]
     ends = [re.compile(r"['\"]?\)").match(text, end) for _, end in spans]
@@ -165,6 +165,6 @@ def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Seque
 
 
 def _apart(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """The spans if one separator without words joins all, else none."""
+    """Return the spans if one separator without words joins all of them, otherwise none."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not holds_words(gaps.pop()) else []
