@@ -1,14 +1,14 @@
-"""The code that computes attention: ``torch``, ``triton`` or ``flash``.
+"""Backends that compute attention: ``torch``, ``triton`` or ``flash``.
 
 - ``torch`` runs everywhere.
-- ``triton`` runs on CUDA (in Triton's interpreter on CPU): attention and importances in fused kernels.
-- ``flash`` runs on CUDA: FlashAttention 2 wherever all queries of a head see a segment at one position, and ``torch``
-  for the rest (positions that differ by query, bounds, a bias by segment, importances).
-- ``auto`` is ``triton`` for CUDA tensors that it supports and whose results agree with ``torch`` in a self-check, else
-  ``torch``. The self-check runs once per device, dtype and head dimension; ``auto`` warns if it fails.
+- ``triton`` runs on CUDA, or on CPU in Triton's interpreter. Attention and importances are fused kernels.
+- ``flash`` runs on CUDA. It uses FlashAttention 2 wherever all queries of a head see a segment at one position, and
+  ``torch`` for the rest (positions that differ by query, bounds, a bias by segment, importances).
+- ``auto`` is ``triton`` for CUDA tensors that it supports, if a self-check agrees with ``torch``; otherwise ``torch``.
+  The self-check runs once per device, dtype and head dimension; ``auto`` warns if it fails.
 
-``segment_scores`` and ``grouped_scores`` run on PyTorch under every backend. A named backend that does not support a
-case raises ``BackendError``; only ``auto`` falls back.
+All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A named backend that does not support a
+case raises ``BackendError``; only ``auto`` falls back to ``torch``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ragbias.errors import BackendError
 BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
 DTYPES = {"triton": (torch.float16, torch.bfloat16, torch.float32), "flash": (torch.float16, torch.bfloat16)}
-MAX_DIM = 256  # of a head, for triton and flash
+MAX_DIM = 256  # largest head dimension for triton and flash
 FLASH_CAPABILITY = (8, 0)  # the oldest GPUs that FlashAttention 2 supports
 
-# the self-check: a small random prompt, on which errors of inputs of unit variance are bounded
+# The self-check runs on a small random prompt, with inputs of unit variance.
 TOLERANCES = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 HEADS, KEY_HEADS = 4, 2
 PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # one document fills the largest block of rows
 TOKENS = DOCUMENTS[-1][1] + SUFFIX
 
 _auto_device = "cuda"  # the device type on which ``auto`` considers triton
-_verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # of self-checks: empty, or why triton is not used
+_verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # empty, or why triton is not used
 _lock = threading.Lock()
 
 
@@ -59,7 +59,7 @@ def check_backend(backend: str) -> None:
 
 
 def chosen(query: Tensor, scoring: Scoring) -> str:
-    """The backend for queries ``[..., d]`` of a layer; ``BackendError`` if a named one does not support this case."""
+    """Choose the backend for queries ``[..., d]``. Raise ``BackendError`` if a named one does not support this case."""
     if scoring.backend == "auto":
         if query.device.type != _auto_device:
             return "torch"
@@ -73,12 +73,12 @@ def chosen(query: Tensor, scoring: Scoring) -> str:
 
 
 def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
-    """Why ``auto`` does not use triton for heads of this kind; empty if it does. Found, and warned about, once."""
+    """Return why ``auto`` does not use triton for heads of this kind; empty if it does. Check and warn once."""
     case = device, dtype, dim
     if case in _verdicts:
         return _verdicts[case]
     with _lock:
-        if case in _verdicts:  # another thread found it
+        if case in _verdicts:  # another thread has checked it
             return _verdicts[case]
         reason = _import_error("triton")
         if not reason:
@@ -92,19 +92,19 @@ def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
 
 @cache
 def _import_error(backend: str) -> str:
-    """Why a backend cannot be imported; empty if it can."""
+    """Return why a backend cannot be imported; empty if it can."""
     package = PACKAGES[backend]
     if find_spec(package) is None:
         return f"needs {package}; pip install 'ragbias[{backend}]'"
     try:
         import_module(f"ragbias.attention.{backend}_backend")
-    except Exception as error:  # a package for another driver or version of torch fails in many ways
+    except Exception as error:  # a package for another driver or version of torch may raise anything
         return f"cannot import {package}: {type(error).__name__}: {error}"
     return ""
 
 
 def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
-    """Why a backend other than ``torch`` does not support this case; empty if it does."""
+    """Return why a backend other than ``torch`` does not support this case; empty if it does."""
     if reason := _unsupported_device(backend, query.device):
         return reason
     if query.dtype not in DTYPES[backend]:
@@ -156,7 +156,7 @@ def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int)
 
 
 def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Iterator[tuple[str, Tensor]]:
-    """Each operation as the methods use it, named: documents, the tokens after them, and importances."""
+    """Yield named results of the methods' operations: documents, the tokens after them, and importances."""
     device, tail = key.device, TOKENS - SUFFIX
     positions = torch.arange(TOKENS, device=device)
     for result in attention.attend(query, key, value, positions=positions, scoring=scoring, causal=True):

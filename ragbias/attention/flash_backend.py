@@ -1,8 +1,8 @@
 """Attention on FlashAttention 2 (extra ``flash``), if all queries of a head see a segment at the same position.
 
 FlashAttention has one position per key, so keys are copied and moved to their positions for each group of queries. Its
-causal mask ends at the last query and the last key, as the last segment's does. The tests run this module on a stand-in
-for the package, not the kernel itself.
+causal mask ends at the last query and the last key, like the mask of the last segment. The tests run this module with
+a stand-in for the package, not with the kernel itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ragbias.attention.keys import Group, Scoring, Segments, Visible, concatenated, for_heads, launching, listed
 
-TOGETHER = 2**16  # keys that are copied for one call at most
+TOGETHER = 2**16  # maximum number of keys copied for one call
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None, without bias and bounds."""
+    """Compute ``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None, without bias and bounds."""
     encoded = scoring.encoding(query, positions)
     starts = positions.new_zeros(1, len(visible.segments)) if visible.starts is None else visible.starts
     return _attended(encoded, key, value, [(visible.segments, starts)], [query.shape[1]], scoring, visible.causal)
@@ -31,7 +31,7 @@ def attend(
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """``primitive.attend_groups``, in as few calls as memory for the moved keys allows."""
+    """Compute ``primitive.attend_groups`` in as few calls as memory for the moved keys allows."""
     parts = []
     for together in _calls(groups):
         counts = [end - begin for begin, end in (group.queries for group in together)]
@@ -44,7 +44,7 @@ def attend_groups(
 
 
 def _calls(groups: Sequence[Group]) -> list[list[Group]]:
-    """Batches of groups with at most ``TOGETHER`` keys each, unless a single group has more."""
+    """Split groups into batches with at most ``TOGETHER`` keys each, unless a single group has more."""
     calls: list[list[Group]] = []
     keys = 0
     for group in groups:
@@ -66,11 +66,11 @@ def _attended(
     scoring: Scoring,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of encoded queries ``[H, Q, d]``, ``counts`` of them for each entry of ``seen``."""
+    """Compute attention of encoded queries ``[H, Q, d]``. Each entry of ``seen`` belongs to ``counts`` of them."""
     encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
     moved = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
-    heads = max(len(moved), len(values))  # if either has all query heads, both must
+    heads = max(len(moved), len(values))  # if one has all query heads, both must
     moved, values = for_heads(moved, heads), for_heads(values, heads)
     lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
     with launching("flash"):
@@ -85,7 +85,7 @@ def _attended(
             softcap=scoring.softcap or 0.0,
             return_attn_probs=True,  # returns the LSE
         )
-    # a query without keys has an LSE of +inf
+    # FlashAttention returns an LSE of +inf for a query without keys
     return output.transpose(0, 1), lse.masked_fill(lse == torch.inf, -torch.inf)
 
 

@@ -1,6 +1,6 @@
 """The primitive on PyTorch's fused CPU attention, for segment starts that do not depend on the query.
 
-Keys are rotated to their positions once for all queries, and one fused call does the rest without a matrix of scores.
+Keys are rotated to their positions once for all queries. One fused call does the rest, without a matrix of scores.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ragbias.attention.keys import (
 )
 
 BLOCK = 256  # queries per mask
-MOVED = 2**21  # numbers of keys per thread that are moved at one time; they should fit into a cache
+MOVED = 2**21  # elements of keys moved at one time per thread; they should fit into a cache
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """PyTorch's kernel, which assumes that the last dimension is contiguous."""
+    """Call PyTorch's kernel, which assumes that the last dimension is contiguous."""
     contiguous = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     result: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*contiguous, **options)
     return result
@@ -48,7 +48,7 @@ def available(query: Tensor, scoring: Scoring) -> bool:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None."""
+    """Compute ``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None."""
     encoded = scoring.encoding(query, positions)
     if visible.starts is not None:
         encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
@@ -58,7 +58,7 @@ def attend(
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """``primitive.attend_groups``."""
+    """Compute ``primitive.attend_groups``."""
     spans = [group.queries for group in groups]
     positions = torch.cat(
         [group.position + torch.arange(end - begin) for group, (begin, end) in zip(groups, spans, strict=True)]
@@ -83,7 +83,7 @@ def attend_groups(
 
 
 def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
-    """Batches of groups that see the same keys and are small; ``size`` is the numbers of a key in all heads."""
+    """Split groups into batches that see the same keys. A key has ``size`` elements in all heads together."""
     calls: list[list[Group]] = []
     for group in groups:
         keys = sum(end - begin for begin, end in group.segments)
@@ -98,7 +98,7 @@ def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
 def _attend_together(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring, scratch: Scratch | None
 ) -> tuple[Tensor, Tensor]:
-    """``_attend`` for groups that see the same keys, in one call, padded to equally many queries."""
+    """Compute ``_attend`` in one call for groups that see the same keys. Shorter groups are padded."""
     heads = len(query)
     spans = sorted(groups[0].segments)
     orders = [sorted(range(len(spans)), key=group.segments.__getitem__) for group in groups]
@@ -109,13 +109,13 @@ def _attend_together(
         for x in (moved, listed(value, spans))
     )
     counts = torch.tensor([end - begin for begin, end in (group.queries for group in groups)])
-    index = torch.arange(int(counts.max()))  # of a query within its group
+    index = torch.arange(int(counts.max()))  # index of a query within its group
     real = index < counts[:, None]
     padded = query[:, ((counts.cumsum(0) - counts)[:, None] + index).clamp_max(query.shape[1] - 1)]
     edges = dict(zip(spans, accumulate(end - begin for begin, end in spans), strict=True))
     ends = torch.tensor([edges[group.segments[-1]] for group in groups])
     keys = torch.arange(moved.shape[2])
-    first_hidden = (ends - counts)[:, None] + index + 1  # the last query sees its whole segment
+    first_hidden = (ends - counts)[:, None] + index + 1  # the last query of a group sees its whole segment
     hidden = (keys >= first_hidden[..., None]) & (keys < ends[:, None, None])
     mask = query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
     output, lse = _flash(padded.transpose(0, 1), moved, values, attn_mask=mask[:, None], scale=scoring.scale)
@@ -125,9 +125,9 @@ def _attend_together(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, visible: Visible, scratch: Scratch | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of encoded queries; with starts, queries and keys are ``paired``."""
+    """Compute attention of encoded queries. With starts, queries and keys are ``paired``."""
     segments, bias, bounds, causal = visible.segments, visible.bias, visible.bounds, visible.causal
-    # in the order of memory, so that the values of adjacent segments need no copy
+    # in the order of memory, the values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
     spans = [segments[index] for index in order]
     last = order.index(len(segments) - 1)
@@ -137,7 +137,7 @@ def _attend(
     values = listed(value, spans)
     ordered = Visible(spans, None, biases, causal, bounds)
 
-    @lru_cache(maxsize=1)  # the same for all heads
+    @lru_cache(maxsize=1)  # all heads have the same mask
     def mask_of(begin: int) -> Tensor:
         seen = None if bounds is None else (bounds[0][begin : begin + BLOCK], bounds[1][begin : begin + BLOCK])
         return _mask(query[:, begin : begin + BLOCK], spans, last, seen, biases)
@@ -152,7 +152,7 @@ def _attend(
         return attended(slice(None), query, scoring.encoding.moved(key, spans, starts, scratch))
     group = len(query) // len(key)
     size = group * values.shape[1] * query.shape[-1]
-    together = portion(len(key), MOVED * torch.get_num_threads() // size)  # key heads
+    together = portion(len(key), MOVED * torch.get_num_threads() // size)  # number of key heads in one call
     parts = []
     for begin in range(0, len(key), together):
         heads, own = slice(begin, begin + together), slice(group * begin, group * (begin + together))
@@ -163,7 +163,7 @@ def _attend(
 def _attend_moved(
     query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Attention to keys at their positions; ``mask_of`` gives the mask of the ``BLOCK`` queries from an index on."""
+    """Compute attention to keys at their positions. ``mask_of`` returns the mask of ``BLOCK`` queries from an index."""
     (heads, queries, dim), bounds = query.shape, visible.bounds
     # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)
@@ -192,14 +192,14 @@ def _attend_moved(
 
 
 def _keys_seen(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
-    """The keys of a single segment that a block of queries needs; and bool ``[Q]``: queries without keys."""
+    """Return the keys of a single segment that a block of queries needs, and bool ``[Q]`` for queries without keys."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
-    """Mask ``[Q, K]`` for the scores: each segment's bias, and ``-inf`` for hidden keys of segment ``last``."""
+    """Return a mask ``[Q, K]`` with each segment's bias, and ``-inf`` for hidden keys of segment ``last``."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])
     for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):

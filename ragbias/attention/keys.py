@@ -1,8 +1,8 @@
-"""Positional encodings at assigned positions, segments of keys, their visibility, and how they are scored.
+"""Positional encodings at assigned positions, segments of keys, the visibility of keys, and how they are scored.
 
-All encodings depend on differences of positions only: for a query at position ``p`` and a segment that starts at ``s``,
-on ``p - s`` and the offsets of the keys in the segment. A key is rotated once, by its offset, and moving a segment
-rotates the query instead.
+All encodings depend only on differences of positions. For a query at position ``p`` and a segment that starts at
+``s``, these are ``p - s`` and the offsets of the keys in the segment. A key is rotated once, by its offset. To move a
+segment, the query is rotated instead.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ KeyRanges = tuple[Tensor, Tensor]
 
 
 class Scratch:
-    """Reusable memory for one large tensor at a time; allocating it anew would cost more than filling it."""
+    """Reusable memory for one large tensor at a time. A new allocation would cost more than filling the tensor."""
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
 
     def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """An uninitialised tensor like ``like``, in the memory of the previous one."""
+        """Return an uninitialised tensor of the dtype and device of ``like``. It overwrites the previous tensor."""
         size = prod(shape)
         if self._memory is None or self._memory.numel() < size:
-            self._memory = None  # free it first
+            self._memory = None  # frees the old memory first
             self._memory = like.new_empty(size)
         return self._memory[:size].view(*shape)
 
 
 class Encoding:
-    """No positions, or positions that queries and keys have already; base class of the others."""
+    """Encoding without positions, or for queries and keys that are already encoded. Base class of all encodings."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
         return x
 
     def paired(self, x: Tensor) -> Tensor:
-        """Encoded queries or keys ``[..., d]`` with rotary pairs side by side, as ``moved`` needs them."""
+        """Reorder encoded queries or keys ``[..., d]`` so that rotary pairs are adjacent, as ``moved`` requires."""
         return x
 
     def moved(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
-        """Move ``paired`` keys ``[G, K, d]`` that are encoded at their offsets to the positions of their segments.
+        """Move ``paired`` keys ``[G, K, d]``, encoded at their offsets, to the positions of their segments.
 
-        ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result ``[..., H or G, K', d]`` is paired, segment
-        after segment, with ``G`` heads if all heads share the starts or keys have no positions.
+        ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result ``[..., H or G, K', d]`` is paired and lists
+        segment after segment. It has ``G`` heads if all heads share the starts or keys have no positions.
         """
         moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return moved.expand(*starts.shape[:-2], *moved.shape)
 
     def divided(self, by: float) -> Encoding:
-        """The encoding for scores divided by a number."""
+        """Return the encoding for scores that are divided by a number."""
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
-        """The bias of the scores ``[H, Q, K]`` for queries ``[H or 1, Q]`` relative to the segment's start, or None."""
+        """Return the bias of the scores ``[H, Q, K]`` for queries ``[H or 1, Q]`` relative to the segment, or None."""
         return None
 
 
@@ -83,7 +83,7 @@ class Rotary(Encoding):
         self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """``R(positions) x`` for ``x`` ``[..., d]``; positions, int64 or float, broadcast against ``x[..., 0]``."""
+        """Rotate ``x`` ``[..., d]`` to positions, int64 or float, which broadcast against ``x[..., 0]``."""
         if positions.numel() == 0:
             return x
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._looked_up(positions)
@@ -104,7 +104,7 @@ class Rotary(Encoding):
         total = sum(end - begin for begin, end in segments)
         moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
         at = 0
-        for first, count, length in equal_runs(segments):  # each in one product
+        for first, count, length in equal_runs(segments):  # rotates each run in one product
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
             target = moved[..., at : at + size, :].unflatten(-2, (count, length))
@@ -114,13 +114,13 @@ class Rotary(Encoding):
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         low, high = torch.stack(positions.aminmax()).tolist()
-        if low < 0:  # before the start of a segment
+        if low < 0:  # positions before the start of a segment
             return self._cos_sin(positions)
         cos, sin = self._table(high + 1, positions.device)
         return cos[positions], sin[positions]
 
     def _table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """cos and sin at positions ``0, 1, ...``, each ``[>= length, r/2]``, grown on demand."""
+        """Return cos and sin at positions ``0, 1, ...``, each ``[>= length, r/2]``. The tables grow on demand."""
         known = self._tables.get(device)
         if known is None or known[0].shape[0] < length:
             size = max(length, 256 if known is None else 2 * known[0].shape[0])
@@ -133,7 +133,7 @@ class Rotary(Encoding):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """Rotate the first ``r`` dimensions of ``x`` pair by pair, in float32, and return ``x.dtype``.
+    """Rotate the first ``r`` dimensions of ``x`` pair by pair, in float32. The result has the dtype of ``x``.
 
     Args:
         x: ``[..., d]``.
@@ -162,12 +162,12 @@ def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
 
 
 def _as_complex(x: Tensor) -> Tensor:
-    """``[..., r]`` as ``[..., r/2]``, without a copy."""
+    """View ``[..., r]`` as complex ``[..., r/2]``, without a copy."""
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
-    """Runs of adjacent, non-empty segments of one length: index of the first, number, length."""
+    """Yield runs of adjacent, non-empty segments of one length, as (index of the first, number, length)."""
     first = 0
     while first < len(segments):
         begin, end = segments[first]
@@ -180,7 +180,7 @@ def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
 
 
 class Alibi(Encoding):
-    """Attention with linear biases: ``-slope`` per position of distance, in each head.
+    """Attention with linear biases: each head subtracts ``slope`` from a score per position of distance.
 
     Args:
         slopes: float32 ``[H]``.
@@ -206,8 +206,8 @@ class Scoring:
     Attributes:
         encoding: positional encoding.
         scale: scaling factor of the scores, usually ``d ** -0.5``.
-        softcap: scores become ``softcap * tanh(score / softcap)``; None: unchanged.
-        window: keys at an assigned distance of ``window`` or more are hidden; None: all are visible.
+        softcap: scores become ``softcap * tanh(score / softcap)``; None leaves them unchanged.
+        window: keys at an assigned distance of ``window`` or more are hidden; None hides no key.
         backend: see ``ragbias.attention.backends``.
     """
 
@@ -218,7 +218,7 @@ class Scoring:
     backend: str = "auto"
 
     def divided(self, by: float) -> Scoring:
-        """Scores divided by a number greater than 0."""
+        """Return the scoring for scores that are divided by a number greater than 0."""
         cap = None if self.softcap is None else self.softcap / by
         return replace(self, encoding=self.encoding.divided(by), scale=self.scale / by, softcap=cap)
 
@@ -229,13 +229,13 @@ class Scoring:
 
 
 def listed(x: Tensor, segments: Segments) -> Tensor:
-    """The keys or values ``[heads, K, d]`` of the segments in order; a view if they are adjacent."""
+    """Return the keys or values ``[heads, K, d]`` of the segments in order; a view if they are adjacent."""
     pieces = [x[:, begin:end] for begin, end in joined(segments)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 
 def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
-    """Concatenated outputs ``[H, Q, d]`` and LSEs ``[H, Q]``: along queries, or along heads with ``dim=0``."""
+    """Concatenate outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` along queries, or along heads with ``dim=0``."""
     if len(parts) == 1:
         return parts[0]
     outputs, lses = zip(*parts, strict=True)
@@ -243,12 +243,12 @@ def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[
 
 
 def for_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
+    """Repeat keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
 
 
 def joined(segments: Segments) -> list[tuple[int, int]]:
-    """The segments with adjacent ones merged."""
+    """Merge adjacent segments."""
     spans: list[tuple[int, int]] = []
     for begin, end in segments:
         if spans and spans[-1][1] == begin:
@@ -258,25 +258,25 @@ def joined(segments: Segments) -> list[tuple[int, int]]:
 
 
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> KeyRanges:
-    """The ``bounds`` of ``attend`` that equal ``causal``."""
+    """Return the ``bounds`` of ``attend`` that have the same effect as ``causal``."""
     begin, end = segments[-1]
     first_not_seen = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
     return torch.zeros_like(first_not_seen), first_not_seen
 
 
 def within(bounds: KeyRanges, keys: int) -> Tensor:
-    """bool ``[Q, K]``, true where a query may see a key."""
+    """Return bool ``[Q, K]``, true where a query may see a key."""
     offsets = torch.arange(keys, device=bounds[0].device)
     return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
 
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that see the same segments of keys: the last one causally, the others whole.
+    """Queries that see the same segments of keys. They see the last segment causally, and all others whole.
 
     Attributes:
         queries: span of the queries.
-        position: position of the first query; the others follow.
+        position: position of the first query; the other queries follow.
         segments: spans of keys.
         starts: positions of the segments, int64 ``[H or 1, n]``.
     """
@@ -289,7 +289,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Visible:
-    """The keys that the queries of a call see; fields as in ``primitive.attend``."""
+    """The keys that the queries of a call see. For the fields see ``primitive.attend``."""
 
     segments: Segments
     starts: Tensor | None = None
@@ -299,7 +299,7 @@ class Visible:
 
 
 class EncodedKeys:
-    """A buffer of encoded keys, so that each step encodes only the new ones."""
+    """A buffer of encoded keys, so that each step encodes only new keys."""
 
     SPARE = 64  # a full buffer grows by at least this many keys
 
@@ -308,9 +308,9 @@ class EncodedKeys:
         self._count = 0
 
     def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """All keys so far ``[..., K, d]``, encoded; valid until the next call.
+        """Return all keys so far ``[..., K, d]``, encoded. The result is valid until the next call.
 
-        ``encode`` encodes the new keys, given the index of the first one.
+        ``encode`` encodes the new keys, given also the index of the first new key.
         """
         total = key.shape[-2]
         new = encode(key[..., self._count :, :], self._count)
@@ -325,14 +325,14 @@ class EncodedKeys:
 
 
 def portion(count: int, most: int) -> int:
-    """The size, at most ``most`` and at least one, that divides ``count`` into the fewest, nearly equal portions."""
+    """Return the size of portions, at most ``most``, that divides ``count`` into the fewest, nearly equal portions."""
     portions = -(-count // max(1, most))
     return -(-count // max(1, portions))
 
 
 @contextmanager
 def launching(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise ``BackendError`` for a kernel that fails with ``RuntimeError`` or ``errors``; out of memory passes."""
+    """Raise ``BackendError`` for a kernel that fails with ``RuntimeError`` or ``errors``, unless memory runs out."""
     refusals: tuple[type[Exception], ...] = (RuntimeError, *errors)
     try:
         yield

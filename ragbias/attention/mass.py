@@ -1,4 +1,4 @@
-"""Attention mass of documents without positions, by which some methods order them; shapes as in ``primitive``."""
+"""Attention mass of documents without positions, by which some methods order them. For shapes see ``primitive``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
 
 @torch.no_grad()
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
-    """Share of each query's softmax over all segments that falls on each segment, without positions.
+    """Return the share of each query's softmax over all segments that falls on each segment, without positions.
 
     Args:
-        query: ``[H, Q, d]`` and key ``[G, K, d]``.
-        scoring: its scale and softcap apply.
-        total: sum over the queries.
+        query, key: ``[H, Q, d]`` and ``[G, K, d]``.
+        scoring: only its scale and softcap are used.
+        total: whether to sum over the queries.
 
     Returns:
-        float32 ``[H, Q, n]``, or ``[H, 1, n]`` in total; each query's shares sum to 1.
+        float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``; each query's shares sum to 1.
     """
     if chosen(query, scoring) == "triton":
         from ragbias.attention import triton_backend
@@ -35,16 +35,16 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
 
 @torch.no_grad()
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """Attention of each document's tokens to each other document, without positions.
+    """Return the attention of each document's tokens to each other document, without positions.
 
     Args:
-        query: ``[H, K, d]`` and key ``[G, K, d]``, of the same tokens.
+        query, key: ``[H, K, d]`` and ``[G, K, d]`` of the same tokens.
         spans: the ``n`` documents, ascending.
-        scoring: its scale and softcap apply.
+        scoring: only its scale and softcap are used.
 
     Returns:
         float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
-        ``i`` as queries and ``j`` as keys; 0 for its own.
+        ``i`` as queries and ``j`` as keys. The diagonal is 0.
     """
     if chosen(query, scoring) == "triton":
         from ragbias.attention import triton_backend
@@ -65,7 +65,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Runs ``first`` to ``end`` of documents with at most ``most`` scores per head, at least one document each."""
+    """Yield ranges ``first`` to ``end`` of documents with at most ``most`` scores per head, or of one document."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0
@@ -80,7 +80,7 @@ def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
 def _mass_together(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
-    """``document_mass`` of documents ``first`` to ``end`` in one product."""
+    """Compute ``document_mass`` of documents ``first`` to ``end`` in one product."""
     of_document = one_hot(_segment_of_key(spans, key.device)).float()  # [K, n]
     queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]
@@ -105,8 +105,8 @@ def _segment_mass(
     of_segment = torch.eye(len(segments), device=key.device)[_segment_of_key(segments, key.device)]
     keys, group, queries = len(of_segment), query.shape[0] // key.shape[0], query.shape[1]
     most = most_scores(key.device)
-    together = portion(len(key), most // max(1, group * queries * keys))  # key heads
-    size = portion(queries, most // max(1, group * together * keys))  # queries
+    together = portion(len(key), most // max(1, group * queries * keys))  # number of key heads in one product
+    size = portion(queries, most // max(1, group * together * keys))  # number of queries in one product
     masses = []
     for heads, own in zip(key.split(together), query.split(group * together), strict=True):
         parts = []
@@ -119,14 +119,14 @@ def _segment_mass(
 
 
 def _segment_of_key(segments: Segments, device: torch.device) -> Tensor:
-    """The index of each key's segment, int64 ``[K]``."""
+    """Return the index of each key's segment, int64 ``[K]``."""
     lengths = [end - begin for begin, end in segments]
     repeats = torch.tensor(lengths, device=device)
     return torch.arange(len(lengths), device=device).repeat_interleave(repeats, output_size=sum(lengths))
 
 
 def _scores(query: Tensor, keys: Sequence[Tensor], scoring: Scoring, scratch: Scratch) -> Tensor:
-    """``grouped_scores`` ``[H, Q, K]`` of all ``keys``, each ``[G, K', d]``, in ``scratch``."""
+    """Compute ``grouped_scores`` ``[H, Q, K]`` of all ``keys``, each ``[G, K', d]``, in ``scratch``."""
     heads, queries, dim = query.shape
     groups, rows = len(keys[0]), heads * queries // len(keys[0])
     if len(keys) == 1 and rows <= FEW:

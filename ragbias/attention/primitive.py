@@ -31,8 +31,8 @@ from ragbias.attention.keys import (
     within,
 )
 
-FEW = 16  # for at most this many queries per key head, keys times queries is faster
-MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # in memory at one time; on a CPU they should fit into a cache
+FEW = 16  # for at most this many queries per key head, the product keys times queries is faster
+MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum in memory; on a CPU they should fit into a cache
 
 
 def attend(
@@ -48,7 +48,7 @@ def attend(
     causal: bool = False,
     bounds: KeyRanges | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
+    """Compute attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
 
     Only a block of the scores is in memory at one time.
 
@@ -57,13 +57,13 @@ def attend(
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
         value: ``[G, K, d]``.
         positions: int64 ``[Q]``, positions of the queries; they may lie before the start of a segment.
-        scoring: positions, scale, softcap and window of the layer.
-        segments: spans of the visible keys; None: one segment of all.
-        starts: int64 ``[H or 1, Q or 1, n]``; None: all start at 0.
-        bias: added to the scores of each segment; None: nothing.
+        scoring: encoding, scale, softcap and window of the layer.
+        segments: spans of the visible keys; None for one segment of all keys.
+        starts: int64 ``[H or 1, Q or 1, n]``; None if all segments start at 0.
+        bias: number added to the scores of each segment; None adds nothing.
         causal: apply a causal mask to the last segment, aligned so that the last query sees every key.
-        bounds: int64 ``[Q]`` each: in the last segment, query ``i`` sees the keys at offsets
-            ``bounds[0][i] <= offset < bounds[1][i]``; not together with ``causal``.
+        bounds: int64 ``[Q]`` each. In the last segment, query ``i`` sees the keys at offsets
+            ``bounds[0][i] <= offset < bounds[1][i]``. It cannot be combined with ``causal``.
 
     Returns:
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
@@ -75,14 +75,14 @@ def attend(
     if causal and bounds is not None:
         raise ValueError("attend: causal and bounds both limit the visible keys; pass only one of them")
     segments = [(0, key.shape[1])] if segments is None else segments
-    causal = causal and query.shape[1] > 1  # a single query sees everything
+    causal = causal and query.shape[1] > 1  # a single query sees all keys
     backend = chosen(query, scoring)
     visible = Visible(segments, starts, bias, causal, bounds)
     if backend == "triton":
         from ragbias.attention import triton_backend
 
         return triton_backend.attend(query, key, value, positions, scoring, visible)
-    if starts is None or starts.shape[1] == 1:  # the same for all queries
+    if starts is None or starts.shape[1] == 1:  # all queries share the starts
         by_head = replace(visible, starts=None if starts is None else starts[:, 0])
         if backend == "flash" and bias is None and bounds is None:
             from ragbias.attention import flash_backend
@@ -111,7 +111,7 @@ def attend(
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """``attend`` for groups of queries with different segments.
+    """Compute ``attend`` for groups of queries with different segments.
 
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
@@ -147,7 +147,7 @@ def segment_scores(
     bias: Sequence[float] | None = None,
     bounds: KeyRanges | None = None,
 ) -> Tensor:
-    """Scores where segment ``j`` starts at position ``starts[..., j]``; arguments as for ``attend``.
+    """Compute scores where segment ``j`` starts at position ``starts[..., j]``. For the arguments see ``attend``.
 
     Returns:
         float32 ``[H, Q, K]`` for the keys of the segments, ``-inf`` where a key is hidden.
@@ -180,7 +180,7 @@ def segment_scores(
 
 
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
-    """Scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]`` without positions.
+    """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]`` without positions.
 
     The scale and softcap of ``scoring`` apply. Keys are not copied for the heads of a group.
     """
@@ -188,17 +188,17 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Products ``[H, Q, K]`` of each segment's keys with the segment's queries, ``[n, H, Q, d]``; float32."""
+    """Multiply each segment's keys by its queries ``[n, H, Q, d]``. The result ``[H, Q, K]`` is float32."""
     count, heads, each, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
     if folded.shape[2] > FEW:
         pieces = [_products(own, key[:, begin:end]) for own, (begin, end) in zip(queries, segments, strict=True)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
     turned = folded.transpose(-1, -2)
-    products = [key.new_empty(len(key), 0, folded.shape[2])]  # where all segments are empty
+    products = [key.new_empty(len(key), 0, folded.shape[2])]  # needed if all segments are empty
     for first, run, length in equal_runs(segments):
         spans = segments[first : first + run]
-        if run > len(key):  # the fewer calls
+        if run > len(key):  # this branch has fewer calls
             together = key[:, spans[0][0] : spans[-1][1]].unflatten(1, (run, length))
             by_head = [own @ turned[first : first + run, head] for head, own in enumerate(together)]
             products.append(torch.stack(by_head).flatten(1, 2))
@@ -218,12 +218,12 @@ def _products(query: Tensor, key: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """``softcap * tanh(scores / softcap)``, in place; None: unchanged."""
+    """Apply ``softcap * tanh(scores / softcap)`` in place. None leaves the scores unchanged."""
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
 def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """``(softmax(scores) @ value, logsumexp(scores))``; zeros and ``-inf`` where a query sees no key.
+    """Return ``(softmax(scores) @ value, logsumexp(scores))``, or zeros and ``-inf`` for a query that sees no key.
 
     Args:
         scores: float32 ``[H, Q, K]``; ``-inf`` hides a key.
@@ -240,7 +240,7 @@ def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Attention over the union of disjoint sets of keys, exactly, from ``(output, lse)`` over each set."""
+    """Merge ``(output, lse)`` over disjoint sets of keys into the exact attention over all these keys."""
     outputs, lses = zip(*parts, strict=True)
     lse = torch.stack(lses).logsumexp(0)
     merged = sum(output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True))
@@ -248,5 +248,5 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def most_scores(device: torch.device) -> int:
-    """The number of scores that may be in memory at one time."""
+    """Return the maximum number of scores in memory at one time."""
     return MOST_SCORES["cpu" if device.type == "cpu" else "cuda"]

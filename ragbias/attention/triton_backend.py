@@ -1,7 +1,7 @@
-"""The primitive on fused Triton kernels, which rotate queries for each segment and copy no keys.
+"""The primitive on fused Triton kernels, which rotate queries for each segment and do not copy keys.
 
-Runs on CUDA devices, and on CPU tensors in Triton's interpreter (``TRITON_INTERPRET=1`` before the first import of
-triton), which is for tests. Sums use no atomics, and their order depends only on the lengths of the segments: results
+Runs on CUDA devices. For tests it runs on CPU tensors in Triton's interpreter (``TRITON_INTERPRET=1`` before the first
+import of triton). Sums use no atomics, and their order depends only on the lengths of the segments. Therefore results
 are bit-identical from call to call.
 """
 
@@ -25,18 +25,18 @@ from ragbias.attention import triton_kernels as kernels
 from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible, launching
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
-PROGRAMS = 256  # the fewest to launch, about two per multiprocessor of a large GPU
-SPLITS = 64  # the most parts of the keys when there are few queries
-KEYS_PER_PIECE = 128  # keys of a piece of a segment if keys are split
-PACKED_ROWS = 64  # a tile holds all query heads of a key head up to this many rows, and reads each key once
-WASTE = 1.2  # how much padding the last block may add to segments
-MOST_LSES = 2**25  # LSEs of segments in memory at one time
+PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a large GPU
+SPLITS = 64  # maximum number of parts into which keys are split when there are few queries
+KEYS_PER_PIECE = 128  # keys in a piece of a segment if keys are split
+PACKED_ROWS = 64  # with at most this many rows, a tile holds all query heads of a key head and reads each key once
+WASTE = 1.2  # maximum factor by which padding of the last block enlarges segments
+MOST_LSES = 2**25  # maximum number of LSEs of segments in memory at one time
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
 
 
 class _Sizes(NamedTuple):
-    """Block sizes of a launch; ``packed`` as in ``triton_kernels``."""
+    """Block sizes of a launch. For ``packed`` see ``triton_kernels``."""
 
     packed: bool
     rows: int
@@ -45,11 +45,11 @@ class _Sizes(NamedTuple):
 
     @property
     def warps(self) -> int:
-        return 8 if self.rows >= 64 else 4  # with these, registers suffice
+        return 8 if self.rows >= 64 else 4  # keeps registers from spilling
 
 
 class _Tables(NamedTuple):
-    """The tables of a launch, see ``triton_kernels``."""
+    """Tables of a launch. For their columns see ``triton_kernels``."""
 
     tiles: Tensor
     pieces: Tensor
@@ -59,7 +59,7 @@ class _Tables(NamedTuple):
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """``primitive.attend``."""
+    """Compute ``primitive.attend``."""
     segments, starts = visible.segments, visible.starts
     if starts is None:
         starts = positions.new_zeros(1, 1, len(segments))
@@ -75,9 +75,9 @@ def attend(
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """``primitive.attend_groups`` in one launch."""
+    """Compute ``primitive.attend_groups`` in one launch."""
     sizes = _sizes(query, key, scoring, False, [span for group in groups for span in group.segments])
-    column = itertools.count()  # through all groups
+    column = itertools.count()  # numbers the segments of all groups
     shape = tuple((group.queries, tuple((*span, next(column)) for span in group.segments)) for group in groups)
     factor = query.shape[0] // key.shape[0] if sizes.packed else 1
     tables = _tables(shape, factor, sizes.rows, 1, query.device)
@@ -87,13 +87,13 @@ def attend_groups(
 
 
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
-    """``mass.segment_mass``."""
+    """Compute ``mass.segment_mass``."""
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
     return _masses(query, key, (((0, query.shape[1]), columns),), len(segments), scoring, total)
 
 
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """``mass.document_mass``."""
+    """Compute ``mass.document_mass``."""
     return _masses(query, key, _other_documents(tuple(spans)), len(spans), scoring, True)
 
 
@@ -107,7 +107,7 @@ def _run(
     tables: _Tables,
     sizes: _Sizes,
 ) -> tuple[Tensor, Tensor]:
-    """Attention for the queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
+    """Compute attention of the queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
     starts, causal, bounds = visible.starts, visible.causal, visible.bounds
     assert starts is not None
     bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)
@@ -155,7 +155,7 @@ def _masses(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Shares of each query's softmax, ``[H, Q, columns]``, or their sums over each group, ``[H, groups, columns]``."""
+    """Return each query's softmax shares ``[H, Q, columns]``, or their sums over groups, ``[H, groups, columns]``."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     seen = [(begin, end) for _, segments in groups for begin, end, _ in segments]
@@ -194,7 +194,7 @@ def _masses(
 
 
 def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segments: Segments) -> _Sizes:
-    """Block sizes for tensor cores, from shapes and the dtype, no larger than the device's shared memory allows."""
+    """Choose block sizes for tensor cores from the shapes and the dtype, within the device's shared memory."""
     rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block(query.shape[2])
     small = dims > 128 or query.dtype == torch.float32
     packed = by_query or rows <= PACKED_ROWS
@@ -207,7 +207,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
 
 
 def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """The sizes, reduced until ``attention`` needs at most ``memory`` bytes; ``unread`` as in ``_shared_memory``."""
+    """Reduce the sizes until ``attention`` needs at most ``memory`` bytes. For ``unread`` see ``_shared_memory``."""
     width = (2 * _block(half) if half else 0) + (_block(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
@@ -226,7 +226,7 @@ def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, un
 
 @cache
 def _shared_memory(device: torch.device) -> tuple[float, int]:
-    """Bytes of shared memory per program, and stages of the pipeline that need none."""
+    """Return the bytes of shared memory per program, and the number of pipeline stages that need none."""
     if device.type != "cuda":
         return inf, 0
     memory = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
@@ -235,13 +235,13 @@ def _shared_memory(device: torch.device) -> tuple[float, int]:
 
 
 def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
-    """Rows of each launched head, and how many heads are launched."""
+    """Return the rows of each launched head, and the number of launched heads."""
     heads, groups = query.shape[0], key.shape[0]
     return (query.shape[1] * (heads // groups), groups) if sizes.packed else (query.shape[1], heads)
 
 
 def _splits(programs: int, segments: Segments) -> int:
-    """The number of parts of the keys for which enough programs run."""
+    """Return the number of parts into which keys are split so that enough programs run."""
     keys = sum(end - begin for begin, end in segments)
     return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
 
@@ -251,7 +251,7 @@ def _block(size: int) -> int:
 
 
 def _precision(query: Tensor) -> str:
-    return "ieee" if query.dtype == torch.float32 else "tf32"  # the only choice for 16 bits
+    return "ieee" if query.dtype == torch.float32 else "tf32"  # has no effect on 16 bits
 
 
 def _upcast(query: Tensor) -> bool:
@@ -259,13 +259,13 @@ def _upcast(query: Tensor) -> bool:
 
 
 def _halves(scoring: Scoring) -> int:
-    """Pairs of dimensions that are rotated."""
+    """Return the number of pairs of dimensions that are rotated."""
     return len(scoring.encoding.frequencies) if isinstance(scoring.encoding, Rotary) else 0
 
 
 @contextmanager
 def _launching(query: Tensor) -> Iterator[None]:
-    """Launch on the query's device, with errors as ``BackendError``."""
+    """Launch on the query's device, and convert errors to ``BackendError``."""
     on_device = torch.cuda.device(query.device) if query.device.type == "cuda" else nullcontext()
     with launching("triton", TritonError, SubprocessError), on_device:
         yield
@@ -280,7 +280,7 @@ def _tables(
     device: torch.device,
     whole: bool = False,
 ) -> _Tables:
-    """Tiles of ``block`` rows for groups of queries with their segments; with ``whole``, segments are not split."""
+    """Build tiles of ``block`` rows for groups of queries with segments. With ``whole``, segments are not split."""
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     out, parts = 0, 1
@@ -304,7 +304,7 @@ def _tables(
 
 
 def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """At most ``parts`` ranges of neighbouring pieces with about equally many keys."""
+    """Divide pieces into at most ``parts`` ranges of neighbours with about equally many keys."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0
@@ -319,20 +319,20 @@ def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=64)
 def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: torch.device) -> Tensor:
-    """Positions of the groups' queries, group after group."""
+    """Return the positions of the groups' queries, group after group."""
     return torch.cat([torch.arange(at, at + end - begin) for (begin, end), at in groups]).to(device)
 
 
 @lru_cache(maxsize=64)
 def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], Columns], ...]:
-    """A group for each document, with all other documents as its segments."""
+    """Return a group for each document, with all other documents as its segments."""
     numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
     return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
 
 
 @lru_cache(maxsize=64)
 def _query_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """Begin and end of each group's queries in the output, int32 ``[groups, 2]``."""
+    """Return begin and end of each group's queries in the output, int32 ``[groups, 2]``."""
     ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
     begins = torch.tensor([0, *ends[:-1].tolist()])
     return torch.stack((begins, ends), dim=1).to(device, torch.int32)

@@ -1,14 +1,14 @@
 """Triton kernels of the attention primitive; ``triton_backend`` builds their tables and launches them.
 
-Rows are queries of one head. In a packed launch the rows of a tile are the query heads of a key head, query by query,
-so that one tile reads a key for all of them; positions and starts then differ from row to row. Otherwise a tile holds
+A row is a query of one head. In a packed launch the rows of a tile are the query heads of a key head, query by query,
+so that one tile reads a key for all of them. Positions and starts then differ from row to row. Otherwise a tile holds
 neighbouring queries of one head, and a segment starts at one position for all of them.
 
-Tables, int32. A tile is ``(begin, count, first, out, pieces_begin, pieces_end, split)``: the queries of its group are
-``count`` from index ``begin``, written from index ``out`` on; it begins at row ``first`` of the group and sees a range
-of pieces. A piece of a segment is ``(begin, count, offset, column, length)``: ``count`` keys from index ``begin``, the
-first of them at ``offset`` in the segment; ``column`` is the segment's in ``starts`` and ``bias``; ``length`` is that
-of the whole segment if it is the group's last one, else -1.
+Tables are int32. A tile is ``(begin, count, first, out, pieces_begin, pieces_end, split)``. Its group has ``count``
+queries from index ``begin``, whose results begin at index ``out``. The tile begins at row ``first`` of the group and
+sees a range of pieces. A piece of a segment is ``(begin, count, offset, column, length)``. It has ``count`` keys from
+index ``begin``, the first of them at ``offset`` in the segment. ``column`` is the index of the segment in ``starts``
+and ``bias``. ``length`` is that of the whole segment if it is the group's last segment, otherwise -1.
 """
 
 import triton
@@ -22,7 +22,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
-    """Query head (a scalar or one of each row), key head and query of the rows, and which rows exist."""
+    """Return query head (a scalar or one per row), key head and query of the rows, and which rows exist."""
     rows = tl.load(tile + 2) + tl.arange(0, BLOCK_M)
     if PACKED:
         key_head = tl.program_id(1).to(tl.int64)
@@ -37,7 +37,7 @@ def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.conste
 
 @triton.jit
 def _dot(left, right, sums, PRECISION: tl.constexpr, UPCAST: tl.constexpr):  # noqa: N803
-    """``left @ right + sums``; with ``UPCAST`` on float32 copies, as the interpreter cannot multiply bfloat16."""
+    """Compute ``left @ right + sums``. ``UPCAST`` uses float32, because the interpreter cannot multiply bfloat16."""
     if UPCAST:
         left, right = left.to(tl.float32), right.to(tl.float32)
     return tl.dot(left, right, sums, input_precision=PRECISION)
@@ -45,13 +45,13 @@ def _dot(left, right, sums, PRECISION: tl.constexpr, UPCAST: tl.constexpr):  # n
 
 @triton.jit
 def _capped(scores, softcap):
-    """``softcap * tanh(scores / softcap)``; written so that no exponential overflows."""
+    """Compute ``softcap * tanh(scores / softcap)`` so that no exponential overflows."""
     falling = tl.exp(-2 * tl.abs(scores) / softcap)
     capped = softcap * (1 - falling) / (1 + falling)
     return tl.where(scores < 0, -capped, capped)
 
 
-@triton.jit(do_not_specialize=["window", "l_split", "l_head"])  # they change from step to step
+@triton.jit(do_not_specialize=["window", "l_split", "l_head"])  # these change from step to step
 def attention(
     query, key, value, output, lse, frequencies, positions, starts, bias, lower, upper, tiles, pieces,
     q_head, q_row, k_head, k_row, v_head, v_row, o_split, o_head, o_row, l_split, l_head, s_head, s_row,
@@ -62,7 +62,7 @@ def attention(
     BOUNDED: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAPPED: tl.constexpr, BIASED: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Output and LSE of one tile over its pieces, with an online softmax in float32.
+    """Compute output and LSE of one tile over its pieces, with an online softmax in float32.
 
     The first ``2 * HALF`` of the ``DIM`` dimensions are rotated, ``REST`` are not; ``DIMS``, ``HALVES`` and ``RESTS``
     are the block sizes for them. Queries are rotated to their positions once, and back by the start of each segment.
@@ -110,7 +110,7 @@ def attention(
             left_turned = (left * back_cos + right * back_sin).to(key.dtype.element_ty)
             right_turned = (right * back_cos - left * back_sin).to(key.dtype.element_ty)
         first, last = offset, offset + count
-        if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 knows no chains of `or`
+        if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 does not support chains of `or`
             row_first = tl.zeros([BLOCK_M], tl.int32)
             row_last = tl.zeros([BLOCK_M], tl.int32) + last
             if CAUSAL:
@@ -145,7 +145,7 @@ def attention(
             if BIASED:
                 scores += tl.load(bias + column)
             visible = inside[None, :]
-            if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 knows no chains of `or`
+            if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 does not support chains of `or`
                 visible &= (offsets[None, :] >= row_first[:, None]) & (offsets[None, :] < row_last[:, None])
             scores = tl.where(visible, scores * LOG2E, float("-inf"))
             new_highest = tl.maximum(highest, tl.max(scores, 1))
@@ -172,7 +172,7 @@ def merge_splits(
     outputs, lses, output, lse, splits, o_split, l_split,
     DIM: tl.constexpr, DIMS: tl.constexpr, SPLITS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Attention of one row over all its keys from ``splits`` disjoint parts of them, float32 in."""
+    """Compute attention of one row over all its keys from ``splits`` disjoint parts of them, in float32."""
     row = tl.program_id(0).to(tl.int64)
     index, dims = tl.arange(0, SPLITS), tl.arange(0, DIMS)
     parts = tl.load(lses + index * l_split + row, mask=index < splits, other=float("-inf"))
@@ -194,7 +194,7 @@ def segment_lse(
     SOFTCAPPED: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """LSE of the scores of one tile with each of its segments, queries and keys as they are; pieces are segments."""
+    """Compute the LSE of one tile's scores with each of its segments, without positions. Pieces are whole segments."""
     tile = tiles + tl.program_id(0) * TILE
     head, key_head, row, valid = _rows_of(tile, GROUP, PACKED, BLOCK_M)
     dims = tl.arange(0, DIMS)
@@ -229,7 +229,7 @@ def summed_shares(
     lse, mass, groups, l_head, l_row, m_head, m_row,
     COLUMNS: tl.constexpr, COLUMN_BLOCK: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Softmax over the segments' LSEs of each row, summed over the rows ``(begin, end)`` of a group, in their order."""
+    """Sum the softmax over a row's segment LSEs over all rows ``(begin, end)`` of a group, in their order."""
     group, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     end = tl.load(groups + 2 * group + 1)
     columns = tl.arange(0, COLUMN_BLOCK)
