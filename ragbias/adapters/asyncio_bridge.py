@@ -1,7 +1,7 @@
-"""Blocking work in new threads under an event loop, with the caller's context variables.
+"""Run blocking work in new threads under an event loop, with the caller's context variables.
 
-asyncio's shared pool has few threads: long answers in all of them would block the calls that let a running answer
-proceed.
+asyncio's shared pool has few threads. Long answers in all of them would block the calls that a running answer
+needs to proceed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ async def run(work: Callable[[threading.Event], T]) -> T:
             ``cancelled`` and stops at the next token.
     """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # so that only the worker ends it
+    future.set_running_or_notify_cancel()  # from now on only the worker ends the future
     cancelled = threading.Event()
 
     def worker() -> None:
         try:
             result = work(cancelled)
-        except BaseException as error:  # raised where the result is awaited
+        except BaseException as error:  # the awaiting task raises the error
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -47,7 +47,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
 
 
 async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
-    """The pieces of a stream; closing this generator, or cancelling its consumer, stops the computation."""
+    """Yield the pieces of a stream. Closing this generator, or cancelling its consumer, stops the computation."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 
@@ -63,7 +63,7 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
             for piece in stream:
                 put(piece)
             put(None)
-        except BaseException as error:  # raised where the pieces are read
+        except BaseException as error:  # the consumer of the pieces raises the error
             put(error)
 
     _start(worker)

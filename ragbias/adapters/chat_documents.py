@@ -12,7 +12,7 @@ from ragbias.boundaries import Boundaries, KnownText, locate
 
 
 class ChatDocument(NamedTuple):
-    """A document such as a content block of a message."""
+    """A document in a conversation, such as a content block of a message."""
 
     title: str
     text: str
@@ -22,17 +22,17 @@ class ChatDocument(NamedTuple):
 
     @property
     def fields(self) -> dict[str, str]:
-        """The title, if there is one."""
+        """Title as metadata, if there is one."""
         return {"title": self.title} if self.title else {}
 
     @property
     def known_text(self) -> KnownText:
-        """The text, with the title as its metadata."""
+        """Text with the title as metadata."""
         return KnownText(self.text, self.fields.items())
 
 
 def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
-    """The spans of documents; ``None`` unless all occur verbatim."""
+    """Locate documents in a prompt. Return ``None`` unless all occur verbatim."""
     found = locate(prompt, documents=texts)
     return found if found.source == "documents" and found.n_found == len(texts) else None
 
@@ -44,14 +44,14 @@ def render_documents(
 
     Args:
         plain: the prompt without documents.
-        render: renders the conversation with further variables of the template.
+        render: renders the conversation with additional variables of the template.
         fields: each document's title and other metadata.
         texts: the documents' texts.
 
     Returns:
         ``None`` if the template ignores documents, or changes their texts.
     """
-    for key in ("text", "content"):  # not both, because some templates print all keys
+    for key in ("text", "content"):  # one key at a time, because some templates print all keys
 
         def rendered(texts: Sequence[str], key: str = key) -> str:
             return render({"documents": [{**own, key: str(text)} for own, text in zip(fields, texts, strict=True)]})
@@ -59,7 +59,7 @@ def render_documents(
         prompt = rendered(texts)
         if prompt != plain:
             found, exact = in_prompt(prompt, texts), locate_printed(rendered, texts)
-            if exact is not None and (found is None or found.texts != exact.texts):  # documents may contain each other
+            if exact is not None and (found is None or found.texts != exact.texts):  # one document may contain another
                 found = exact
             if found is not None:
                 return prompt, found

@@ -15,21 +15,21 @@ from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
-CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
-GIVEN = {"documents", "segmenter"}  # sources of which every document must occur in the prompt
+CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that belong to this prompt; all others are guesses
+GIVEN = {"documents", "segmenter"}  # every document of these sources must occur in the prompt
 
 
 class MissingDocumentsWarning(UserWarning):
-    """A method needs documents, and none, or not all that are expected, were found in the prompt."""
+    """Documents that a method needs are missing from the prompt."""
 
 
 @dataclass
 class MissingDocuments:
-    """Checks a model's requests; warns once per call site and reason.
+    """Checks a model's requests for missing documents. Warns once per call site and reason.
 
     Args:
-        remedy: a sentence for users who gave no documents.
-        complete: further sources of which every document must occur in the prompt.
+        remedy: a sentence for users who passed no documents.
+        complete: additional sources whose documents must all occur in the prompt.
     """
 
     remedy: str
@@ -46,24 +46,24 @@ class MissingDocuments:
         suspected: bool = False,
         at_end: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Check a request whose method needs documents.
+        """Check the documents of a request whose method needs documents.
 
-        A single document is fine, because it has no order, and so is an empty list of documents.
+        A single document is accepted, because it has no order. So is an empty list of documents.
 
         Args:
-            documents: given with the call; ``None``: those of ``ragbias.documents``, if it is open.
-            segmenter: the user's, if there is one.
-            suspected: the listener failed, so there may be unknown documents.
-            at_end: adds a check for the end of the request's run, whose later requests may find documents; ``None``
-                outside a run.
+            documents: documents of the call; ``None`` uses the documents of an enclosing ``ragbias.documents`` block.
+            segmenter: segmenter of the call, if any.
+            suspected: whether there may be unknown documents because the listener failed.
+            at_end: delays a warning to the end of the run, because later requests of the run may find documents;
+                ``None`` outside a run.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
-            DocumentNotFoundError: with ``on_missing="raise"``, if it runs on other documents than the expected ones.
+            DocumentNotFoundError: with ``on_missing="raise"``, if the method cannot run on all expected documents.
         """
         report, found = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
-        one_of_several = report.n_found == 1 and report.source not in GIVEN  # as in graders, map and refine steps
+        one_of_several = report.n_found == 1 and report.source not in GIVEN  # graders, map and refine steps print one
         complete = report.source in self.complete | GIVEN and not one_of_several
         needed = report.n_expected - (0 if complete else found.n_absent)
         all_found = report.source != "none" and report.n_found == needed
@@ -74,9 +74,9 @@ class MissingDocuments:
             return
         if found.n_untreated > 1 and not too_few:
             message = (
-                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
-                f"{found.n_untreated} of other retrievals of this run as plain text, so their order still counts. Let "
-                "one turn retrieve all its documents in one message or tool call; on_missing='ignore' silences this."
+                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order "
+                f"of {found.n_untreated} documents of other retrievals in this run still counts. Retrieve all "
+                "documents of a turn in one message or tool call; on_missing='ignore' silences this."
             )
             self._lines.warn(message, MissingDocumentsWarning, "untreated")
         if not (too_few or lost):
@@ -95,7 +95,7 @@ class MissingDocuments:
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
             return "Let the segmenter find all documents"
-        if report.source != "none" and report.n_found in (0, report.n_expected):  # found, but not separable
+        if report.source != "none" and report.n_found in (0, report.n_expected):  # the documents cannot be separated
             return "Change the template, or pass a segmenter= that separates the documents"
         if explicit:
             other = "leave them to the segmenter" if segmented else "a segmenter= that finds them there"
@@ -106,7 +106,7 @@ class MissingDocuments:
 def _explanation(report: Report, plain: bool) -> str:
     count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
     ran = "it has to run plain" if plain else "it treats only those"
-    but = "but" if 0 < report.n_found == report.n_expected else "so"  # found, but not separable
+    but = "but" if 0 < report.n_found == report.n_expected else "so"  # the documents cannot be separated
     reason = f" ({report.reason})" if report.reason else ""
     needs = f"{report.method_requested} needs the retrieved documents"
     return f"{needs}, and located {count} in the prompt, {but} {ran}{reason}"

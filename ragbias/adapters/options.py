@@ -1,4 +1,4 @@
-"""Fields of the integrations' models: rare options, stock classes' arguments, and the model that they describe."""
+"""Options and constructor arguments of the integrations' models, and how to open the model that they describe."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from ragbias.models.loading import load_model, load_tokenizer
 from ragbias.models.named import no_model
 
 API_KEY = "RAGBIAS_API_KEY"
-FOR_LOADING = (
-    *("dtype", "torch_dtype", "device", "device_map", "trust_remote_code"),
-    *("use_safetensors", "gguf_file", "revision"),
-)
+_PLACEMENT = ("dtype", "torch_dtype", "device", "device_map")
+_SOURCE = ("trust_remote_code", "use_safetensors", "gguf_file", "revision")
+FOR_LOADING = _PLACEMENT + _SOURCE
 
 
 class RagBiasOptions(BaseModel):
@@ -37,29 +36,29 @@ class RagBiasOptions(BaseModel):
     top_p: float | None = None
     """Sample from the most probable tokens whose probabilities add up to this."""
     top_k: int | None = None
-    """Sample from this many most probable tokens."""
+    """Sample from this many of the most probable tokens."""
     repetition_penalty: float | None = None
-    """Divides the logits of tokens that occur in the prompt or answer; above 1 against repetitions."""
+    """Divide the logits of tokens that occur in the prompt or answer by this. Values above 1 reduce repetition."""
     seed: int | None = None
-    """Makes sampling repeatable."""
+    """Seed that makes sampling repeatable."""
     strip_numbering: bool = False
     """Remove numbers from headers such as ``Document [3]``, because they reveal the order."""
     backend: str = "auto"
-    """Computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
+    """Implementation of the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
     model: torch.nn.Module | None = Field(default=None, exclude=True, repr=False)
     """A loaded transformers model."""
     tokenizer: PreTrainedTokenizerBase | None = Field(default=None, exclude=True, repr=False)
     """A loaded tokenizer."""
     tokenizer_name: str | None = None
-    """Hub name or path of the tokenizer; by default the model's."""
+    """Hub name or path of the tokenizer. The default is the name of the model."""
     tokenizer_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """For ``AutoTokenizer.from_pretrained``."""
+    """Arguments for ``AutoTokenizer.from_pretrained``."""
     api_key: SecretStr | None = Field(default=None, exclude=True)
-    """Key for the server at ``base_url``; by default the environment's ``RAGBIAS_API_KEY``."""
+    """Key for the server at ``base_url``. The default is the environment variable ``RAGBIAS_API_KEY``."""
     timeout: float | None = 600.0
-    """Seconds without a byte from the server until a request fails."""
+    """Seconds without data from the server after which a request fails."""
     max_retries: int = Field(default=2, ge=0)
-    """Retries of a request to the server."""
+    """Number of retries of a request to the server."""
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -67,7 +66,7 @@ Options = TypeVar("Options", bound=RagBiasOptions)
 
 
 class ModelFields(Protocol):
-    """Fields of an integration's model."""
+    """Fields that the models of all integrations have."""
 
     method: str | Method
     document_cache: DocumentCache | None
@@ -75,7 +74,7 @@ class ModelFields(Protocol):
 
     @property
     def model_fields_set(self) -> set[str]:
-        """Names of the fields given."""
+        """Names of the fields that the user set."""
 
 
 def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHandler[Model]) -> Model:
@@ -87,11 +86,11 @@ def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHand
 
 
 def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
-    """Rename constructor arguments to fields; move those for loading into ``model_kwargs``.
+    """Rename constructor arguments to fields, and move arguments for loading a model into ``model_kwargs``.
 
     Args:
-        names: the field for each other name; ``model`` is renamed only where it is a string.
-        known: names that are fields or options.
+        names: field for each argument; ``model`` is renamed only if it is a string.
+        known: names of fields and options.
     """
     fields = dict(values)
     for name, field in names.items():
@@ -102,7 +101,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
             raise ArgumentError(f"{name}={value!r} and {field}={fields[field]!r} are the same; give one of them")
     for field in (*names.values(), "lm"):
         if fields.get(field, field) is None:
-            del fields[field]  # the default
+            del fields[field]  # ``None`` selects the default
     device, device_map = fields.get("device"), fields.get("device_map")
     if device is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
@@ -121,7 +120,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
-    """Move constructor arguments that are options into ``options``, where they take precedence."""
+    """Move constructor arguments that are options into ``options``, which they override."""
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
@@ -140,7 +139,7 @@ def open_model(
     name: str,
     model_kwargs: Mapping[str, Any],
 ) -> tuple[LanguageModel, Options]:
-    """Return the model that the fields describe (given, remote or loaded), and the options with its settings."""
+    """Return the described model, which is passed, remote or loaded, and the options with the model's settings."""
     if fields.base_url is not None:
         local = {"lm": None if isinstance(lm, RemoteLM) else lm, "model": options.model}
         for given, value in {**local, "document_cache": fields.document_cache}.items():
@@ -160,7 +159,7 @@ def open_model(
         loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
         return DebiasedLM.from_pretrained(name, **settings, **loading), options
     if model is None:
-        methods.get(fields.method, name)  # before the weights are read
+        methods.get(fields.method, name)  # fails before the weights are read
         model = load_model(name, model_kwargs)
     if tokenizer is None:
         source = options.tokenizer_name or model.config._name_or_path
@@ -171,7 +170,7 @@ def open_model(
 
 
 def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
-    """Copy the settings of ``lm`` to the fields, except a given method; return the options with them."""
+    """Copy the settings of ``lm`` to the fields, except a method that the user set. Return the options with them."""
     own: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     given = {name: getattr(options, name) for name in own.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:

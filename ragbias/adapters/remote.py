@@ -1,4 +1,4 @@
-"""Models behind servers: documents are found, and ordered, as text; ``RemoteLM`` replaces a ``DebiasedLM``."""
+"""Models behind servers. Documents are located and ordered as text; ``RemoteLM`` replaces a ``DebiasedLM``."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ragbias.prompt import TokenisedPrompt
 
 SAME_NAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
 LOCAL_ONLY = ("batch_size", "keep_special")  # settings that a server decides itself
-MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates messages where documents are searched
+MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates the messages of a text in which documents are located
 
 NEEDS_A_MODEL = (
-    "works inside the model, and this one is elsewhere; use a method that only orders text, such as canonical-order or "
-    "long-context-reorder, or none"
+    "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "
+    "or long-context-reorder, or none"
 )
 
 
 @dataclass(frozen=True)
 class RemoteRequest(Request):
-    """A request for a server: the messages of a chat, or else a prompt; ``text`` is searched for documents."""
+    """A request for a server: the messages of a chat, or a prompt. Documents are located in ``text``."""
 
     text: str = ""
     messages: Sequence[Mapping[str, Any]] | None = None
@@ -45,7 +45,7 @@ class RemoteRequest(Request):
 
 @dataclass(frozen=True)
 class RemoteGeneration(Generation):
-    """A server's answer, without token ids; ``chat_logprobs`` are in OpenAI's shape."""
+    """A server's answer, which has no token ids. ``chat_logprobs`` are in OpenAI's format."""
 
     chat_logprobs: Json | None = None
 
@@ -58,15 +58,15 @@ class RemoteLM:
 
     Args:
         base_url: address of the server, with or without ``/v1``.
-        name: name of the model on the server; ``None`` for the only one.
+        name: name of the model on the server; ``None`` selects the only model.
         method: default method.
-        api_key: key for the server; empty for none.
-        timeout: seconds to wait for data before the request fails; ``None``: no limit.
+        api_key: key for the server; empty if the server needs none.
+        timeout: seconds to wait for data before the request fails; ``None`` waits without limit.
         max_retries: retries of a request after connection errors and overload.
 
     Attributes:
-        window: maximum tokens of prompt plus answer.
-        chat_template: how conversations are joined to locate documents; empty if the model has no chat template.
+        window: maximum number of tokens in prompt and answer together.
+        chat_template: format that joins messages for locating documents; empty if the model has no chat template.
         has_tools: whether the model's chat template shows tools.
 
     Raises:
@@ -91,7 +91,7 @@ class RemoteLM:
         self.base_url = self._connection.base_url
         card = self._connection.model(name)
         if not isinstance(card.get("ragbias"), dict):
-            raise ServerError(f"{self.base_url} is no server of `ragbias serve`; use your framework's own client")
+            raise ServerError(f"{self.base_url} is not a server of `ragbias serve`; use your framework's own client")
         self.name = str(card["id"])
         self.window = int(card["max_model_len"])
         self.has_tools = bool(card["ragbias"]["tools"])
@@ -99,7 +99,7 @@ class RemoteLM:
         self.method = methods.get(method, self.name)
 
     def token_ids(self, text: str) -> list[int]:
-        """The ids of a text's tokens, without special ones."""
+        """Return the ids of a text's tokens, without special tokens."""
         body = {"model": self.name, "prompt": text, "add_special_tokens": False}
         (answer,) = self._connection.post_all(["/tokenize"], [body])
         return list(answer["tokens"])
@@ -107,19 +107,19 @@ class RemoteLM:
     def chat_text(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
     ) -> str:
-        """The conversation as text to locate documents in; the server's chat template renders the prompt."""
+        """Join a conversation into a text for locating documents. The server's chat template renders the prompt."""
         shown = "".join(MESSAGE.format(role=each["role"], content=each["content"] or "") for each in messages)
         if tools and self.has_tools:
             shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
         return shown
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
-        """Prepare a request, with a report of the documents located on the client."""
+        """Prepare a request, and report the documents located on the client."""
         origin = text_origin(prompt, boundaries, method or self.method)
         return RemoteRequest(origin.tokens, origin.method_requested, planned_report(origin), origin, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
-        """The log-probabilities of an answer as the server sent them; ``None`` if it has none."""
+        """Return the log-probabilities of an answer as the server sent them, or ``None`` if it sent none."""
         return generation.chat_logprobs if isinstance(generation, RemoteGeneration) else None
 
     def warm(self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None]) -> int:
@@ -132,7 +132,7 @@ class RemoteLM:
     def batch(
         self, prompts: Sequence[Request], *, cancelled: threading.Event | None = None, **settings: Any
     ) -> list[RemoteGeneration]:
-        """Answer each request; settings and errors are those of ``DebiasedLM.batch``.
+        """Answer each request. For the settings and errors see ``DebiasedLM.batch``.
 
         Raises:
             ServerError: the server did not answer.
@@ -143,7 +143,7 @@ class RemoteLM:
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def stream(self, prompt: Request, **settings: Any) -> Stream:
-        """As ``batch``, piece by piece; errors of the server are raised with the first piece."""
+        """Answer a request piece by piece. Errors of the server are raised with the first piece."""
         request = prompt
         assert isinstance(request, RemoteRequest)
         body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
@@ -167,7 +167,7 @@ class RemoteLM:
             if ended["choices"][0] and ended.keys() >= {"ragbias", "usage"}:
                 return _generation(request, {**ended, "choices": [{**ended["choices"][0], "text": text}]})
             if cancelled.is_set():
-                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")  # nobody reads it
+                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")  # the reader has left
             raise ServerError("the server's answer broke off before its end; try again")
 
         return Stream(job)
@@ -194,7 +194,7 @@ class RemoteLM:
 
 
 def _documents(request: RemoteRequest) -> list[Json] | None:
-    """The documents located on the client, verbatim; ``None`` lets the server search."""
+    """Return the documents located on the client, verbatim. ``None`` lets the server search for documents."""
     found = request.origin.boundaries
     if not found.spans:
         return [] if found.source == "documents" else None
@@ -204,7 +204,7 @@ def _documents(request: RemoteRequest) -> list[Json] | None:
 
 
 def _message(turn: Mapping[str, Any]) -> Json:
-    """A message for the server, which takes the arguments of calls as text."""
+    """Convert a message for the server, which takes the arguments of tool calls as text."""
     if not turn.get("tool_calls"):
         return dict(turn)
     calls = []
@@ -216,13 +216,13 @@ def _message(turn: Mapping[str, Any]) -> Json:
 
 
 def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
-    """The answer in the body of a response."""
+    """Parse the answer in the body of a response."""
     try:
         choice, counts = body["choices"][0], body["usage"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         content = logprobs = choice["logprobs"]
-        if logprobs is not None:  # completions have another shape
+        if logprobs is not None:  # completions have another format
             listed = map(openai_token, logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()))
             content = logprobs.get("content", list(listed))
         return RemoteGeneration(
@@ -238,11 +238,11 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
 
 
 def _report(request: RemoteRequest, sent: Json) -> Report:
-    """The server's report, completed with how the client located the documents."""
+    """Add to the server's report how the client located the documents."""
     server = Report(**{field.name: sent[field.name] for field in fields(Report) if field.name in sent})
     server = replace(server, spans=tuple(map(tuple, server.spans)), order=tuple(server.order))  # type: ignore[arg-type]
     if server.source != "none" and not request.origin.boundaries.spans:
-        return server  # it found documents that the client does not know
+        return server  # the server found documents that the client does not know
     client = request.report
     known = server.reason in client.reason or server.source == "none"
     reason = client.reason if known else "; ".join(filter(None, (server.reason, client.reason)))
@@ -253,11 +253,11 @@ def _report(request: RemoteRequest, sent: Json) -> Report:
 LanguageModel = DebiasedLM | RemoteLM
 """A model in this process or behind a server; a server renders chat templates and begins formatted answers itself."""
 
-# documents as text
+# The functions below order documents as text, without a model.
 
 
 class _NoModel:
-    """Refuses a method that ranks documents by the model's attention."""
+    """Replacement for a model, which refuses methods that rank documents by attention."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -270,7 +270,7 @@ class _NoModel:
 
 
 def check_arranges_text(method: Method) -> None:
-    """Raise ``MethodError`` unless a method needs nothing but the texts of the documents."""
+    """Raise ``MethodError`` unless a method needs only the texts of the documents."""
     if isinstance(method, ReorderingMethod):
         method.rank([[1], [2], [3]], _NoModel(method))
     elif not isinstance(method, NoMethod):
@@ -278,7 +278,7 @@ def check_arranges_text(method: Method) -> None:
 
 
 def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
-    """A prompt for a model elsewhere: its tokens are the bytes of the text, its documents in the given order."""
+    """Prepare a prompt for a model elsewhere. Its tokens are the bytes of the text; its documents keep their order."""
     parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
     prefix, *documents, suffix = (
         list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
@@ -287,7 +287,7 @@ def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbe
 
 
 def order_text(origin: Origin) -> Request:
-    """A request with its documents in the order of its method. Raises ``MethodError`` if the method needs a model."""
+    """Order the documents of a request by its method. Raise ``MethodError`` if the method needs a model."""
     method, report = origin.method_requested, planned_report(origin)
     if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
         order = method.rank(origin.tokens.documents, _NoModel(method)).order

@@ -1,4 +1,4 @@
-"""State of a context (a thread or a task) that the steps of one run share: recent retrievals and last reports."""
+"""State that the steps of one run share in a context (a thread or a task): recent retrievals and last reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Scope(Generic[T]):
-    """A value before a run, its changed copy, and whether copies of the context share that copy."""
+    """The value before a run, the run's own copy, and whether copied contexts share that copy."""
 
     inherited: T | None
     own: T | None = None
@@ -35,9 +35,9 @@ class _Scope(Generic[T]):
 class ContextScoped(Generic[T]):
     """One value per context.
 
-    A copied context starts with the original's value and changes a copy of it: servers run each request in a copy of
-    one context, and requests must not see each other. Between ``begin`` and the end of that run, copied contexts share
-    one value, because frameworks run the steps of a chain or an agent in copies. ``copy`` makes a new value.
+    A copied context starts with the original value and changes a copy of it. Servers run each request in a copy of one
+    context, and requests must not see each other. Between ``begin`` and the end of a run, copied contexts share one
+    value, because frameworks run the steps of a chain or an agent in copies. ``copy`` makes a new value.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -46,12 +46,12 @@ class ContextScoped(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self) -> T | None:
-        """The value of this context, read-only; ``None`` if there is none."""
+        """Return the value of this context for reading, or ``None`` if there is none."""
         scope = self._scope.get()
         return None if scope is None else scope.inherited if scope.own is None else scope.own
 
     def own(self) -> T:
-        """The value of this context for changes: the run's value, or a copy for this context alone."""
+        """Return the value of this context for changes: the run's value, or a copy for this context alone."""
         scope = self._scope.get()
         with self._lock:
             if scope is not None and scope.shared:
@@ -63,7 +63,7 @@ class ContextScoped(Generic[T]):
         return own
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, optionally without a value; the returned function ends it, in any context."""
+        """Begin a run, optionally without a value. The returned function ends the run in any context."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -81,7 +81,7 @@ class ContextScoped(Generic[T]):
 
 @dataclass
 class _Seen:
-    """The retrievals of a context, and its last failure with its time."""
+    """The retrievals of a context, and its last failure with the time."""
 
     registry: Registry
     failure: str = ""
@@ -89,17 +89,17 @@ class _Seen:
 
 
 Tasks = tuple[tuple["ref[asyncio.Task[Any]]", Registry], ...]
-"""Tasks, the innermost first, each with the retrievals of its threads and child tasks, which it alone sees."""
+"""Tasks, the innermost first. Each has the retrievals of its threads and child tasks, which only this task sees."""
 
 
 class Retrievals:
     """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
 
-    An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context. They
-    do not see each other's: a server may run each request in one of them.
+    An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context. These
+    do not see each other's retrievals, because a server may run each request in one of them.
 
-    Two users of one process do not see each other's documents, unless one thread serves both in turn; then run each
-    request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
+    Two users of one process do not see each other's documents, unless one thread serves both in turn. In that case run
+    each request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
     retrievals between all contexts; ``clock`` is monotonic, in seconds.
     """
 
@@ -118,7 +118,7 @@ class Retrievals:
         """Let the current asyncio task see the retrievals of threads and tasks that it starts from now on.
 
         Returns:
-            this task and those whose contexts it is a copy of; outside tasks, those of the copied context.
+            the current task and the tasks whose contexts it copied; outside tasks, the tasks of the copied context.
         """
         current, tasks = _current_task(), self._tasks.get()
         if current is not None and not (tasks and tasks[0][0]() is current):
@@ -128,7 +128,7 @@ class Retrievals:
         return tasks
 
     def registry(self) -> Registry | None:
-        """The retrievals of this context, read-only; ``None`` if there are none."""
+        """Return the retrievals of this context for reading, or ``None`` if there are none."""
         seen = self._shared or self._seen.get()
         below = () if self._shared else self._below()
         if not below:
@@ -139,7 +139,7 @@ class Retrievals:
         return merged
 
     def _below(self) -> list[Registry]:
-        """Copies of the retrievals in threads and child tasks of this task, or of the one that began a request."""
+        """Return copies of retrievals in threads and child tasks, of this task or of the task that began a request."""
         current = _current_task()
         tasks = self.enter_task()[:1] if current else ()
         here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]
@@ -154,19 +154,19 @@ class Retrievals:
                 registry.add(texts)
 
     def fail(self, failure: str) -> None:
-        """Record why documents may have been missed."""
+        """Record a failure that may have caused documents to be missed."""
         seen = self._shared or self._seen.own()
         seen.failure, seen.failed = failure, self._clock()
 
     def failure(self) -> str:
-        """The last failure, if it is recent; else empty."""
+        """Return the last failure if it is recent, otherwise an empty string."""
         seen = self._shared or self._seen.get()
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
-        """Begin a request; copied contexts inherit its line and its task's retrievals. Returns a function to end it.
+        """Begin a request and return a function to end it. Copied contexts inherit its call site and retrievals.
 
-        ``shared``: it is a run, whose steps share their retrievals.
+        ``shared`` means that the request is a run, whose steps share their retrievals.
         """
         below = self._below()
         self._requests.set(below)
@@ -193,14 +193,14 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 
 class Owner:
-    """Identifies an LLM object in ``LastReports``, which drops the report with it."""
+    """Identity of an LLM object in ``LastReports``, which drops the report together with the object."""
 
 
 Reports = dict["ref[Owner]", dict[str, Any]]
 
 
 class LastReports(ContextScoped[Reports]):
-    """The last report of each LLM object, per context; the steps of a run leave their reports to its caller."""
+    """The last report of each LLM object, per context. The caller of a run sees the reports of its steps."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, lambda known: {owner: each for owner, each in list((known or {}).items()) if owner()})
@@ -210,5 +210,5 @@ class LastReports(ContextScoped[Reports]):
         self.own()[ref(owner)] = report
 
     def last(self, owner: Owner) -> dict[str, Any] | None:
-        """The report of the owner's last answer in this context; ``None`` before the first."""
+        """Return the report of the owner's last answer in this context, or ``None`` before the first answer."""
         return (self.get() or {}).get(ref(owner))

@@ -1,7 +1,7 @@
-"""Watch direct searches on vector stores, for which frameworks send no events, where the method is looked up.
+"""Watch direct searches on vector stores, for which frameworks send no events.
 
-One attribute on the stores' base class, ``__getattribute__``, returns a watched method for the names of searches. So
-stores of every class are seen, also of classes defined later, and ``uninstall`` removes the attribute.
+The base class of the stores gets an attribute ``__getattribute__``, which wraps search methods when they are looked
+up. It covers stores of every class, also of classes defined later, and ``uninstall`` removes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from types import FunctionType, MethodType
 from typing import Any
 
-_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # one search often calls another
+_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # a search often calls another one
 
 
 class SearchWatch:
@@ -27,7 +27,7 @@ class SearchWatch:
         retriever: base class of all retrievers, whose own searches do not count.
         steps: names of the retrievers' methods that search.
         calls: names of the retrievers' methods for users.
-        before: called where a search or one of ``calls`` is looked up, in the context that gets the result.
+        before: called when a search or one of ``calls`` is looked up, in the context that gets the result.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SearchWatch:
         self._hook(self._retriever, self._calls)
 
     def _hook(self, watched: type, names: tuple[str, ...]) -> None:
-        lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # a function, not bound
+        lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # unbound
 
         def look_up(owner: Any, name: str) -> Any:
             found = lookup(owner, name)
@@ -99,14 +99,14 @@ class SearchWatch:
         return awatched if inspect.iscoroutinefunction(search) else watched
 
     def _reported(self, result: Any, is_outermost: bool) -> Any:
-        if is_outermost and self._installed:  # a method looked up before may be called later
+        if is_outermost and self._installed:  # a method looked up before ``uninstall``
             self._seen(result)
         return result
 
 
 @contextmanager
 def _outermost() -> Iterator[bool]:
-    """Whether a search is not part of another one."""
+    """Yield whether a search is not part of another search."""
     if _searching.get():
         yield False
         return

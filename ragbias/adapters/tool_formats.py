@@ -16,7 +16,7 @@ from typing import Any
 
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
-"""Beginnings of calls; some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
+"""Beginnings of calls. Some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
 
 _END = "</tool_call>"
 _MARKER = re.compile("|".join(map(re.escape, MARKERS)))
@@ -27,7 +27,7 @@ _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside str
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool, as the model wrote it (``raw``, without markers).
+    """A call of a tool. ``raw`` is the call as the model wrote it, without markers.
 
     A malformed call has an ``error``, no ``arguments``, and perhaps no ``name``.
     """
@@ -39,12 +39,12 @@ class ToolCall:
 
 
 def call_id() -> str:
-    """A new id for a call: nine letters and digits, as Mistral's templates demand."""
+    """Return a new id for a call: nine letters and digits, as Mistral's templates demand."""
     return uuid.uuid4().hex[:9]
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """The content around an answer's tool calls, without trailing blanks, and the calls; unchanged without calls."""
+    """Split an answer into its content, without trailing blanks, and its tool calls, if it has any."""
     marker = _MARKER.search(text)
     if marker is None:
         calls, content = _bare_calls(text)
@@ -59,7 +59,7 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
 
 
 def visible_length(text: str) -> int:
-    """Length of the content of a streamed answer that cannot be part of a call."""
+    """Return how many characters of a streamed answer cannot be part of a call."""
     if not text.strip() or text.lstrip().startswith("{"):
         return 0
     found = _MARKER.search(text)
@@ -73,7 +73,7 @@ def visible_length(text: str) -> int:
 
 
 def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """The calls after a marker, and the index of the text after them."""
+    """Return the calls after a marker, and the index at which they end."""
     if marker[0] == HERMES:
         end = text.find(_END, marker.end())
         body = text[marker.end() :] if end < 0 else text[marker.end() : end]
@@ -91,7 +91,7 @@ def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int
 
 
 def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
-    """The calls without a marker at the beginning of an answer, and the text after them."""
+    """Return the calls at the beginning of an answer that has no marker, and the text after them."""
     calls: list[ToolCall] = []
     rest = text
     while _BARE.match(rest):
@@ -118,17 +118,17 @@ def _call(body: str) -> ToolCall:
 
 
 def _as_call(value: Any, raw: str) -> ToolCall:
-    """Parse a tool call from JSON; its arguments may be a JSON string."""
+    """Parse a tool call from JSON. Its arguments may be a JSON string."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        return ToolCall("", None, raw, 'the call is no JSON object with a "name"')
+        return ToolCall("", None, raw, 'the call is not a JSON object with a "name"')
     arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
     if isinstance(arguments, str):
         try:
             arguments = _decoder.decode(arguments)
         except ValueError as error:
-            return ToolCall(value["name"], None, raw, f"the arguments are no valid JSON: {error}")
+            return ToolCall(value["name"], None, raw, f"the arguments are not valid JSON: {error}")
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
@@ -139,11 +139,11 @@ def _as_call(value: Any, raw: str) -> ToolCall:
 
 def _broken(raw: str, error: ValueError) -> ToolCall:
     name = re.search(r'"name"\s*:\s*"([^"]*)"', raw)
-    return ToolCall(name[1] if name else "", None, raw, f"the call is no valid JSON: {error}")
+    return ToolCall(name[1] if name else "", None, raw, f"the call is not valid JSON: {error}")
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """The text after the prompt that forces a call of this tool, or of any; ``None`` if the format is unknown."""
+    """Return the text after the prompt that forces a call of this or any tool; ``None`` if the format is unknown."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

@@ -1,4 +1,4 @@
-"""Tools and JSON formats in a prompt, and answers that may call tools, whole or streamed; knows no framework."""
+"""Tools and JSON formats in a prompt, and answers that may call tools, whole or streamed. Knows no framework."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
 Tool = dict[str, Any]
-"""As chat templates read it: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
+"""A tool for chat templates: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
-JSON_BEGINNING = "{"  # of an answer in JSON; appended to the prompt
+JSON_BEGINNING = "{"  # begins an answer in JSON; appended to the prompt
 Message = dict[str, Any]
 _PROBE: Tool = {
     "type": "function",
@@ -29,11 +29,11 @@ _PROBE: Tool = {
 
 
 class UnsupportedToolsError(ArgumentError, NotImplementedError):
-    """The model's chat template cannot show tools, or writes calls in an unknown format."""
+    """The model's chat template cannot show tools, or its format of tool calls is unknown."""
 
 
 def json_instruction(response_format: Any) -> str:
-    """The instruction for OpenAI's ``response_format``, which follows the user's last message.
+    """Return the instruction for OpenAI's ``response_format``, which follows the user's last message.
 
     Raises:
         ArgumentError: the format is unknown.
@@ -52,7 +52,7 @@ def json_instruction(response_format: Any) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``: whether the prompt shows tools, and whether the model must call one (of that name)."""
+    """A parsed ``tool_choice``: whether the prompt shows tools, and whether the model must call one, or this one."""
 
     offered: bool = True
     required: bool = False
@@ -60,11 +60,10 @@ class ToolChoice:
 
 
 def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
-    """Parse ``None`` or ``"auto"``; ``"none"``; ``"any"``, ``"required"`` or ``True``; a tool's name, or OpenAI's
-    ``{"type": "function", "function": {"name": ...}}``.
+    """Parse ``None`` and ``"auto"``; ``"none"``; ``"any"``, ``"required"`` and ``True``; a tool's name; OpenAI's dict.
 
     Raises:
-        ArgumentError: it names none of the tools, or requires a call without tools.
+        ArgumentError: the choice does not name a tool, or requires a call without tools.
     """
     if choice in (None, "auto", False):
         return ToolChoice()
@@ -91,7 +90,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not function.get("name"):
             raise ArgumentError(
-                f"tools={tool!r} is no function; a local model calls only functions: "
+                f"tools={tool!r} is not a function; a local model calls only functions: "
                 '{"type": "function", "function": {"name": ..., "parameters": ...}}'
             )
 
@@ -102,19 +101,19 @@ def knows_tools(lm: LanguageModel) -> bool:
 
 
 def why_not_shown(lm: LanguageModel, tools: Sequence[Tool]) -> str:
-    """Why the chat template cannot show these tools to the model; empty if it can."""
+    """Return why the chat template cannot show these tools to the model; empty if it can."""
     if not lm.chat_template:
         return "there is none"
     conversation = [{"role": "user", "content": "Hello"}]
     try:
         plain, text = lm.chat_text(conversation), lm.chat_text(conversation, tools)
-    except Exception as error:  # a template is a program by its author and may fail in any way
+    except Exception as error:  # a template is a program and may fail in any way
         return f"it fails with {type(error).__name__}: {error}"
     return "" if text != plain and all(_name(tool) in text for tool in tools) else "it does not read them"
 
 
 def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> dict[str, Any]:
-    """A call in an earlier message of the conversation, as chat templates read it."""
+    """Return a call in an earlier message of the conversation, in the format of chat templates."""
     return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
 
 
@@ -127,10 +126,10 @@ class AnswerFormat:
     """How to prompt for an answer and how to read it.
 
     Attributes:
-        tools: tools in the prompt; without any, a call in the answer is plain text.
-        beginning: the end of the prompt that belongs to the answer.
-        instruction: added after the user's last message.
-        request_fields: fields for a server that begins the answer itself.
+        tools: tools in the prompt; without tools, a call in the answer is plain text.
+        beginning: text that begins the answer and is appended to the prompt.
+        instruction: text added after the user's last message.
+        request_fields: fields of a request to a server that formats answers itself.
     """
 
     tools: Sequence[Tool] = ()
@@ -144,7 +143,7 @@ class AnswerFormat:
         return {**({"keep_special": MARKERS} if self.tools else {}), **self.request_fields}
 
     def with_instruction(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation with the instruction."""
+        """Return the conversation with the instruction."""
         if not self.instruction:
             return list(messages)
         if not messages:
@@ -154,12 +153,12 @@ class AnswerFormat:
         return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{self.instruction}"}]
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Content and calls of a whole answer."""
+        """Return the content and the calls of a complete answer."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Log-probabilities as in OpenAI's chat completions, without ``top_logprobs``; ``None`` unless requested."""
+        """Return log-probabilities in OpenAI's format, without ``top_logprobs``, or ``None`` unless requested."""
         found = lm.openai_logprobs(generation, self.settings.get("keep_special", ()))
         tokens = (found or {}).get("content", ())
         return found and {
@@ -170,12 +169,12 @@ class AnswerFormat:
 def answer_format(
     lm: LanguageModel, tools: Sequence[Tool], choice: Any = None, response_format: Any = None
 ) -> AnswerFormat:
-    """The format that ``tools``, ``tool_choice`` and ``response_format`` ask for, see ``tool_choice``.
+    """Return the answer format for ``tools``, a choice as in ``tool_choice``, and ``response_format``.
 
     Raises:
-        ArgumentError: a tool is no function, the choice names no tool, the response format is unknown, or it comes
+        ArgumentError: a tool is not a function, the choice names no tool, or the response format is unknown or is used
             with tools.
-        UnsupportedToolsError: the chat template cannot show the tools, or begin the required call.
+        UnsupportedToolsError: the chat template cannot show the tools, or cannot begin the required call.
     """
     check_tools(tools)
     chosen = tool_choice(choice, tools)
@@ -209,23 +208,23 @@ def answer_format(
 
 
 def with_messages(request: Request, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
-    """The request with its conversation if a server renders the chat template, else unchanged."""
+    """Add the conversation to the request if a server renders the chat template."""
     return replace(request, messages=messages, tools=tools) if isinstance(request, RemoteRequest) else request
 
 
 class GrowingAnswer:
-    """A streamed answer; ``shown`` is the content emitted so far."""
+    """A streamed answer. ``shown`` is the content emitted so far."""
 
     def __init__(self, form: AnswerFormat) -> None:
         self.shown = ""
         self._form, self._text = form, form.beginning
 
     def add(self, piece: str) -> str:
-        """The content that ``piece`` completes; nothing while it may be part of a call."""
+        """Return the content that ``piece`` completes, without text that may be part of a call."""
         self._text += piece
         return self.rest(self._text[: visible_length(self._text)] if self._form.tools else self._text)
 
     def rest(self, content: str) -> str:
-        """The part of the content that was not emitted yet."""
+        """Return the part of the content that has not been emitted."""
         new, self.shown = content[len(self.shown) :], content
         return new

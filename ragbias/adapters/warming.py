@@ -1,4 +1,4 @@
-"""Compute documents for a cache before any request, in the user's own template."""
+"""Fill a document cache before any request, with the user's own template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragbias.errors import ArgumentError, SpanError
 from ragbias.generation.request import in_parts
 
 T = TypeVar("T")
-PER_PROMPT = 16  # documents in one prompt; any number shows what separates them
+PER_PROMPT = 16  # documents in one prompt
 
 
 def warm(
@@ -41,7 +41,7 @@ def warm(
     count = len(documents)
     if count < 2:
         raise ArgumentError(f"{count} documents to warm; pass at least two, to show what separates them")
-    edges = [*range(0, count - 1, PER_PROMPT), count]  # no group of one
+    edges = [*range(0, count - 1, PER_PROMPT), count]  # at least two documents are in each group
     computed = 0
     with tqdm(total=count, desc="documents", disable=progress is not True) as bar:
         for begin, end in pairwise(edges):

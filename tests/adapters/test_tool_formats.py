@@ -48,17 +48,17 @@ def test_calls_and_content_are_distinguished(text, content, calls):
 @pytest.mark.parametrize(
     ("text", "name", "error"),
     [
-        ('<tool_call>{"name": "search", "arguments": {"q": }}</tool_call>', "search", "no valid JSON"),
-        ('<tool_call>{"name": "search", "arguments": {"q": "ga', "search", "no valid JSON"),
-        ("<tool_call>search(gate)</tool_call>", "", "no valid JSON"),
+        ('<tool_call>{"name": "search", "arguments": {"q": }}</tool_call>', "search", "not valid JSON"),
+        ('<tool_call>{"name": "search", "arguments": {"q": "ga', "search", "not valid JSON"),
+        ("<tool_call>search(gate)</tool_call>", "", "not valid JSON"),
         ('<tool_call>{"arguments": {}}</tool_call>', "", '"name"'),
         ('<tool_call>{"name": "search", "arguments": [1]}</tool_call>', "search", "list"),
-        ('<tool_call>{"name": "search", "arguments": "gate"}</tool_call>', "search", "arguments are no valid JSON"),
-        ('{"name": "search", "parameters": {"q": "ga', "search", "no valid JSON"),
-        ('<|python_tag|>brave.call(query="gate")', "", "no valid JSON"),
-        ('[TOOL_CALLS] [{"name": "search", "arguments": {', "search", "no valid JSON"),
+        ('<tool_call>{"name": "search", "arguments": "gate"}</tool_call>', "search", "arguments are not valid JSON"),
+        ('{"name": "search", "parameters": {"q": "ga', "search", "not valid JSON"),
+        ('<|python_tag|>brave.call(query="gate")', "", "not valid JSON"),
+        ('[TOOL_CALLS] [{"name": "search", "arguments": {', "search", "not valid JSON"),
         ("[TOOL_CALLS] [3]", "", '"name"'),
-        ("<tool_call></tool_call>", "", "no valid JSON"),
+        ("<tool_call></tool_call>", "", "not valid JSON"),
     ],
 )
 def test_broken_calls_are_returned_with_their_error(text, name, error):

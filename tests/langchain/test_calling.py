@@ -113,7 +113,7 @@ def test_a_broken_call_is_an_invalid_one(llm, text):
         assert answer.content == ""
         assert answer.tool_calls == []
         assert len(answer.invalid_tool_calls) == 1
-    assert "no valid JSON" in message.invalid_tool_calls[0]["error"]
+    assert "not valid JSON" in message.invalid_tool_calls[0]["error"]
     assert json.loads(whole.invalid_tool_calls[0]["args"]) == message.invalid_tool_calls[0]["args"]
 
 

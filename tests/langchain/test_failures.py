@@ -352,5 +352,5 @@ def test_json_of_no_conversation_is_refused(chat):
 
 
 def test_tools_that_are_no_functions_are_refused_by_name(tool_lm):
-    with pytest.raises(ArgumentError, match=r"web_search_preview.* is no function"):
+    with pytest.raises(ArgumentError, match=r"web_search_preview.* is not a function"):
         ChatRagBias(lm=tool_lm).bind_tools([{"type": "web_search_preview"}])

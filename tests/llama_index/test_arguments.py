@@ -155,7 +155,7 @@ def test_documents_that_only_one_call_could_read_are_refused(llm: RagBiasLLM, do
 
 def test_history_with_a_malformed_call_is_refused(llm: RagBiasLLM) -> None:
     broken = ChatMessage(role="assistant", blocks=[ToolCallBlock(tool_name="find", tool_kwargs="{bad")])
-    with pytest.raises(ArgumentError, match="'find' has arguments that are no JSON object"):
+    with pytest.raises(ArgumentError, match="'find' has arguments that are not a JSON object"):
         llm.chat([ChatMessage("hi"), broken, ChatMessage("and?")])
 
 

@@ -143,7 +143,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
         except ValueError:
             arguments = None
     if not isinstance(arguments, dict):
-        raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are no JSON object")
+        raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are not a JSON object")
     return template_call(block.tool_name, arguments, block.tool_call_id or call_id())
 
 
