@@ -1,4 +1,4 @@
-"""The supported families of models and the structure of their attention.
+"""The supported model families and the structure of their attention.
 
 Reading the declarations imports neither torch nor transformers.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ragbias.attention import Encoding
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # fixed at the length of the prompt
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # frequencies are fixed at the length of the prompt
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Architecture:
     Attributes:
         attention: name of the attention module inside a decoder layer.
         layers: name of the list of layers inside the decoder.
-        fused: name of the joint projection for queries, keys and values; None: ``q_proj`` and ``k_proj``.
+        fused: name of the joint projection for queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
         per_head: whether the fused projection interleaves queries, keys and values head by head.
         norm: the scope of ``q_norm`` and ``k_norm`` after the projections, if the module has them.
         positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
-        repeated: whether the model's cos and sin repeat each angle in place, instead of the whole table.
-        window: name of the config's field for the longest sequence.
+        repeated: whether the model's cos and sin repeat each angle in place, instead of repeating the whole table.
+        window: name of the config's field for the maximum sequence length.
     """
 
     attention: str = "self_attn"
@@ -47,7 +47,7 @@ class Architecture:
     window: str = "max_position_embeddings"
 
     def project(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """Queries or keys without position, ``[batch, heads or key heads, T, d]``."""
+        """Project hidden states to queries or keys without position, ``[batch, heads or key heads, T, d]``."""
         if self.fused is not None:
             output = module.get_submodule(self.fused)(hidden)
             return self.split(module, self.clipped(module, output))[of == "key"].transpose(1, 2)
@@ -61,7 +61,7 @@ class Architecture:
         return heads.transpose(1, 2)
 
     def split(self, module: nn.Module, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Views ``[..., heads, d]`` of queries, keys and values in the output of the fused projection."""
+        """Return views ``[..., heads, d]`` of queries, keys and values in the output of the fused projection."""
         heads = output.unflatten(-1, (-1, head_dim(module)))
         if self.per_head:
             query, key, value = heads.unflatten(-2, (-1, 3)).unbind(-2)
@@ -71,7 +71,7 @@ class Architecture:
         return query, key, value
 
     def join(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The inverse of ``split``."""
+        """Join queries, keys and values to the output of the fused projection; the inverse of ``split``."""
         import torch
 
         parts = (query, key, value)
@@ -79,23 +79,23 @@ class Architecture:
 
     @staticmethod
     def clipped(module: nn.Module, output: Tensor) -> Tensor:
-        """The projection's output, limited by MPT's ``clip_qkv``."""
+        """Limit the projection's output by MPT's ``clip_qkv``."""
         clip = getattr(module, "clip_qkv", None)
         return output.clamp(-clip, clip) if clip else output
 
     def angles(self, table: Tensor) -> Tensor:
-        """The model's cos or sin ``[batch, Q, r]`` per pair: float32 ``[batch, 1, Q, r/2]``."""
+        """Convert the model's cos or sin ``[batch, Q, r]`` to one value per pair: float32 ``[batch, 1, Q, r/2]``."""
         half = table[..., ::2] if self.repeated else table[..., : table.shape[-1] // 2]
         return half[:, None].float()
 
     def encoding_key(self, decoder: nn.Module, module: nn.Module, length: int) -> tuple[object, ...]:
-        """Cache key for ``encoding``: equal keys have equal encodings."""
+        """Return a cache key for ``encoding``. Equal keys have equal encodings."""
         kind = getattr(module, "layer_type", None)
         fixed = self.positions == "alibi" or _rope_type(decoder, kind)[0] in STATIC_ROPE
         return kind, getattr(module, "use_rope", True), 0 if fixed else length
 
     def encoding(self, decoder: nn.Module, module: nn.Module, length: int) -> Encoding:
-        """The positional encoding of a layer, with the model's frequencies, for a prompt of ``length`` tokens."""
+        """Return the positional encoding of a layer, with the model's frequencies for a prompt of ``length`` tokens."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         from ragbias.attention.keys import Alibi, Encoding, Rotary
@@ -118,13 +118,13 @@ class Architecture:
 
 
 def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
-    """The rope type of a layer, and the type of the layer if the rope depends on it."""
+    """Return the rope type of a layer, and the type of the layer if the rope depends on it."""
     kinds: Any = decoder.get_submodule("rotary_emb").rope_type
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
 
 def head_dim(module: nn.Module) -> int:
-    """Dimension of a head of this attention module."""
+    """Return the dimension of a head of this attention module."""
     return int(getattr(module, "head_dim", None) or module.head_size)  # type: ignore[arg-type]
 
 
@@ -153,7 +153,7 @@ ROTARY = tuple(family for family, known in ARCHITECTURES.items() if known.positi
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """The declaration for this model; ``UnsupportedModelError`` if its family or rope scaling is not supported."""
+    """Return the declaration for a model. Raise ``UnsupportedModelError`` for another family or rope scaling."""
     config: Any = getattr(model, "config", None)
     family = family_of(config, type(model).__name__)
     known = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
@@ -168,7 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """The family of a model by its config, if it is in ``ARCHITECTURES``; ``name`` is for errors."""
+    """Return the family of a model by its config, if it is in ``ARCHITECTURES``. ``name`` is for errors."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
@@ -178,13 +178,13 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """Maximum tokens of prompt plus answer, for any family."""
+    """Return the maximum number of tokens in prompt and answer together, for any family."""
     text: Any = config.get_text_config()
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 
 
 def decoder_of(model: PreTrainedModel, architecture: Architecture) -> nn.Module:
-    """The stack of decoder layers inside a model."""
+    """Return the module with the decoder layers of a model."""
     decoder: nn.Module = model if hasattr(model, architecture.layers) else model.get_decoder()
     if not hasattr(decoder, architecture.layers):
         raise UnsupportedModelError(f"{type(model).__name__} has no {architecture.layers!r} to attach to")
@@ -192,6 +192,6 @@ def decoder_of(model: PreTrainedModel, architecture: Architecture) -> nn.Module:
 
 
 def attention_modules(decoder: nn.Module, architecture: Architecture) -> list[nn.Module]:
-    """The attention module of each layer, in order."""
+    """Return the attention module of each layer, in order."""
     layers = decoder.get_submodule(architecture.layers).children()
     return [layer.get_submodule(architecture.attention) for layer in layers]

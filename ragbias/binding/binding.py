@@ -1,4 +1,4 @@
-"""Bindings of a method to a model: the state of forward passes, and the open bindings of each thread (or task)."""
+"""Bindings of a method to a model: the state of forward passes, and the open bindings of each thread or task."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Rotation: TypeAlias = tuple[Tensor, Tensor] | None
 
 
 class PlainBinding:
-    """Runs the plain model, even inside another binding. Base class of ``Binding``.
+    """A binding that runs the plain model, even inside another binding. Base class of ``Binding``.
 
     ``is_open`` is False as soon as the context starts to exit.
     """
 
     def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
         self.decoder = decoder
-        self.modules = modules  # at least its attention modules
+        self.modules = modules  # includes at least the attention modules
         self.is_open = True
 
 
@@ -45,15 +45,15 @@ opened: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened", defa
 
 
 def binding_of(decoder: nn.Module) -> PlainBinding | None:
-    """The innermost binding on this decoder."""
+    """Return the innermost open binding on this decoder."""
     return next((binding for binding in reversed(opened.get()) if binding.decoder is decoder and binding.is_open), None)
 
 
 @contextmanager
 def opening(binding: PlainBinding) -> Iterator[None]:
-    """Make the binding the innermost of this thread (or task) until the context ends.
+    """Make the binding the innermost one of this thread (or task) until the context ends.
 
-    The context may end in another thread or task, like that of a generator that is closed there.
+    The context may end in another thread or task, for example if a generator is closed there.
     """
     try:
         try:
@@ -62,7 +62,7 @@ def opening(binding: PlainBinding) -> Iterator[None]:
         finally:
             binding.is_open = False
     finally:
-        binding.is_open = False  # again, because an interrupt may come before the line above
+        binding.is_open = False  # repeated, because an interrupt may come before the line above
         opened.set(tuple(other for other in opened.get() if other.is_open))
 
 
@@ -70,15 +70,15 @@ def opening(binding: PlainBinding) -> Iterator[None]:
 class Session:
     """The state of a batch of prompts through prefill and decoding."""
 
-    layouts: list[SequenceLayout]  # one for each sequence
-    seen: int  # columns in the cache
-    permutation: Tensor | None  # int64 [batch, T]: the prompt's column for each one inside the model; None: equal
-    memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by layer, and sequence or None
-    fingerprint: Tensor | None = None  # keys [batch, G, d] of the last token, which change if the cache's sequences do
+    layouts: list[SequenceLayout]  # one layout for each sequence
+    seen: int  # number of columns in the cache
+    permutation: Tensor | None  # int64 [batch, T]: prompt column of each model column; None if equal
+    memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by (layer, sequence or None)
+    fingerprint: Tensor | None = None  # keys [batch, G, d] of the last token, to detect moved sequences
 
 
 class _Pass(threading.local):
-    """The current forward pass of a thread; threads may share a binding through a copied context."""
+    """The current forward pass of a thread. Threads may share a binding through a copied context."""
 
     session: Session | None = None
     prefill: bool = True
@@ -89,8 +89,8 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    While a binding that is not ``private`` is attached, any thread without one gets a ``BindingError``: it may be a
-    helper thread that was meant to use the method.
+    While a binding that is not ``private`` is attached, a thread without a binding gets a ``BindingError``, because it
+    may be a helper thread that should use the method.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Binding(PlainBinding):
             raise UnsupportedModelError(
                 f"{method.name} changes rotary positions, and {type(model).__name__} has {self.architecture.positions}"
             )
-        # a sliding layer's cache drops keys that a method may move near the query
+        # the cache of a sliding layer drops keys that a method may move near the query
         self._slides = getattr(config, "sliding_window", None) is not None
         self._use_cache = config.use_cache
         self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
@@ -130,11 +130,11 @@ class Binding(PlainBinding):
         self._now = _Pass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache that this method filled with the beginnings of prompts, all documents included."""
+        """Continue from a cache that this method filled with the beginnings of prompts, including all documents."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
-        """Continue from a copy of a cache as from the cache itself."""
+        """Let a copy of a cache continue like the cache itself."""
         if (session := self._sessions.get(cache)) is not None:
             self._sessions[copied] = copy.deepcopy(session)
 
@@ -151,7 +151,7 @@ class Binding(PlainBinding):
         kwargs = {**dict(zip(self._argument_names, args, strict=False)), **kwargs}
         if current is not self:
             if (cache := kwargs.get("past_key_values")) is not None:
-                self._sessions.pop(cache, None)  # its next tokens run without this method
+                self._sessions.pop(cache, None)  # the cache's next tokens run without this method
             return None
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
         tokens: Tensor = kwargs[name]
@@ -190,12 +190,12 @@ class Binding(PlainBinding):
             )
 
     def _fingerprint(self, cache: Any, session: Session) -> Tensor:
-        column = session.layouts[0].pad + session.layouts[0].length - 1  # the same in every sequence
+        column = session.layouts[0].pad + session.layouts[0].length - 1  # the same column in every sequence
         keys: Tensor = cache.layers[max(self.layers.values())].keys
         return keys[:, :, column]
 
     def _with_full_layers(self, cache: Any, use: bool | None) -> Any:
-        """The cache of this pass, with layers that hold every key."""
+        """Return the cache of this pass, with layers that keep every key."""
         if cache is None:
             return DynamicCache() if (self._use_cache if use is None else use) else None
         if cache.get_seq_length() == 0:
@@ -227,7 +227,7 @@ class Binding(PlainBinding):
 
     @contextmanager
     def projecting(self) -> Iterator[None]:
-        """Context in which projections read their inputs unchanged."""
+        """Let projections read their inputs unchanged in this context."""
         self._now.projecting = True
         try:
             yield
@@ -235,7 +235,7 @@ class Binding(PlainBinding):
             self._now.projecting = False
 
     def projection_input(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """The input of the projection of queries or keys, in place of ``hidden``."""
+        """Return the input of the projection of queries or keys, which replaces ``hidden``."""
         if self._now.projecting:
             return hidden
         if of == "query":
@@ -253,7 +253,7 @@ class Binding(PlainBinding):
         softcap: float | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """The layer's attention with the method; ``plain`` is the model's own."""
+        """Compute the layer's attention with the method. ``plain`` is the model's own attention."""
         session = self._now.session
         if session is None or self._now.noted is None:
             raise BindingError("an attention layer was called outside its model; call the model instead")
@@ -279,7 +279,7 @@ class Binding(PlainBinding):
         return self.method.attention(call)
 
     def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
-        """Queries or keys ``[batch, heads, T, d]`` of hidden states, without positions or the method."""
+        """Project hidden states to queries or keys ``[batch, heads, T, d]``, without positions or the method."""
         with self.projecting():
             return self.architecture.project(module, hidden.to(device), of)
 
@@ -290,7 +290,7 @@ class Binding(PlainBinding):
         return rotate(x, cos, sin, self.architecture.interleaved)
 
     def _encoding(self, module: nn.Module, length: int) -> Encoding:
-        """The positional encoding that queries and keys of this layer still lack."""
+        """Return the positional encoding that queries and keys of this layer still lack."""
         if self.wants_positions and self.architecture.positions == "rotary":
             return Encoding()
         key = self.architecture.encoding_key(self.decoder, module, length)
@@ -300,13 +300,13 @@ class Binding(PlainBinding):
 
 
 def _gathered(states: Tensor, columns: Tensor) -> Tensor:
-    """``states[b, columns[b]]`` for ``[batch, T]`` or ``[batch, T, hidden]``."""
+    """Return ``states[b, columns[b]]`` for ``[batch, T]`` or ``[batch, T, hidden]``."""
     index = columns.to(states.device)
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
 
 
 def active_binding_of(module: nn.Module) -> Binding | None:
-    """The innermost binding on the module's model, if it acts on this attention module."""
+    """Return the innermost binding on the module's model, if it acts on this attention module."""
     for binding in reversed(opened.get()):
         if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None
@@ -319,7 +319,7 @@ def open_session(
     tokens: Tensor,
     attention_mask: Tensor | Mapping[str, Tensor | None] | None,
 ) -> Session:
-    """Lay out whole prompts with spans by sequence; ``tokens`` are ids ``[batch, T]`` or embeddings."""
+    """Lay out whole prompts, with spans by sequence. ``tokens`` are ids ``[batch, T]`` or embeddings."""
     batch, length = tokens.shape[:2]
     if spans and batch % len(spans):
         raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")
@@ -344,7 +344,7 @@ def open_session(
 
 
 def _comparable(document: Tensor) -> Sequence[Any]:
-    """The sort key of a document: token ids ``[L]``, or the bytes of each embedding ``[L, hidden]``."""
+    """Return the sort key of a document: its token ids ``[L]``, or the bytes of its embeddings ``[L, hidden]``."""
     if document.dim() == 1:
         ids: list[int] = document.tolist()
         return ids
@@ -367,7 +367,7 @@ def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length
 
 
 def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
-    """Padding columns at the left of each sequence."""
+    """Return the number of padding columns at the left of each sequence."""
     if isinstance(attention_mask, Mapping):  # models with images make masks [batch, 1, Q, K] by type of layer
         attention_mask = attention_mask.get("full_attention")
         if attention_mask is not None:  # the keys that the last query sees
@@ -392,7 +392,7 @@ def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch:
 
 
 def missing_documents(method: str) -> NoDocumentsError:
-    """The error for a method that needs spans."""
+    """Return the error for a method that needs spans."""
     return NoDocumentsError(
         f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
     )

@@ -2,11 +2,11 @@
 
 While at least one binding acts on a module, the module has our hooks and a copy of its config that names our attention
 function. MPT's module calls no attention function and gets our forward instead. Each call looks up the active binding,
-so that threads with different bindings (or none) share a model. The last binding to close restores the module.
+so threads with different bindings, or without one, can share a model. The last binding to close restores the module.
 
-An interrupt may come between any two steps of attaching and detaching. So the model's own hooks are the only record of
-what is attached, and ``sweep`` removes what no open binding needs. It runs when a binding closes, before one is
-attached, and in the next forward pass with a leftover hook: the decoder's hooks are added first and removed last.
+An interrupt may come between any two steps of attaching and detaching. Therefore the model's own hooks are the only
+record of what is attached, and ``sweep`` removes what no open binding needs. It runs when a binding closes, before one
+is attached, and in the next forward pass with a leftover hook. The decoder's hooks are added first and removed last.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PROJECTIONS: tuple[Literal["query", "key"], ...] = ("query", "key")
 Spans = Sequence[Span] | Sequence[Sequence[Span]]
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
-_lock = threading.RLock()  # reentrant: the garbage collector may close a binding during a sweep
+_lock = threading.RLock()  # reentrant, because the garbage collector may close a binding during a sweep
 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
-    """The backend that computes attention on this model; ``BackendError`` if a named one does not support it."""
+    """Return the backend for attention on this model. Raise ``BackendError`` if a named one does not support it."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     module = attention_modules(decoder, architecture)[0]
@@ -50,7 +50,7 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
 
 
 def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
-    """A copy of a cache that was filled in this context, to continue a prompt more than once."""
+    """Copy a cache that was filled in this context, to continue a prompt more than once."""
     copied = copy.deepcopy(cache)
     current = binding_of(model.get_decoder())
     if isinstance(current, Binding):
@@ -61,7 +61,7 @@ def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
 def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
-    """``debias`` for a method instance and checked spans by sequence; see ``Binding`` for ``private``."""
+    """Attach a method instance like ``debias``, with checked spans by sequence. For ``private`` see ``Binding``."""
     if method.acts_on == "nothing":
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
@@ -81,7 +81,7 @@ def attach(
 def debias(
     model: PreTrainedModel, method: str | Method, spans: Spans | None = None, backend: str = "auto"
 ) -> Iterator[PreTrainedModel]:
-    """Run a transformers model with a method; the model is restored when the context ends, however it ends.
+    """Run a transformers model with a method. The model is restored when the context ends, even by an error.
 
     Inside, ``model(...)``, ``model.generate(...)`` and everything built on them run with the method. Each prompt must
     enter in one forward pass; several prompts may follow each other. Other threads may open their own contexts on the
@@ -90,19 +90,19 @@ def debias(
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
-        spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding counted, adjacent to each other;
-            or one such list for each sequence of the batch. Sequences that are repeated (beams) need no repeated spans.
+        spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding included, without gaps; or a list
+            of such lists, one for each sequence of the batch. Repeated sequences (beams) need no repeated spans.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method acts on whole prompts, or its parameters do not fit the model.
-        NoDocumentsError: the method needs spans.
+        NoDocumentsError: the method needs spans, and none are given.
         SpanError: spans overlap or leave gaps; at the first forward pass, a span is outside the prompt.
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not supported.
         BackendError: the backend is unknown or not installed; at the first forward pass, it does not support the case.
-        BindingError: a forward pass with a cache that was not filled here, or from a thread without ``debias``.
+        BindingError: a forward pass has a cache that was not filled here, or runs in a thread without ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
     if resolved.selective:
@@ -114,7 +114,7 @@ def debias(
 
 
 def _by_sequence(spans: Spans | None) -> list[list[Span]]:
-    """One list of spans per sequence; a single list applies to all sequences."""
+    """Return one list of spans per sequence. A single list applies to all sequences."""
     if spans is None or len(spans) == 0:
         return []
     first = spans[0]
@@ -124,10 +124,10 @@ def _by_sequence(spans: Spans | None) -> list[list[Span]]:
 
 
 class Hook:
-    """One of our hooks, recognisable by its class."""
+    """A hook of this library, recognisable by its class."""
 
     def __init__(self, owner: object, act: Callable[..., Any]) -> None:
-        self.owner = owner  # the attention module; for hooks on the decoder, the binding
+        self.owner = owner  # the attention module, or the binding if the hook is on the decoder
         self._act = act
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ def hooked(binding: Binding) -> Iterator[None]:
 
 
 def _add_hooks(binding: Binding) -> None:
-    """Hook the decoder and the attention modules of an open binding; bindings share the hooks of a module."""
+    """Hook the decoder and the attention modules of an open binding. Bindings share the hooks of a module."""
 
     def enter(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         if binding.is_open:
@@ -169,7 +169,7 @@ def sweep(decoder: nn.Module) -> None:
     """Remove every hook and replacement that no open binding needs."""
     with _lock:
         needed = _needed(decoder)
-        for module in reversed(list(decoder.modules())):  # the decoder last
+        for module in reversed(list(decoder.modules())):  # the decoder comes last
             tables = vars(module)
             for kind in ("_forward_hooks", "_forward_pre_hooks"):
                 ours = {key: hook.owner for key, hook in tables[kind].items() if isinstance(hook, Hook)}
@@ -181,7 +181,7 @@ def sweep(decoder: nn.Module) -> None:
 
 
 def _needed(decoder: nn.Module) -> set[object]:
-    """The open bindings on a decoder, and their modules."""
+    """Return the open bindings on a decoder, and the modules of these bindings."""
     hooks = decoder._forward_pre_hooks.values()
     bindings: list[Any] = [hook.owner for hook in hooks if isinstance(hook, Hook)]
     still_open = [binding for binding in bindings if binding.is_open]
@@ -214,7 +214,7 @@ def _restore(module: nn.Module) -> None:
         ours: Any = vars(module).get(name)
         if not hasattr(ours, "ragbias_original"):
             continue
-        if ours.ragbias_original is None:  # the class's own forward
+        if ours.ragbias_original is None:  # the forward of the class
             vars(module).pop(name, None)
         else:
             setattr(module, name, ours.ragbias_original)
@@ -246,7 +246,7 @@ def _before_projection(attention: nn.Module, projection: Literal["query", "key"]
 
 
 def _after_fused_projection(attention: nn.Module, architecture: Architecture) -> Callable[..., Any]:
-    """Replace queries and keys in the output by those of changed inputs."""
+    """Return a hook that replaces queries and keys by projections of the inputs that the method changed."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
         active = active_binding_of(attention)
@@ -266,7 +266,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _Original:
-    """The module with its original config, which attention functions read the implementation's name from."""
+    """A module with its original config, from which attention functions read the implementation's name."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)
@@ -276,7 +276,7 @@ class _Original:
 
 
 def _register(implementation: str) -> str:
-    """Register our attention function over the model's own implementation, and return its name."""
+    """Register our attention function over the model's own implementation, and return the new name."""
     name = PREFIX + implementation
     if name in ALL_ATTENTION_FUNCTIONS:
         return name
@@ -302,7 +302,7 @@ def _register(implementation: str) -> str:
 
 
 def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """A forward for MPT's attention module, with the steps of ``MptAttention``, that calls the active binding."""
+    """Return a forward with the steps of ``MptAttention`` that calls the active binding."""
     original: Callable[..., tuple[Tensor, Tensor | None]] = module.forward
 
     def forward(
@@ -333,7 +333,7 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
 def _mpt_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Softmax attention with a bias ``[H, 1, >= K]`` that ends at the last key, and a mask of hidden keys."""
+    """Compute softmax attention with a bias ``[H, 1, >= K]`` that ends at the last key, and a mask of hidden keys."""
     scores = query @ key.transpose(-1, -2) * scale + bias[..., -key.shape[2] :]
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(query.dtype).min)
