@@ -18,11 +18,11 @@ MEMORY = "2GB"
 DISK = "20GB"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
-_MOST = 10**18  # bytes
+_MOST = 10**18  # maximum number of bytes
 
 
 class DocumentCacheWarning(UserWarning):
-    """A document cannot be cached, or the cache cannot be used; answers are the same without it."""
+    """A document cannot be cached, or the cache cannot be used. Answers are the same without it."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class CacheStats:
     """Contents and use of a cache. Entries are documents and prefixes.
 
     Attributes:
-        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents; the folder's, of all processes.
+        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents; the folder's include all processes.
         memory_hits, disk_hits, misses: lookups since the cache was created.
-        tokens_reused, tokens_computed: tokens of these entries.
+        tokens_reused, tokens_computed: tokens of the entries that were found, and of the computed entries.
         broken: damaged files that were set aside.
     """
 
@@ -60,12 +60,12 @@ class CacheStats:
 class DocumentCache:
     """Keys and values of documents after their prefix, for methods with reusable documents.
 
-    Threads can share a cache; processes can share its folder. It contains no text: entries are named by digests of
+    Threads can share a cache, and processes can share its folder. It contains no text. Entries are named by digests of
     model, prefix and document, so models that share a cache never read each other's entries.
 
     Args:
-        memory: maximum size in memory: bytes, or text such as ``"4GB"``; None: nothing in memory.
-        folder: where entries outlive the process, created if missing; None: memory only.
+        memory: maximum size in memory, in bytes or as text such as ``"4GB"``; None stores nothing in memory.
+        folder: folder in which entries outlive the process, created if missing; None stores nothing on disk.
         disk: maximum size of the folder, 20 GB by default.
 
     Raises:
@@ -90,23 +90,23 @@ class DocumentCache:
         self.salt = ""
 
     def salted(self, salt: str) -> DocumentCache:
-        """This cache for one tenant: the same memory and folder, but entries with another salt are not used."""
+        """Return this cache for one tenant. It shares memory and folder, but entries with another salt are not used."""
         cache = DocumentCache.__new__(DocumentCache)
         vars(cache).update(vars(self), salt=salt)
         return cache
 
     def register(self, model: str) -> None:
-        """Warn where the model of this identity shares the cache with others."""
+        """Warn if the model with this identity shares the cache with other models."""
         if model in self._models:
             return
         owners = self._disk.models() if self._disk else set()
-        if self._models - {model}:  # another thread may add this one
-            self._warn_once("models", f"several models share {self!r}; they reuse nothing of each other")
+        if self._models - {model}:  # another thread may add this model
+            self._warn_once("models", f"several models share {self!r}; they do not reuse each other's entries")
         elif owners and model not in owners:
             self._warn_once(
                 "models",
                 f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
-                "and none of this one; give it another folder, or clear it if the others are no longer used",
+                "but none of this one; use another folder, or clear this one if the other models are no longer used",
             )
         self._models.add(model)
 
@@ -114,7 +114,7 @@ class DocumentCache:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
     def get(self, key: str, shapes: Shapes | None = None) -> States | None:
-        """The states under a key; None if they are missing, damaged, or of other shapes ``[G, T, d]``."""
+        """Return the states under a key, or None if they are missing, damaged, or of other shapes ``[G, T, d]``."""
         if (states := self._memory.get(key)) is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
         elif self._disk is not None and (states := self._read(self._disk, key, shapes)) is not None:
@@ -133,20 +133,20 @@ class DocumentCache:
                 self._warn_once("disk", f"documents are not cached in {self.folder}: {error}; requests run without it")
 
     def stats(self) -> CacheStats:
-        """Contents and use of the cache."""
+        """Return the contents and use of the cache."""
         sizes = [size for _, _, size in self._disk.files()] if self._disk else []
         broken = len(self._disk.broken()) if self._disk else 0
         memory = self._memory
         return CacheStats(len(memory), memory.nbytes, len(sizes), sum(sizes), **self._counts, broken=broken)
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
-        """Read every file of the folder, and return the error of each damaged one. No file is changed."""
+        """Read every file of the folder and return the error of each damaged file. No file is changed."""
         wrong = {}
         for path, _, _ in list(self._disk.files()) if self._disk else []:
             try:
                 read_entry(path)
             except FileNotFoundError:
-                pass  # removed by another process
+                pass  # another process removed the file
             except BrokenEntryError as error:
                 wrong[path] = str(error)
             progress(path)
@@ -185,8 +185,8 @@ class DocumentCache:
 
     def __getstate__(self) -> NoReturn:
         raise WrongTypeError(
-            "a DocumentCache cannot be pickled or copied, nor can a model with one; make it anew in the other process: "
-            "caches can share a folder"
+            "a DocumentCache cannot be pickled or copied, nor can a model with one; create another in the other "
+            "process: caches can share a folder"
         )
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class DocumentCache:
 
 
 def size_of(name: str, given: str | int) -> int:
-    """Bytes of ``"4GB"``, ``"512 MiB"`` or a number above zero."""
+    """Return the number of bytes of ``"4GB"``, ``"512 MiB"`` or a number above zero."""
     if isinstance(given, str) and (match := _AMOUNT.fullmatch(given)) and match[2].upper() in _UNITS:
         size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the float may be infinite
     elif isinstance(given, int) and not isinstance(given, bool):
@@ -207,7 +207,7 @@ def size_of(name: str, given: str | int) -> int:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes for people: ``"1.5 MB"``."""
+    """Format a number of bytes for people, such as ``"1.5 MB"``."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.3g} {unit}"
@@ -220,5 +220,5 @@ def _path(folder: str | Path) -> Path:
         raise ArgumentError(f"folder={shown(folder)}; expected the path of a folder, or None")
     try:
         return Path(folder).expanduser()
-    except RuntimeError as error:  # no such user
+    except RuntimeError as error:  # the user in the path does not exist
         raise ArgumentError(f"folder={shown(str(folder))}: {error}") from error

@@ -1,4 +1,4 @@
-"""Cache keys: equal where the same model computes the same tokens after the same prefix, else different."""
+"""Cache keys, which are equal if and only if the same model computes the same tokens after the same prefix."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
-VERSION = 3  # of how states are computed and named
+VERSION = 3  # version of how states are computed and named
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
 ENVIRONMENT = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
-DEPTH = 4  # of containers and objects inside an attribute
-IGNORED = {  # attributes that change no result, or that ragbias and accelerate replace while they run a model
-    *(vars(nn.Module()).keys() - {"training"}),
-    *("config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"),
-    *("_hf_hook", "_old_forward", "_is_hf_initialized"),
-}
+DEPTH = 4  # levels of containers and objects inside an attribute
+# attributes that change no result, or that ragbias and accelerate replace while they run a model
+_OF_MODULES = vars(nn.Module()).keys() - {"training"}
+_OF_MODELS = {"config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"}
+_OF_ACCELERATE = {"_hf_hook", "_old_forward", "_is_hf_initialized"}
+IGNORED = _OF_MODULES | _OF_MODELS | _OF_ACCELERATE
 
 _known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = WeakKeyDictionary()
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """SHA-256 of all that determines a model's states: configuration, weights, devices, and attributes of modules.
+    """Return a SHA-256 of all that determines a model's states: configuration, weights, devices, attributes of modules.
 
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
-    and the scales of quantised weights. Tensors that were replaced or changed are read again.
+    and the scales of quantised weights. Tensors that were replaced or changed are hashed again.
 
-    Not noticed: changes in place through ``parameter.data`` or a numpy view, of inference tensors, and of weights that
-    accelerate has offloaded; and code that runs beside the modules, such as a hook or a replaced ``forward``. Create a
-    new model object, or clear the cache.
+    These changes are not noticed: changes in place through ``parameter.data`` or a numpy view; changes of inference
+    tensors, and of weights that accelerate has offloaded; and code that runs beside the modules, such as a hook or a
+    replaced ``forward``. After such a change, create a new model object or clear the cache.
     """
     named, attached, settings = _parts(model)
     tensors = named | attached
@@ -53,7 +53,7 @@ def fingerprint(model: PreTrainedModel) -> str:
     digests = unchanged | _digests(model, {name: tensor for name, tensor in tensors.items() if name not in unchanged})
     about = [str(VERSION), *(f"{name} {setting}" for name, setting in sorted(settings.items()))]
     about += [f"{name} {_described(tensor)} {digests[name]}" for name, tensor in named.items()]
-    # not by name: a quantised layer moves its scales from the weight to the layer in its first forward pass
+    # sorted without names, because a quantised layer moves scales from its weight to itself in its first forward pass
     about += sorted({f"{name.partition(':')[0]} {_described(t)} {digests[name]}" for name, t in attached.items()})
     identity = hashlib.sha256("\n".join(about).encode()).hexdigest()
     _known[model] = seen | settings, digests, identity
@@ -61,7 +61,7 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 
 def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Parameters and buffers, tensors in attributes of modules and parameters, and all other attributes, by name."""
+    """Return parameters and buffers, tensors in attributes of modules and parameters, and other attributes, by name."""
     named = dict([*model.named_parameters(), *model.named_buffers()])
     attached: dict[str, Tensor] = {}
     settings: dict[str, Any] = {}
@@ -103,8 +103,8 @@ def _described(tensor: Tensor) -> str:
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal as long as a tensor has the same memory, unchanged; ``module.to`` moves it to other memory."""
-    if tensor.is_meta:  # accelerate creates these again at each call
+    """Return a value that is equal while a tensor keeps its memory and content. ``module.to`` changes the memory."""
+    if tensor.is_meta:  # accelerate creates meta tensors again at each call
         return (True,)
     version = 0 if tensor.is_inference() else tensor._version
     memory = StorageWeakRef(tensor.untyped_storage())  # the reference prevents reuse of the address
@@ -122,7 +122,7 @@ def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, s
 
 
 def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
-    """Loaders of the weights that accelerate has offloaded to memory or disk, by name."""
+    """Return loaders, by name, of the weights that accelerate has offloaded to memory or disk."""
     loaders: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -134,7 +134,7 @@ def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
 
 
 def _digest(tensor: Tensor) -> str:
-    if tensor.is_meta:  # unknown weights share no entries
+    if tensor.is_meta:  # unknown weights must not share entries
         return uuid.uuid4().hex
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     digest = hashlib.sha256()
@@ -144,20 +144,18 @@ def _digest(tensor: Tensor) -> str:
 
 
 def identity_of(model: PreTrainedModel, backend: str) -> str:
-    """Identifies model and environment, equal for equal bits: devices, backends and thread counts round differently."""
+    """Identify model and environment, with devices, backends and thread counts, because they round differently."""
     device = model.device.type
     name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
     casts = torch.is_autocast_enabled(device)
-    about = [
-        *(fingerprint(model), str(model.dtype), backend),
-        *(torch.__version__, device, name, torch.get_num_threads(), torch.get_float32_matmul_precision()),
-        str(torch.get_autocast_dtype(device)) if casts else "",
-        *(os.environ.get(name, "") for name in ENVIRONMENT),
-    ]
+    about: list[Any] = [fingerprint(model), str(model.dtype), backend, torch.__version__, device, name]
+    about += [torch.get_num_threads(), torch.get_float32_matmul_precision()]
+    about.append(str(torch.get_autocast_dtype(device)) if casts else "")
+    about += [os.environ.get(variable, "") for variable in ENVIRONMENT]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
-    """The key of the states of ``tokens`` after a prefix: the model's identity and a digest of both and the salt."""
+    """Return the key of the states of ``tokens`` after a prefix: the model's identity, and a digest of the rest."""
     parts = [list(prefix), list(tokens), *([salt] if salt else [])]
     return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

@@ -1,7 +1,7 @@
 """Keys and values of documents, in memory and in a folder.
 
-A folder has one safetensors file per entry, with a checksum and without any text. Processes can share it: a file gets
-its name once it is complete, so readers never see part of one.
+A folder has one safetensors file per entry, with a checksum and without any text. Processes can share it. A file gets
+its name when it is complete, so readers never see part of one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from torch import Tensor
 from ragbias.errors import ArgumentError
 from ragbias.files import irregular
 
-SUFFIX = ".states.safetensors"  # unlike a model's weights, which must never be removed; another format needs another
+SUFFIX = ".states.safetensors"  # not the suffix of weights, which must never be removed; change it with the format
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
-Shapes = Sequence[tuple[int, int, int]]  # of the keys and of the values in each layer
-UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes
+Shapes = Sequence[tuple[int, int, int]]  # shape of the keys and of the values in each layer
+UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes again
 
 
 class BrokenEntryError(Exception):
-    """A damaged file."""
+    """The file of an entry is damaged."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class States:
     """Keys and values of ``T`` adjacent tokens.
 
     Attributes:
-        keys, values: by layer, ``[G, T, d]`` on the CPU, in the model's dtype; keys without positions.
+        keys, values: tensors ``[G, T, d]`` by layer, on the CPU, in the model's dtype; keys have no positions.
     """
 
     keys: tuple[Tensor, ...]
@@ -58,7 +58,7 @@ class States:
 
 
 class MemoryStore:
-    """Entries of at most ``budget`` bytes together; the least recently used are removed first."""
+    """Entries in memory, of at most ``budget`` bytes together. The least recently used entries are removed first."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -97,7 +97,7 @@ class MemoryStore:
 
 
 class FolderStore:
-    """Entries of at most ``budget`` bytes together; the least recently used are removed first."""
+    """Entries in a folder, of at most ``budget`` bytes together. The least recently used entries are removed first."""
 
     def __init__(self, path: Path, budget: int) -> None:
         self.path = path
@@ -114,33 +114,33 @@ class FolderStore:
         self._recount()
 
     def _remove_incomplete(self) -> None:
-        """Remove the temporary files of this machine's killed processes."""
+        """Remove the temporary files of killed processes on this host."""
         for temporary in self.path.glob("*.tmp"):
             host, _, pid = temporary.name.removesuffix(".tmp").split(".", 1)[-1].rpartition("-")
             if host == HOST and pid.isdigit() and not _is_running(int(pid)):
                 temporary.unlink(missing_ok=True)
 
     def files(self) -> Iterator[tuple[Path, float, int]]:
-        """Each entry's file, time of last use, and size in bytes."""
+        """Yield each entry's file, time of last use, and size in bytes."""
         for path in self.path.glob(f"*{SUFFIX}"):
-            with suppress(OSError):  # removed by another process, or a loop of links
+            with suppress(OSError):  # another process removed it, or links form a loop
                 status = path.stat()
                 if stat.S_ISREG(status.st_mode):
                     yield path, status.st_mtime, status.st_size
 
     def broken(self) -> list[Path]:
-        """Damaged files that were set aside."""
+        """Return the damaged files that were set aside."""
         return list(self.path.glob(f"*{BROKEN}"))
 
     def models(self) -> set[str]:
-        """Identities of the models that wrote the entries."""
+        """Return the identities of the models that wrote the entries."""
         return {path.name.partition("-")[0] for path, _, _ in self.files()}
 
     def __contains__(self, key: str) -> bool:
         return (self.path / (key + SUFFIX)).exists()
 
     def get(self, key: str, shapes: Shapes | None = None) -> States | None:
-        """The entry, or None; a damaged file is renamed, with a ``BrokenEntryError``."""
+        """Return the entry or None. A damaged file is renamed, and raises ``BrokenEntryError``."""
         path = self.path / (key + SUFFIX)
         try:
             states = read_entry(path, shapes)
@@ -155,7 +155,7 @@ class FolderStore:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Write an entry, unless it exists or is larger than the budget; an ``OSError`` leaves no partial file."""
+        """Write an entry, unless it exists or is larger than the budget. An ``OSError`` leaves no partial file."""
         path = self.path / (key + SUFFIX)
         if states.nbytes > self._budget or path.exists():
             return
@@ -172,7 +172,7 @@ class FolderStore:
             self._uncounted += size
 
     def _evict(self, needed: int) -> None:
-        """Remove entries until ``needed`` bytes fit; counts other processes' files from time to time."""
+        """Remove entries until ``needed`` bytes fit. The files of other processes are counted from time to time."""
         with self._lock:
             if self._uncounted >= self._budget * UNCOUNTED:
                 self._recount()
@@ -189,7 +189,7 @@ class FolderStore:
                 self._size -= size
 
     def _recount(self) -> None:
-        """List the folder; slow where it has many entries."""
+        """List the folder, which is slow if it has many entries."""
         self._oldest_first = deque(sorted(self.files(), key=lambda file: file[1]))
         self._size, self._uncounted = sum(size for _, _, size in self._oldest_first), 0
 
@@ -206,16 +206,16 @@ def write_entry(path: Path, key: str, states: States) -> None:
     parts = {"keys": states.keys, "values": states.values}
     tensors = {f"{name}{layer}": each for name, layers in parts.items() for layer, each in enumerate(layers)}
     metadata = {"key": key, "sha256": _checksum(key, tensors)}
-    path.touch(mode=0o600)  # for its owner only: keys and values reveal a document
-    # safetensors.torch.save_file leaves a temporary file where the process is killed
+    path.touch(mode=0o600)  # for its owner only, because keys and values reveal a document
+    # safetensors.torch.save_file leaves a temporary file if the process is killed
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 def read_entry(path: Path, shapes: Shapes | None = None) -> States:
-    """Read states from a file named by their key; a ``BrokenEntryError`` if checksum or shapes differ."""
+    """Read states from a file named by their key. Raise ``BrokenEntryError`` if checksum or shapes differ."""
     if kind := irregular(path):
         raise BrokenEntryError(f"{path} is {kind}")
-    data = path.read_bytes()  # at once: other processes may remove or change the file
+    data = path.read_bytes()  # read at once, because other processes may remove or change the file
     try:
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         tensors = load(data)
@@ -245,5 +245,5 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's
+        pass  # the process of another user
     return True
