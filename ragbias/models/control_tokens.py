@@ -1,7 +1,7 @@
 """Tokenise text of users and documents as data: control-token strings in it never become control tokens.
 
-``shield`` marks such strings (``<|im_end|>``) by replacing their first character, so that the text keeps its length and
-all spans in it. ``encode`` restores the text, and encodes marked strings as ordinary characters.
+``shield`` marks such strings (``<|im_end|>``) by replacing their first character, so that the length of the text and
+all spans stay valid. ``encode`` restores the text, and encodes marked strings as ordinary characters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ControlTokens:
         self._tokenizer, self.size = ref(tokenizer), len(tokenizer)
 
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
-        """Mark the control-token strings in a text, or those that touch one of the spans."""
+        """Mark all control-token strings in a text, or only the strings that touch one of the spans."""
 
         def mark(match: re.Match[str]) -> str:
             inside = spans is None or any(begin < match.end() and match.start() < end for begin, end in spans)
@@ -48,12 +48,12 @@ class ControlTokens:
         return re.sub(self.unmarked, mark, text)
 
     def restore(self, text: str) -> str:
-        """The text without marks."""
+        """Return the text without marks."""
         return re.sub(self.marked, lambda match: match[0][0].translate(self._first) + match[0][1:], text)
 
     @cached_property
     def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
-        """A copy that splits control-token strings; all threads share the options of the tokenizer itself."""
+        """A copy that splits control-token strings. It is needed because threads share the options of the tokenizer."""
         copied = copy.deepcopy(self._tokenizer())
         assert copied is not None
         copied.split_special_tokens = True
@@ -64,7 +64,7 @@ _known: WeakKeyDictionary[PreTrainedTokenizerBase, ControlTokens] = WeakKeyDicti
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> ControlTokens:
-    """The control tokens of a tokenizer; computed again when tokens were added."""
+    """Return the control tokens of a tokenizer. They are computed again after tokens were added."""
     if (controls := _known.get(tokenizer)) is None or controls.size != len(tokenizer):
         controls = _known[tokenizer] = ControlTokens(tokenizer)
     return controls
@@ -76,7 +76,7 @@ def is_shielded(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids without BOS; a marked string, and the text around it up to the next control token, are data."""
+    """Return token ids without BOS. A marked string, and the text around it up to the next control token, are data."""
     if not is_shielded(text, tokenizer):
         return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
     controls, ids, plain = control_tokens(tokenizer), list[int](), ""
@@ -126,7 +126,7 @@ def render_chat(
     arguments = {"tokenize": False, "add_generation_prompt": True, **shielded(variables)}
     try:
         text = str(tokenizer.apply_chat_template(shielded(list(messages)), tools=shielded(tools) or None, **arguments))
-    except Exception as error:  # a template is a program by its author and may fail in any way
+    except Exception as error:  # a template is a program and may fail in any way
         raise ChatTemplateError(
             f"the chat template fails on this conversation ({type(error).__name__}: {first_line(error)}); change the "
             "roles or their order, set tokenizer.chat_template, or pass a flat prompt"

@@ -1,7 +1,7 @@
 """Dequantise GGUF files to float32 once, into a folder that ``from_pretrained`` reads in seconds.
 
-The copies are in ``RAGBIAS_CACHE`` or the platform's cache folder and take four bytes per weight. Their names hold the
-file's digest and the version of transformers. They may be removed at any time.
+The copies are in ``RAGBIAS_CACHE`` or the platform's cache folder and take four bytes per weight. Their names contain
+the file's digest and the version of transformers. They may be removed at any time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _begins_as_gguf(file: Path) -> bool:
 
 
 def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
-    """The path of a GGUF file in the folder or hub repository ``name``, downloaded if necessary.
+    """Return the path of a GGUF file in the folder or hub repository ``name``. Download it if necessary.
 
     Without ``gguf_file``, ``name`` is the file's path or ``owner/repo/file.gguf``.
     """
@@ -71,9 +71,9 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
 
 
 def dequantised(parts: Sequence[Path], name: str) -> Path:
-    """The folder with the dequantised model, config and tokenizer of a GGUF file; created on first use.
+    """Return the folder with the dequantised model, config and tokenizer of a GGUF file. Create it on first use.
 
-    ``parts`` are those of the file in order, usually one; ``name`` is for errors.
+    ``parts`` are the parts of the file in order, usually one. ``name`` is for errors.
     """
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
@@ -86,7 +86,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
                     f"model {name!r} is a GGUF file and needs {package}; install it with: pip install 'ragbias[gguf]'"
                 )
         copies.mkdir(parents=True, exist_ok=True)
-        with FileLock(copies / ".lock"):  # one process writes, others wait
+        with FileLock(copies / ".lock"):  # one process writes while others wait
             if not _is_whole(copy):
                 shutil.rmtree(copy, ignore_errors=True)
                 _make(parts, name, copy)
@@ -100,12 +100,12 @@ def _is_whole(copy: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
         return all((copy / file).stat().st_size == size for file, size in sizes.items())
-    except (FileNotFoundError, ValueError, AttributeError):  # AttributeError: the JSON is not an object
+    except (FileNotFoundError, ValueError, AttributeError):  # the JSON may not be an object
         return False
 
 
 def cache_folder(name: str) -> Path:
-    """``RAGBIAS_CACHE``, or ``ragbias`` in the platform's cache folder."""
+    """Return ``RAGBIAS_CACHE``, or ``ragbias`` in the platform's cache folder."""
     if chosen := os.environ.get("RAGBIAS_CACHE"):
         try:
             return Path(chosen).expanduser().absolute()
@@ -125,7 +125,7 @@ def _digest(parts: Sequence[Path]) -> str:
 
 @cache
 def _digest_of(file: Path, size: int, changed: int) -> bytes:
-    """SHA-256 of the content, cached until the size or the modification time changes."""
+    """Return the SHA-256 of the content, cached until the size or the modification time changes."""
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         while block := opened.read(MIB):
@@ -136,7 +136,7 @@ def _digest_of(file: Path, size: int, changed: int) -> bytes:
 def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
     """Write the copy to a temporary folder and rename it."""
     begun = copy.with_name(f"{copy.name}.begun")
-    shutil.rmtree(begun, ignore_errors=True)  # left over by a killed process
+    shutil.rmtree(begun, ignore_errors=True)  # a killed process may have left it
     begun.mkdir()
     try:
         file = parts[0]
@@ -164,7 +164,7 @@ def _write(file: Path, name: str, folder: Path) -> None:
     if (config := getattr(transformers, "GgufConfig", None)) is not None:  # newer versions dequantise on request
         settings["quantization_config"] = config(dequantize=True)
     with _readable(file, name):
-        found: Any = AutoModelForCausalLM.from_pretrained(  # before the tokenizer, to report an unknown architecture
+        found: Any = AutoModelForCausalLM.from_pretrained(  # loaded first, to report an unknown architecture
             source, **settings, dtype=torch.float32, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
@@ -188,14 +188,14 @@ def _write(file: Path, name: str, folder: Path) -> None:
 
 @contextmanager
 def _readable(file: Path, name: str) -> Iterator[None]:
-    """Turn errors of the reader into one line."""
+    """Convert errors of the reader to errors of one line."""
     if not _begins_as_gguf(file):
         raise ModelFileError(f"model {name!r}: {file} is not a GGUF file; expected a file that begins with 'GGUF'")
     try:
         yield
     except Exception as error:  # the reader raises anything for a damaged file
         reason = first_line(error)
-        if "architecture" in reason or "configuration class" in reason:  # the second for an encoder-decoder
+        if "architecture" in reason or "configuration class" in reason:  # the latter for an encoder-decoder
             raise UnsupportedModelError(
                 f"model {name!r}: {reason.rstrip('.')}. Use a GGUF file of another architecture or the original weights"
             ) from error

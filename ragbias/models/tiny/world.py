@@ -1,12 +1,12 @@
 """The synthetic world that the embedded model answers questions about.
 
-An entity is a name of two words ("Falcon Station"); a passage states one to three facts about one entity between filler
-sentences. A fifth of all names, chosen by a hash, is held out: training never sees them, evaluation uses nothing else.
-So no name, and no combination of name, attribute and value, of an evaluation occurs in training.
+An entity is a name of two words ("Falcon Station"). A passage states one to three facts about one entity between
+filler sentences. A fifth of all names, chosen by a hash, is held out: training never sees them, and evaluation uses
+only them. Therefore no name, and no combination of name, attribute and value, is in both.
 
 ``world.json`` holds the word lists and the templates over ``{n}`` (name) and ``{v}`` (value). In every template of a
-fact the value is followed by punctuation and close to the name, and each value has one to three words, which are single
-tokens: what a four-layer model can learn to look up.
+fact the value is followed by punctuation and close to the name. Each value has one to three words, which are single
+tokens. A four-layer model can learn to look up such values.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ class Attribute:
     """One property of an entity."""
 
     key: str
-    words: list[str]  # names of the word lists that a value takes one word from each
+    words: list[str]  # word lists; a value takes one word from each list
     facts: list[str]  # templates
     questions: list[str]  # templates
     distinct: int = 0  # if positive, a value has this many different words of the first list instead
 
     def value(self, rng: random.Random) -> str:
-        """A random value."""
+        """Return a random value."""
         lists = [WORDS[name] for name in self.words]
         return " ".join(rng.sample(lists[0], self.distinct) if self.distinct else map(rng.choice, lists))
 
@@ -62,7 +62,7 @@ class WorldQuestion:
 
 @dataclass(frozen=True, order=True)
 class Fact:
-    """The content of one sentence; ``attribute`` is the key of an ``Attribute``."""
+    """The content of one sentence. ``attribute`` is the key of an ``Attribute``."""
 
     name: str
     attribute: str
@@ -115,9 +115,9 @@ def _entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -> En
 
 
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
-    """Passages about different entities that share attributes, as retrieved passages do.
+    """Return passages about different entities that share attributes, as retrieved passages do.
 
-    ``attributes`` is the number of kinds of facts among them; None draws it.
+    ``attributes`` is the number of kinds of facts in all passages together; None draws it.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -127,12 +127,12 @@ def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: i
 
 
 def restate(rng: random.Random, entry: Entry) -> Entry:
-    """Another passage about the same entity that contradicts the first: the same kinds of facts, drawn anew."""
+    """Return a passage about the same entity that contradicts the first: the same kinds of facts, drawn anew."""
     return _entry(rng, entry.passage.title, [_BY_KEY[fact.attribute] for fact in entry.facts])
 
 
 def facts(passage: Passage) -> list[Fact]:
-    """The facts that a passage states, read from its text."""
+    """Return the facts that a passage states, read from its text."""
     found = []
     for sentence in re.split(r"(?<=\.) ", passage.text):
         general = sentence.replace(passage.title, "{n}")
@@ -143,19 +143,19 @@ def facts(passage: Passage) -> list[Fact]:
 
 
 def ask(rng: random.Random, fact: Fact, gold: Passage) -> WorldQuestion:
-    """A question for a fact, in one of its wordings."""
+    """Return a question for a fact, in one of its wordings."""
     return WorldQuestion(rng.choice(_BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
 
 
 def held_out_corpus(size: int, seed: int) -> list[Passage]:
-    """``size`` passages about different held-out entities; each answers at least one question."""
+    """Return ``size`` passages about different held-out entities. Each passage answers at least one question."""
     rng = random.Random(f"corpus {seed}")
     names = _sample_names(rng, size, held_out=True)
     return [_entry(rng, name, rng.sample(ATTRIBUTES, rng.choice((1, 2, 2, 3)))).passage for name in names]
 
 
 def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
-    """``count`` different questions, each with one right answer in ``corpus``."""
+    """Return ``count`` different questions, each with one right answer in ``corpus``."""
     rng = random.Random(f"questions {seed}")
     stated = [(fact, passage) for passage in corpus for fact in facts(passage)]
     if count > len(stated):
@@ -173,17 +173,17 @@ class PromptFormat:
     suffix: str
 
     def documents(self, passages: Sequence[Passage]) -> list[str]:
-        """The passages as text, each but the last with the separator after it."""
+        """Return the passages as text. The separator follows each passage except the last."""
         texts = [self.document(i, passage) for i, passage in enumerate(passages)]
         return [text + self.separator for text in texts[:-1]] + texts[-1:]
 
     def prompt(self, passages: Sequence[Passage], question: str) -> str:
-        """The whole prompt as one string."""
+        """Return the whole prompt as one string."""
         return self.prefix + "".join(self.documents(passages)) + self.suffix.format(q=question)
 
 
 def titled(index: int, passage: Passage) -> str:
-    """The passage below a line with its title."""
+    """Return the passage below a line with its title."""
     return f"{passage.title}\n{passage.text}"
 
 
@@ -191,7 +191,7 @@ FORMAT = PromptFormat("<s>Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswe
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
-    """``count`` questions, each with ``documents - 1`` distractors that mostly state the same kinds of facts."""
+    """Return ``count`` questions, each with ``documents - 1`` distractors that mostly state the same kinds of facts."""
     rng = random.Random(f"evaluation {seed}")
     made: list[tuple[WorldQuestion, list[Passage]]] = []
     while len(made) < count:
