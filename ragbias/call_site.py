@@ -1,4 +1,4 @@
-"""Warnings at the user's line, below the frames of frameworks, once per line."""
+"""Warnings that name the user's line below the frames of frameworks, once per line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FrameType
 
-NOT_USER_CODE = sys.stdlib_module_names | {  # top-level packages between user code and this library
-    *("langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_experimental"),
-    *("langchain_huggingface", "langchain_ragbias", "langgraph", "langgraph_supervisor", "langgraph_swarm"),
-    *("llama_index", "llama_index_instrumentation", "workflows", "wrapt", "pydantic", "torch", "ragbias"),
-    *("anyio", "fastapi", "starlette", "uvicorn"),
-}
+# top-level packages between user code and this library
+_LANGCHAIN = {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_experimental"}
+_LANGCHAIN_MODELS = {"langchain_huggingface", "langchain_ragbias"}
+_LANGGRAPH = {"langgraph", "langgraph_supervisor", "langgraph_swarm"}
+_LLAMA_INDEX = {"llama_index", "llama_index_instrumentation", "workflows"}
+_OTHERS = {"anyio", "fastapi", "pydantic", "ragbias", "starlette", "torch", "uvicorn", "wrapt"}
+NOT_USER_CODE = sys.stdlib_module_names | _LANGCHAIN | _LANGCHAIN_MODELS | _LANGGRAPH | _LLAMA_INDEX | _OTHERS
 Line = tuple[str, int]  # file and number
 NO_LINE = ("<thread without user code>", 1)
 EVENT_LOOP = ("asyncio.base_events", "asyncio.events", "asyncio.runners")
@@ -22,19 +23,19 @@ _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", defaul
 
 
 def remember_call_site() -> Callable[[], None]:
-    """Store the user's line in this context, for warnings in copies of it, until the returned function is called."""
+    """Store the user's line for warnings in copies of this context, until the returned function is called."""
     lines = [call_site()]
     _remembered.set(lines)
     return lines.clear
 
 
 def call_site() -> Line:
-    """The line of user code that called this; the remembered line in threads and tasks without user code."""
+    """Return the line of user code that called this function, or the remembered line if no user code did."""
     frame: FrameType | None = sys._getframe(1)
     remembered = _remembered.get()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module in EVENT_LOOP and remembered:  # frames below started the loop, not this task
+        if module in EVENT_LOOP and remembered:  # the next frames started the event loop, not this task
             break
         if module.partition(".")[0] not in NOT_USER_CODE:
             return frame.f_code.co_filename, frame.f_lineno

@@ -1,4 +1,4 @@
-"""Checks of parameters and of cancellation; errors name the value and what was expected."""
+"""Checks of parameters and of cancellation. Errors name the value and what was expected."""
 
 from __future__ import annotations
 
@@ -58,10 +58,7 @@ def check_choice(
 
 
 def check_parameters(method: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
-    """Raise ``MethodError`` for parameters that the class ``of`` does not have, or that lack a value.
-
-    ``or_else`` is another remedy for missing ones.
-    """
+    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``; ``or_else`` is another remedy."""
     known = inspect.signature(of).parameters
     if unknown := [name for name in given if name not in known]:
         raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {method!r}: {', '.join(known) or 'none'}")
@@ -97,7 +94,7 @@ def check_not_cancelled(cancelled: threading.Event | None) -> None:
 
 
 def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
-    """Raise ``ArgumentError`` for an unknown argument, with the most ``similar`` name."""
+    """Raise ``ArgumentError`` for an unknown argument, and suggest the most ``similar`` name."""
     if unknown := sorted(name for name in given if name not in known):
         hint = did_you_mean(unknown[0], similar) or "leave it out"
         raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")

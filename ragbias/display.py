@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError  # optional: callers import it and report when it is missing
+    from pydantic import ValidationError  # optional: callers import it, and report it if it is missing
 
-LONGEST = 60  # characters of a value in an error
-# control characters except tab and line break, bidirectional controls, and lone surrogates
+LONGEST = 60  # maximum length of a value in an error
+# matches control characters except tab and line break, bidirectional controls, and lone surrogates
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -22,13 +22,13 @@ def printable(text: str) -> str:
 
 
 def no_formula(text: str) -> str:
-    """A CSV cell that no spreadsheet evaluates: formulas get a leading quote."""
+    """Return a CSV cell that no spreadsheet evaluates. Formulas get a leading quote."""
     text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def shown(value: Any) -> str:
-    """A value for an error message, shortened."""
+    """Return the shortened ``repr`` of a value for an error message."""
     try:
         text = repr(value)
     except ValueError:  # Python does not print integers of more than 4,300 digits
@@ -37,15 +37,15 @@ def shown(value: Any) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """``did you mean 'pine'? `` for a name that resembles a known one, else empty."""
+    """Return ``did you mean 'pine'? `` for a name that resembles a known one, otherwise an empty string."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
 def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
-    """The errors of a pydantic validation in one line; the ``known`` keys are listed after an unknown one."""
+    """Join the errors of a pydantic validation into one line. The ``known`` keys follow an unknown key."""
     found: list[Any] = list(error.errors())
-    # a list with invalid entries counts as too short as well
+    # pydantic reports a list with invalid entries also as too short
     parents = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
     return "; ".join(
         _complaint(each, known) for each in found if each["type"] != "too_short" or each["loc"] not in parents

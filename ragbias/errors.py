@@ -10,7 +10,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-# messages of torch, C++ allocators, the loader of shared libraries, numpy and the system
+# torch, C++ allocators, the loader of shared libraries, numpy and the system have these messages
 _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|not enough memory|bad_alloc|bad allocation"
     r"|failed to map segment|can't start new thread|resource temporarily unavailable"
@@ -24,11 +24,11 @@ class RagBiasError(RuntimeError):
 
 
 class ArgumentError(RagBiasError):
-    """An argument is unknown, out of range, or contradicts another; ``MethodError`` for arguments of methods."""
+    """An argument is unknown, out of range, or contradicts another. Arguments of methods raise ``MethodError``."""
 
 
 class WrongTypeError(ArgumentError, TypeError):
-    """An argument of the wrong type. Also a ``TypeError``, for callers who catch that."""
+    """An argument has the wrong type. Also a ``TypeError``, for callers that catch ``TypeError``."""
 
 
 class EmptyDocumentError(RagBiasError):
@@ -44,7 +44,7 @@ class AmbiguousSegmentsError(SpanError):
 
 
 class SegmenterError(SpanError):
-    """A ``segmenter`` is no separator, pattern or function, or it failed, or it returned invalid spans."""
+    """A ``segmenter`` is not a separator, pattern or function, or it failed, or it returned invalid spans."""
 
 
 class DocumentNotFoundError(RagBiasError):
@@ -68,7 +68,7 @@ class UnknownMethodError(RagBiasError):
 
 
 class MethodError(RagBiasError):
-    """A method's parameters are out of range, do not fit the model, or the method cannot run here."""
+    """A method's parameters are out of range or do not fit the model, or the method cannot run here."""
 
 
 class UnsupportedModelError(RagBiasError):
@@ -84,7 +84,7 @@ class BackendError(RagBiasError):
 
 
 class BindingError(RagBiasError):
-    """A forward pass does not belong to the prompt, or the thread, that ``debias`` was opened for."""
+    """A forward pass does not belong to the prompt or the thread for which ``debias`` was opened."""
 
 
 class CancelledError(RagBiasError):
@@ -100,7 +100,7 @@ class OutOfMemoryError(RagBiasError, MemoryError):
 
 
 class DataError(RagBiasError):
-    """A file of questions or results has another format; the message names file and line."""
+    """A file of questions or results has an unexpected format. The message names the file and the line."""
 
 
 class RunError(RagBiasError):
@@ -112,16 +112,16 @@ class ServerError(RagBiasError):
 
 
 class MissingExtraError(RagBiasError, ImportError):
-    """A package of an optional extra is not installed; the message has the command. Also an ``ImportError``."""
+    """A package of an optional extra is not installed. The message has the command. Also an ``ImportError``."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if the message is empty."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes, the last one first."""
+    """Yield an error, then its cause, then the cause of that cause, and so on."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -129,7 +129,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
-    """The error in a chain that reports that memory ran out, or None."""
+    """Return the error in a chain that reports that memory ran out, or None."""
     for cause in chain(error):
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
             return cause

@@ -8,7 +8,7 @@ from types import ModuleType
 from ragbias.errors import MissingExtraError
 
 _COMMAND = ("pydantic", "rich", "typer")
-# the modules that `pip install 'ragbias[extra]'` brings, by extra; pyproject.toml lists their distributions
+# modules that `pip install 'ragbias[extra]'` installs, by extra; pyproject.toml lists their distributions
 EXTRAS = {
     "cli": _COMMAND,
     "bench": (*_COMMAND, "jinja2", "matplotlib", "yaml"),
@@ -40,7 +40,7 @@ def required_all(extra: str) -> None:
 
 
 def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
-    """The message for a module that was not found; None if no extra, preferably the command's, contains it."""
+    """Return the message for a module that was not found, or None if it belongs to no extra."""
     package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]
     if not extras:

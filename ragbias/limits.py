@@ -2,18 +2,18 @@
 
 from ragbias.checks import Bounds
 
-# The upper ends are far beyond any real run; they catch typing errors before memory runs out.
+# The upper ends are far beyond any real run. They catch typing errors before memory runs out.
 CHANNEL = Bounds(0, 1_000_000)
 SEED = Bounds(0, 2**32 - 1)  # the range of numpy's seeds
 CHUNKS = Bounds(1, 1_000)
 NEW_TOKENS = Bounds(1, 100_000)
 AUDIT_ORDERS = Bounds(2, 1_000)
 DEMO_QUESTIONS = Bounds(2, 10_000)
-QUESTIONS = Bounds(1, 10_000_000)  # of a file
+QUESTIONS = Bounds(1, 10_000_000)  # in a file
 DOCUMENTS = Bounds(1, 10_000)
 POSITIONS = Bounds(0, DOCUMENTS.most - 1)
 ORDERS = Bounds(1, 1_000)
-WORDS = Bounds(5, 100_000)  # of a passage
+WORDS = Bounds(5, 100_000)  # in a passage
 BATCH = Bounds(1, 1_024)
 WORKERS = Bounds(1, 1_024)
 STRINGS = Bounds(1, 1_000_000)

@@ -1,4 +1,4 @@
-"""A prompt in three parts: prefix, retrieved documents, suffix; and its tokens, part by part."""
+"""A prompt in three parts (prefix, retrieved documents, suffix), and the tokens of each part."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Prompt:
         return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> Prompt:
-        """The same prompt with its documents in another order; ``order[i]`` is the old index of the new ``i``-th.
+        """Return the prompt with its documents in another order. ``order[i]`` is the old index of document ``i``.
 
         Raises:
             ArgumentError: ``order`` does not contain each index once.
@@ -84,10 +84,10 @@ class Prompt:
         """Split a flat prompt at the character spans of its documents.
 
         The text between two documents is their separator. Words in it are a header of the document after it
-        (``Document [2](Title: ...) ``) or, if they are the same for all, a footer of the one before it. So that the set
-        of document segments does not depend on their order, every document carries one separator: after it if one
-        follows the last document as well, else before it. If the template has none before the first document either,
-        one is added there; only then, and where numbers are stripped, does ``.text`` differ from ``text``.
+        (``Document [2](Title: ...) ``) or, if they are the same for all, a footer of the one before it. Every document
+        carries one separator, so that the set of document segments does not depend on their order. The separator comes
+        after each document if one also follows the last document, otherwise before it. If the template has no separator
+        before the first document either, one is added. Only this, and stripped numbers, change the text.
 
         Spans with and without headers give the same prompt if the first header differs from the text before it.
 
@@ -112,7 +112,7 @@ class Flat(NamedTuple):
     Attributes:
         text: the original prompt, without stripped numbers.
         spans: ``(begin, end)`` of each document in characters.
-        lead: the separator that begins the first document of the ``Prompt``, but not this text.
+        lead: the separator that begins the first document of the ``Prompt`` but is not in this text.
     """
 
     text: str
@@ -121,7 +121,7 @@ class Flat(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Prompt, lead: str = "") -> Flat:
-        """The flat prompt of these parts, without the separator that was added before the first document."""
+        """Join the parts to a flat prompt, without the separator that was added before the first document."""
         begin, edges = len(prompt.prefix), prompt.spans
         spans = [(max(begin, left - len(lead)), right - len(lead)) for left, right in edges]
         return cls(prompt.prefix + prompt.text[begin + len(lead) :], spans, lead)
@@ -130,7 +130,7 @@ class Flat(NamedTuple):
 def split_text(
     text: str, spans: Sequence[CharSpan], strip_numbering: bool = False, numbering: DocumentNumbers | None = None
 ) -> tuple[Prompt, Flat]:
-    """``Prompt.from_text`` with the flat prompt for the plain model; ``numbering`` where it is already computed."""
+    """Return the split prompt, and the flat prompt for the plain model. ``numbering`` may be passed if known."""
     if not isinstance(text, str):
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
     ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
@@ -140,12 +140,12 @@ def split_text(
     prefix, documents, suffix, lead = split(text, ordered, numbering, strip_numbering)
     prompt = Prompt(prefix, documents, suffix)
     flat = Flat.of(prompt, lead)
-    unchanged = flat.text == text or strip_numbering  # else the split normalised white space between the documents
+    unchanged = flat.text == text or strip_numbering  # else the split changed the white space between documents
     return prompt, flat if unchanged else Flat(text, ordered, lead)
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
-    """Sorted spans, each inside ``[0, length)`` where a length is known, none empty, none overlapping another."""
+    """Return the sorted spans. Each must lie inside ``[0, length)``, hold at least one token, and not overlap."""
     try:
         ordered = sorted((operator.index(begin), operator.index(end)) for begin, end in spans)
     except (TypeError, ValueError) as error:
@@ -171,7 +171,7 @@ class TokenisedPrompt:
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document; position-independent if tokenised segment by segment.
+        documents: token ids of each document, which do not depend on its position if segments are tokenised separately.
     """
 
     prefix: list[int]
@@ -190,18 +190,18 @@ class TokenisedPrompt:
         return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> TokenisedPrompt:
-        """The same prompt with its documents in another order."""
+        """Return the prompt with its documents in another order."""
         return TokenisedPrompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
 
 def shielded(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
-    """The prompt with the control-token strings of its documents marked as data."""
+    """Mark the control-token strings in a prompt's documents as data."""
     shield = control_tokens(tokenizer).shield
     return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise each segment separately, so that no token crosses a border, with exactly one BOS if the model has one.
+    """Tokenise each segment separately, so that no token crosses a border. A model with BOS gets exactly one.
 
     Raises:
         EmptyDocumentError: a document has no tokens.
@@ -215,17 +215,17 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
 
 
 def _begin(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens of a prompt's prefix, with exactly one BOS if the model has one."""
+    """Tokenise a prompt's prefix, with exactly one BOS if the model has one."""
     ids, bos = encode(prefix, tokenizer), tokenizer.bos_token_id
     return [bos, *ids] if _adds_bos(tokenizer) and ids[:1] != [bos] else ids
 
 
 def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise a text in one piece, special tokens included, as transformers' pipelines do, but with a single BOS.
+    """Tokenise a text in one piece, including special tokens, as transformers' pipelines do, but with a single BOS.
 
-    ``spans`` are ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it. A
-    token that crosses a border belongs to the document there, or to the later of two documents. A text with shielded
-    control-token strings is tokenised segment by segment.
+    ``spans`` are ``(begin, end)`` of each document in characters, ascending. Text between two documents belongs to the
+    first. A token that crosses a border belongs to the document there, or to the later of two documents. A text with
+    shielded control-token strings is tokenised segment by segment.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
@@ -237,10 +237,10 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
     doubled = _adds_bos(tokenizer) and ids[:2] == [tokenizer.bos_token_id] * 2
     if not spans:
         return TokenisedPrompt(ids[doubled:], [], [])
-    if offsets:  # (0, 0) of special tokens
+    if offsets:  # special tokens have the offset (0, 0)
         starts, ends = (list(itertools.accumulate(each, max)) for each in zip(*encoded["offset_mapping"], strict=True))
         at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
-    else:  # number of tokens of the text before, which is exact unless one crosses the border
+    else:  # count the tokens before each border, which is exact unless a token crosses it
         borders = [*(begin for begin, _ in spans), spans[-1][1]]
         at = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
     documents = [ids[begin:end] for begin, end in itertools.pairwise(at)]
