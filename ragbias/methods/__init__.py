@@ -1,6 +1,6 @@
-"""The methods, a small file each, from text such as ``pine``, ``attention-sorting(rounds=2)`` or ``siw+self-extend``.
+"""The methods, each in a small file, and how to create them from text such as ``pine`` or ``siw+self-extend``.
 
-Another distribution registers a method in the entry point group ``ragbias.methods``, under the method's name::
+Another distribution registers a method under its name in the entry point group ``ragbias.methods``::
 
     [project.entry-points."ragbias.methods"]
     my-method = "my_package:MyMethod"
@@ -44,8 +44,8 @@ from ragbias.methods.self_extend import SelfExtend as SelfExtend
 from ragbias.methods.siw import SIW as SIW
 from ragbias.methods.structured_prompting import StructuredPrompting as StructuredPrompting
 
-DEFAULT_METHOD = Pine.name  # of classes, integrations and commands
-DECLARED = ("acts_on", "cost", "source")  # every method declares these, and its name
+DEFAULT_METHOD = Pine.name  # default of classes, integrations and commands
+DECLARED = ("acts_on", "cost", "source")  # every method declares these besides its name
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
@@ -75,19 +75,19 @@ _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
-# blanks inside a word are part of it: without them it would be another word, or the path of another file
+# blanks inside a word are kept, because without them it would be another word or the path of another file
 _BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
 ByName = Callable[[str, "str | None"], Method]
 Named = TypeVar("Named")
 
 
 def method_names() -> list[str]:
-    """The names of all methods, this package's first."""
+    """Return the names of all methods. The methods of this package come first."""
     return [*METHODS, *_entry_points()]
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of the method of this name; ``UnknownMethodError`` if there is none."""
+    """Return the class of the method with this name. Raise ``UnknownMethodError`` if there is none."""
     if isinstance(name, type) and issubclass(name, Method):
         raise UnknownMethodError(f"{name.__name__} is a class; pass an instance, e.g. {name.__name__}()")
     if not isinstance(name, str):
@@ -102,7 +102,7 @@ def method_class(name: str) -> type[Method]:
 
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
-    """Entry points of other distributions by name, without names of this package."""
+    """Return the entry points of other distributions by name, without names of this package."""
     return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in METHODS}
 
 
@@ -124,13 +124,13 @@ def _load(name: str) -> type[Method]:
 
 
 def get(method: str | Method, model_name: str | None = None) -> Method:
-    """A method from text; an instance is returned unchanged.
+    """Create a method from text. An instance is returned unchanged.
 
     Args:
-        method: a name (``"pine"``), one with parameters (``"attention-sorting(rounds=2)"``), two methods that a paper
-            combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals; words and
-            paths need no quotes.
-        model_name: the model, for methods with a profile per model (``"channel-scaling"``).
+        method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), two methods that a
+            paper combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals;
+            words and paths need no quotes.
+        model_name: name of the model, for methods with a profile per model (``"channel-scaling"``).
 
     Raises:
         UnknownMethodError: no method has this name.
@@ -144,9 +144,9 @@ def get(method: str | Method, model_name: str | None = None) -> Method:
 
 
 def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
-    """The methods of a comma-separated list, as in ``get``, by the typed text without white space.
+    """Create the methods of a comma-separated list. Keys are the texts of the methods without white space.
 
-    ``by_name`` makes the method for a name without parameters and ``model_name``.
+    ``by_name`` creates a method without parameters from its name and ``model_name``. For the texts see ``get``.
     """
     found: dict[str, Method] = {}
     for label in split(without_blanks(text), ",", text):
@@ -159,12 +159,12 @@ def parse_methods(text: str, model_name: str | None = None, by_name: ByName | No
 
 
 def without_blanks(text: str) -> str:
-    """The text without the white space around its brackets, separators and ends."""
+    """Return the text without white space at its ends and around its brackets and separators."""
     return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
 
 
 def split(text: str, at: str, whole: str) -> list[str]:
-    """Parts between the separators outside of brackets and quotes; errors show ``whole``."""
+    """Split a text at the separators outside of brackets and quotes. Errors show ``whole``."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in "([{") - (token in ")]}")
@@ -199,7 +199,7 @@ def _single(label: str, model_name: str | None, by_name: ByName | None) -> Metho
 
 
 def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
-    """What ``find`` returns for the name, and the parameters, of ``name(parameter=value,...)`` without blanks."""
+    """Parse ``name(parameter=value,...)`` without blanks. Return the result of ``find(name)``, and the parameters."""
     match = _ENTRY.fullmatch(label)
     if match is None:
         raise MethodError(f"{kind} {label!r}: expected a name, or name(parameter=value,...)")
@@ -214,7 +214,7 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
             raise MethodError(f"{kind} {label!r}: {parameter!r} is given twice")
         try:
             values[parameter] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # literal_eval raises all these
             if not _WORD.fullmatch(value):
                 message = f"{kind} {label!r}: {value!r} is neither a Python literal nor a word"
                 raise MethodError(message) from None
@@ -223,7 +223,7 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
 
 
 def format_method(method: Method) -> str:
-    """The text from which ``get`` makes this method; ``MethodError`` for a parameter without literal (a function)."""
+    """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method))
     given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]

@@ -14,10 +14,10 @@ FACTOR = Bounds(0.001, 1_000)
 
 @dataclass(frozen=True)
 class AdaptiveParallelEncoding(ParallelContextWindows):
-    """Parallel context windows with the attention of later tokens to the documents sharpened and scaled down.
+    """Parallel context windows that sharpen and scale down the attention of later tokens to the documents.
 
-    For a token after the documents, scores ``s / T`` with the keys of all documents together give ``out_C, lse_C``, and
-    plain scores with all other visible keys give ``out_O, lse_O``. They are merged with the weights
+    For a token after the documents, scores ``s / T`` with the keys of all documents together give ``out_C, lse_C``.
+    Plain scores with all other visible keys give ``out_O, lse_O``. Both are merged with the weights
     ``softmax([S T lse_C, lse_O])``, in float32. ``T = S = 1`` is bit-identical to parallel context windows.
 
     Args:

@@ -1,4 +1,4 @@
-"""Sizes of a model, lengths of a prompt and pairs of tokens, from which a method's arithmetic is computed."""
+"""Multiply-adds of methods, from the sizes of a model, the lengths of a prompt, and pairs of tokens."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class ModelShape:
     hidden: int
     intermediate: int
     heads: int
-    key_heads: int  # of keys and values
+    key_heads: int  # heads of keys and values
     head_dim: int
     layers: int
     vocabulary: int
-    mlp_matrices: int = 3  # 2 without a gate
+    mlp_matrices: int = 3  # 2 if the MLP has no gate
     experts: int = 1  # MLPs per layer
     active_experts: int = 1  # MLPs per token
 
     @property
     def width(self) -> int:
-        """Width of all query heads: the multiply-adds of a score, or of a weighted value, over all heads."""
+        """Width of all query heads. A score or a weighted value needs this many multiply-adds over all heads."""
         return self.heads * self.head_dim
 
     @property
@@ -30,14 +30,14 @@ class ModelShape:
         return self.key_heads * self.head_dim
 
     def weights(self, experts: int) -> int:
-        """Weights of a layer with this many experts: multiply-adds of projections and MLP for one token."""
+        """Return the weights of a layer with this many experts, i.e. its multiply-adds for one token."""
         projections = 2 * self.hidden * self.width + 2 * self.hidden * self.key_width
         return projections + experts * self.mlp_matrices * self.hidden * self.intermediate
 
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """Tokens before the documents, in each document, and after them."""
+    """Numbers of tokens before the documents, in each document, and after the documents."""
 
     prefix: int
     documents: tuple[int, ...]
@@ -53,12 +53,12 @@ class PromptLengths:
 
 
 def causal_pairs(tokens: int) -> int:
-    """Pairs of query and key in causal attention over ``tokens`` tokens."""
+    """Return the number of pairs of query and key in causal attention over ``tokens`` tokens."""
     return tokens * (tokens + 1) // 2
 
 
 def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
-    """Visible pairs if a document sees the prefix, itself causally and, with ``sees_others``, the other documents."""
+    """Count visible pairs. A document sees the prefix, itself causally and, with ``sees_others``, other documents."""
     others = lengths.in_documents if sees_others else 0
     documents = sum(
         length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents

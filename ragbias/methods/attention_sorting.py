@@ -22,14 +22,14 @@ from ragbias.methods.base import (
 
 @dataclass(frozen=True)
 class AttentionSorting(ReorderingMethod):
-    """Sort the documents by the attention of the prompt's last token, highest last, several times; then generate.
+    """Sort the documents by the attention of the prompt's last token, highest last. Repeat it, then generate.
 
     The order need not converge: a later round may return to an earlier order.
 
     Args:
-        rounds: 1 to 1,000; each costs one prefill.
-        score: the ``"sum"`` of the attention to a document's tokens, as in the authors' code, which favours long
-            documents; or the ``"mean"``.
+        rounds: number of sorts, 1 to 1,000; each costs one prefill.
+        score: ``"sum"`` or ``"mean"`` of the attention to a document's tokens. The authors' code uses the sum, which
+            favours long documents.
     """
 
     rounds: int = 1
@@ -44,7 +44,7 @@ class AttentionSorting(ReorderingMethod):
         check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """See ``ReorderingMethod``; the scores are those of the last round."""
+        """Sort the documents in several rounds. The scores belong to the last round."""
         order, scores = list(range(len(documents))), [0.0]
         for _ in range(self.rounds):
             scores = scorer(order)
@@ -55,7 +55,7 @@ class AttentionSorting(ReorderingMethod):
 
 
 class DocumentAttention(AttentionMethod):
-    """Runs the plain model and records the attention of the prompt's last token to each document.
+    """The plain model, which records the attention of the prompt's last token to each document.
 
     ``found[b]`` for sequence ``b`` is float32 ``[n_layers, n]``, averaged over heads.
     """
@@ -83,7 +83,7 @@ class DocumentAttention(AttentionMethod):
         return call.plain(call.query, call.key)
 
     def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
-        """The record of the weights ``[H, T]`` in one layer."""
+        """Return the record of the weights ``[H, T]`` of one layer."""
         import torch
 
         mean = weights.mean(0)

@@ -25,17 +25,17 @@ from ragbias.methods.siw import SIW, Reweightable
 
 @dataclass(frozen=True)
 class ChannelScaling(Reweightable):
-    """Queries of the last token and all keys are computed with one channel of the hidden state scaled.
+    """Scale one channel of the hidden state for the queries of the last token and for all keys.
 
-    ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``; ``q', k'``
-    come from ``h'``, ``v`` from ``h``. The prefill computes plain attention of ``(q, k, v)`` and replaces that of the
-    last token by attention of ``(q', k', v)``. The cache holds only ``k'``, so that later tokens attend like the last
-    one at no cost.
+    ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``. ``q', k'``
+    come from ``h'``, and ``v`` from ``h``. The prefill computes plain attention of ``(q, k, v)`` and replaces the
+    attention of the last token by attention of ``(q', k', v)``. The cache holds only ``k'``, so later tokens attend
+    like the last one at no cost.
 
     Args:
         channel: index ``c`` into the hidden state, or a tuple of several channels, as in the paper's ablation with two.
         factor: ``s``; 0 removes the channel, 1 changes nothing.
-        layers: first and last layer, both included; ``None`` as last: to the end.
+        layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
         last: number of queries at the end of the prompt that are recomputed, or ``"all"``.
     """
 
@@ -68,7 +68,7 @@ class ChannelScaling(Reweightable):
 
     @classmethod
     def from_profile(cls, profile: str | os.PathLike[str] | Profile, last: int | Literal["all"] = 1) -> ChannelScaling:
-        """Channel, factor and layers for a model from the paper or from ``ragbias calibrate``.
+        """Create the method from the channel, factor and layers that the paper or ``ragbias calibrate`` found.
 
         Args:
             profile: a hub name such as ``"mistralai/Mistral-7B-Instruct-v0.2"``, matched without organisation and
@@ -76,8 +76,8 @@ class ChannelScaling(Reweightable):
             last: see the class.
 
         Raises:
-            MethodError: there is no profile for this model, or the file is invalid; later, if the method is attached to
-                a model of another hidden size or number of layers.
+            MethodError: there is no profile for this model, or the file is invalid; or, later, the method is attached
+                to a model of another hidden size or number of layers.
         """
         found = find(profile)
         method = cls(found.channel, found.factor, found.layers, last)
@@ -86,7 +86,7 @@ class ChannelScaling(Reweightable):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
-        """See ``Method``; takes ``profile`` instead of channel, factor and layers, by default the model's profile."""
+        """Create the method from parameters. ``profile`` may replace channel, factor and layers, and is the default."""
         given = dict(parameters)
         profile = given.pop("profile", None)
         if given.keys() - {"last"}:

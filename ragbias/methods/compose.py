@@ -15,7 +15,7 @@ class Compose(AttentionMethod):
     """SIW on top of channel scaling, or on top of Self-Extend.
 
     Each method acts in its own layers. In layers of both, SIW changes the weights of the other method. With channel
-    scaling, SIW rescales the plain weights; only then is the attention of the last queries replaced.
+    scaling, SIW rescales the plain weights before the attention of the last queries is replaced.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.
@@ -58,7 +58,7 @@ class Compose(AttentionMethod):
 
 
 def _reason(methods: Sequence[object]) -> str:
-    """Why these methods cannot be composed."""
+    """Return why these methods cannot be composed."""
     if any(not isinstance(method, AttentionMethod) for method in methods):
         return "only methods inside the model can be composed; documents are reordered before the model runs"
     if sum(method.positions == "none" for method in methods if isinstance(method, AttentionMethod)) > 1:

@@ -25,13 +25,13 @@ OUTLIER = 2  # tokens this many standard deviations below the mean are dropped
 
 @dataclass(frozen=True)
 class InContextReranking(ReorderingMethod):
-    """Sort the documents by the attention of the tokens after them that is due to the query, highest first.
+    """Sort the documents by how much attention the query adds to them, highest first.
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
-    heads; ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" in its place. A document's score is the sum of
-    its ``x`` above their mean minus two standard deviations (``n - 1`` in the denominator).
+    heads. ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" in its place. A document's score is the sum of
+    its ``x(t)`` that exceed their mean minus two standard deviations (``n - 1`` in the denominator).
 
-    Both are measured in one pass: the tokens with "N/A" follow those with the query and do not see them.
+    One pass measures both: the tokens with "N/A" follow the tokens with the query and do not see them.
     """
 
     name = "icr"
@@ -45,7 +45,7 @@ class InContextReranking(ReorderingMethod):
 
 
 def _score(contrast: Sequence[float]) -> float:
-    """The sum without outliers; a single token has no deviation."""
+    """Sum the values without outliers. A single token has no deviation."""
     if len(contrast) == 1:
         return contrast[0]
     least = mean(contrast) - OUTLIER * stdev(contrast)
@@ -53,10 +53,10 @@ def _score(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """Measures ``x(t)`` for one prompt, followed by the tokens with "N/A" in place of ``queries``.
+    """The plain model, which measures ``x(t)`` for one prompt, followed by the tokens with "N/A" as the query.
 
-    The prompt's tokens attend as in the plain model. The tokens that follow have the positions of those with the query,
-    and see the tokens before these, and themselves. ``found`` is ``x``, float64, for each token before ``queries``.
+    The prompt's tokens attend as in the plain model. The tokens with "N/A" have the same positions as ``queries``, and
+    see the tokens before ``queries`` and themselves. ``found`` is ``x``, float64, for each token before ``queries``.
     """
 
     name = "query-contrast"
@@ -90,7 +90,7 @@ class QueryContrast(AttentionMethod):
 
 
 def _attention(query: Tensor, keys: Tensor, positions: Tensor, seen: dict[str, Any], count: int) -> Tensor:
-    """Attention of the last queries ``[H, Q, d]`` of a segment to the first ``count`` keys, float64 ``[count]``."""
+    """Return the attention of a segment's last queries ``[H, Q, d]`` to the first keys: float64 ``[count]``."""
     import torch
 
     begin, end = seen["segments"][-1]

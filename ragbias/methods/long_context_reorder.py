@@ -15,8 +15,8 @@ class LongContextReorder(ReorderingMethod):
     """Put documents, which the retriever returned best first, alternately at the two ends.
 
     Args:
-        style: ``"langchain"``: the best document is last if their number is even and first if it is odd;
-            ``"haystack"``: the best is always first, the second best last.
+        style: ``"langchain"`` puts the best document last if the number of documents is even, and first if it is odd.
+            ``"haystack"`` always puts the best document first and the second best last.
     """
 
     style: Literal["langchain", "haystack"] = "langchain"

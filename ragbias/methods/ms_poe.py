@@ -20,24 +20,24 @@ Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", 
 
 @dataclass(frozen=True)
 class MsPoE(AttentionMethod):
-    """Position ``t`` becomes ``t / r_h`` in head ``h``; the prefill determines the ratios in each layer.
+    """Position ``t`` becomes ``t / r_h`` in head ``h``. The prefill determines the ratios in each layer.
 
     The score of a head is the share of keys whose weight for the prompt's last token exceeds ``alpha`` times the mean.
-    The most position-aware head, with the highest score, gets ``min_ratio``; the others follow linearly.
+    The head with the highest score, the most position-aware, gets ``min_ratio``. The others follow in linear steps.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
-        layers: first and last layer, both included; ``None`` as last: to the end.
-        variant: ``"paper"``: as above, up to ``max_ratio`` for the last head; with grouped-query heads one ratio per
-            key head, by the mean score of its query heads, so that relative positions are exact.
-            ``"released"``: as in the code: scores without positions; ratios ``min + (max - min) * i / H``, where head
-            ``h`` takes ``i = order[h]`` of the heads sorted by score; keys take the ratio of the first query head of
-            their group. ``"ranked"``: the released code with ``i`` the rank of head ``h``.
-        heads: the head that gets the smallest ratio. ``"by-awareness"``: as above; in the paper's other orders,
-            ``"entropy"``: the one with the lowest entropy of these weights, ``"sequential"``: the first, ``"random"``:
-            drawn for each layer; ``"reversed"``, from the released script: the last.
+        layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
+        variant: ``"paper"`` is the rule above, up to ``max_ratio`` for the last head. Grouped-query heads have one
+            ratio per key head, by the mean score of its query heads, so that relative positions are exact.
+            ``"released"`` is the code: scores have no positions, and ratios are ``min + (max - min) * i / H``. Head
+            ``h`` takes ``i = order[h]`` of the heads sorted by score, and keys take the ratio of the first query head
+            of their group. ``"ranked"`` is the released code with ``i`` as the rank of head ``h``.
+        heads: which head gets the smallest ratio. ``"by-awareness"`` is the rule above. The paper also tries
+            ``"entropy"`` (the head with the lowest entropy of the weights), ``"sequential"`` (the first head) and
+            ``"random"`` (drawn for each layer). ``"reversed"``, the last head, is from the released script.
         alpha: the multiple of the mean above which a weight is an outlier, 0.001 to 1,000,000.
-        seed: for ``heads="random"``, 0 to 2**31 - 1.
+        seed: seed for ``heads="random"``, 0 to 2**31 - 1.
     """
 
     min_ratio: float = 1.2
@@ -66,15 +66,14 @@ class MsPoE(AttentionMethod):
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return (
-            shape.width * lengths.total if self.heads in ("by-awareness", "entropy") else 0
-        )  # the scores of one query
+        scored = self.heads in ("by-awareness", "entropy")
+        return shape.width * lengths.total if scored else 0  # the scores of one query
 
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, partial(self._ratios, call.layer))
 
     def _ratios(self, layer: int, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
+        """Return the ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
         group = seq.query.shape[0] // seq.key.shape[0]
         by_key = self.variant == "paper"
         if "ratios" not in seq.memory:
@@ -85,7 +84,7 @@ class MsPoE(AttentionMethod):
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
     def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
-        """The step of each head from the smallest to the largest ratio, int64 ``[H / group]``."""
+        """Return how many steps each head's ratio is above the smallest ratio: int64 ``[H / group]``."""
         import torch
 
         count = seq.query.shape[0] // group
@@ -100,7 +99,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _awareness(self, seq: SequenceCall) -> Tensor:
-        """Number of outliers among the last query's weights in each head ``[H]``, or their negative entropy in nats."""
+        """Return the number of outliers among the last query's weights in each head ``[H]``, or minus their entropy."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

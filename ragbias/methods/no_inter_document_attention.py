@@ -10,7 +10,7 @@ from ragbias.methods.segments import SegmentMethod, as_given
 
 @dataclass(frozen=True)
 class NoInterDocumentAttention(SegmentMethod):
-    """Documents do not see each other; all positions are those of the plain model."""
+    """Documents do not see each other. All positions are the same as in the plain model."""
 
     name = "nia"
     cost = "less than the plain model in the prefill; a few rotations in decoding"

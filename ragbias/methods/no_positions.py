@@ -14,7 +14,7 @@ class NoPositions(AttentionMethod):
     For experiments: models that were not trained this way answer badly.
 
     Args:
-        layers: first and last layer, both included; ``None``: all.
+        layers: first and last layer, both included; ``None`` for all layers.
     """
 
     layers: LayerRange | None = None

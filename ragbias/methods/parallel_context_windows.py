@@ -12,8 +12,8 @@ from ragbias.methods.segments import SegmentMethod, after_prefix
 class ParallelContextWindows(SegmentMethod):
     """Documents do not see each other and all start at position ``P``, right after the prefix.
 
-    The tokens after them start at ``P + max L_j`` and see everything. Set-Based Prompting has the same positions and
-    visibility (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
+    The tokens after the documents start at ``P + max L_j`` and see all tokens. Set-Based Prompting has the same
+    positions and visibility (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
     """
 
     name = "pcw"

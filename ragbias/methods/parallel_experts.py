@@ -15,20 +15,20 @@ LEAST = 1e-9  # lower bound of probabilities in the released code's divergence
 
 @dataclass(frozen=True)
 class ParallelExperts(JointMethod):
-    """Each document has an expert, a prompt with it alone; each token comes from the expert with the highest contrast.
+    """Run one expert per document, a prompt with it alone, and take each token from the expert with most contrast.
 
-    With logits ``s_k`` of expert ``k`` and ``s_0`` of the amateur, the prompt without documents,
-    ``s_k' = (1 + b_k) s_k - b_k s_0``; the token with the highest ``s_k' + g log r_k`` of all experts comes next in all
+    Expert ``k`` has logits ``s_k``, and the amateur, the prompt without documents, has ``s_0``. With
+    ``s_k' = (1 + b_k) s_k - b_k s_0``, the token with the highest ``s_k' + g log r_k`` of all experts comes next in all
     prompts. ``b_k`` is the Jensen-Shannon divergence of the two distributions at the first token. Sampling from the
     softmax of the highest scores is our addition.
 
     Args:
-        contrast: ``b`` for all experts, 0 to 100; None: the divergence.
-        prior: ``r_k`` > 0, the relevance of each document by position; None: all equal. With a prior the method is not
-            order-invariant, because the relevances do not move with the documents.
+        contrast: ``b`` for all experts, 0 to 100; None for the divergence.
+        prior: ``r_k`` > 0, the relevance of each document by position; None if all are equal. With a prior the method
+            is not order-invariant, because the relevances do not move with the documents.
         gamma: ``g``, the weight of the prior, 0 to 100.
-        variant: ``"paper"``: one divergence per expert. ``"released"``: as in the code, ``b`` of each token is its term
-            in the sum of the divergence.
+        variant: ``"paper"`` has one divergence per expert. In ``"released"``, as in the code, ``b`` of each token is
+            its term in the sum of the divergence.
     """
 
     contrast: float | None = None
@@ -69,7 +69,7 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """See ``JointMethod``; the amateur's logits come first. ``memory`` holds ``b`` and ``g log r``."""
+        """Combine the logits, of which the amateur's come first. ``memory`` holds ``b`` and ``g log r``."""
         amateur, experts = logits[:1], logits[1:]
         if not memory:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast
@@ -83,7 +83,7 @@ class ParallelExperts(JointMethod):
         return best
 
     def _divergence(self, experts: Tensor, amateur: Tensor) -> Tensor:
-        """``b`` per expert, float32 ``[n, 1]``, or per expert and token, ``[n, V]``."""
+        """Return ``b`` per expert, float32 ``[n, 1]``, or per expert and token, ``[n, V]``."""
         p, q = amateur.softmax(-1).clamp_min(LEAST), experts.softmax(-1).clamp_min(LEAST)
         log_mean = ((p + q) / 2).log()
         terms = (p * (p.log() - log_mean) + q * (q.log() - log_mean)) / 2

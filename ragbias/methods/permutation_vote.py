@@ -1,4 +1,4 @@
-"""Majority vote over document orders, after Tang et al., arXiv 2310.07712, who compute a central ranking."""
+"""Majority vote over document orders, after Tang et al., arXiv 2310.07712, who compute a central ranking instead."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ragbias.methods.base import Method, canonical_order
 class PermutationVote(Method):
     """Answer with several shuffles of the documents and return the majority answer.
 
-    All orders have equal weight: the shuffles are distinct, and if there are at most as many orders as samples, each
+    All orders have equal weight. The shuffles are distinct, and if there are at most as many orders as samples, each
     order runs ``samples // orders`` times. Two documents and 5 samples give two answers in each order.
 
     The highest mean log-probability per token breaks ties. The shuffles start from a canonical order, so the result
-    does not depend on the retriever's.
+    does not depend on the order of the retriever.
 
     Args:
-        samples: the most answers, 1 to 100,000.
+        samples: maximum number of answers, 1 to 100,000.
         seed: seed of the shuffles, 32 bits.
     """
 
@@ -42,12 +42,12 @@ class PermutationVote(Method):
         check_whole_between("permutation-vote: seed", self.seed, Bounds(0, 2**32 - 1))
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The shuffles, as indices into ``documents`` (token ids of each)."""
+        """Return the shuffles, as indices into ``documents`` (token ids of each document)."""
         rng, canonical = random.Random(self.seed), canonical_order(documents)
         orders = math.factorial(len(canonical))
         if self.samples >= orders:
             return [list(order) for order in permutations(canonical)] * (self.samples // orders)
-        drawn: dict[tuple[int, ...], None] = {}  # in the order of drawing
+        drawn: dict[tuple[int, ...], None] = {}  # keeps the order of drawing
         while len(drawn) < self.samples:
             drawn[tuple(rng.sample(canonical, len(canonical)))] = None
         return [list(order) for order in drawn]

@@ -19,28 +19,28 @@ Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
 
 @dataclass(frozen=True)
 class Pine(SegmentMethod):
-    """Documents see each other in both directions; the more a query attends to a document, the nearer it is placed.
+    """Documents see each other in both directions. The more a query attends to a document, the nearer it is placed.
 
-    With ``P`` tokens before the documents, lengths ``L_j`` and ``E = P + sum L_j``, in each layer and query head:
+    ``P`` tokens precede the documents, document ``j`` has length ``L_j``, and ``E = P + sum L_j``. In each head:
 
-    - document ``i`` as query: ``a = softmax(q k^T / sqrt(d))`` without positions over the tokens of the other
-      documents, ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. It ends at ``E - 1``, preceded by the
-      most important other document, then the next. It sees the prefix, the others whole and itself causally.
-    - a token after the documents: the same importance for that token over all documents; the most important document
+    - For document ``i`` as query, ``a = softmax(q k^T / sqrt(d))`` without positions over the tokens of the other
+      documents, and ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. Document ``i`` ends at ``E - 1``, preceded by
+      the most important other document, then the next. It sees itself causally, the prefix and all others whole.
+    - For a token after the documents, the same importance is computed over all documents. The most important document
       ends at ``E - 1``. The token has its true position and sees everything before it.
 
-    In layers where documents are separate, document ``i`` sees the prefix and itself and begins at ``P`` (at its own
-    position with ``order="input"``); nothing is measured for it. Below ``from_layer`` its keys and values do not depend
-    on the others.
+    In layers where documents are separate, document ``i`` sees only the prefix and itself, and begins at ``P`` (at its
+    position in the prompt with ``order="input"``). No importance is measured for it. Below ``from_layer`` its keys and
+    values do not depend on other documents.
 
     Args:
-        order: ``"importance"``: as above. In the paper's ablations, ``"reverse"`` puts the most important document
-            farthest, and ``"input"`` leaves every document at its position, so that only the mask differs from the
-            plain model's; that is not invariant. ``"canonical"`` is ours: the other documents are in a fixed order, by
-            token ids, and nothing is measured.
-        layers: first and last layer, both included; ``None``: all. The plain model's attention runs in the others.
+        order: ``"importance"`` is the rule above. In the paper's ablations, ``"reverse"`` puts the most important
+            document farthest, and ``"input"`` leaves every document at its position. With ``"input"`` only the mask
+            differs from the plain model, and the method is not order-invariant. ``"canonical"`` is our addition: the
+            other documents are in a fixed order by token ids, and no importance is measured.
+        layers: first and last layer, both included; ``None`` for all. All other layers run the plain model's attention.
         from_layer, to_layer: the first and the last layer in which documents see each other, 0 to 9,999, and ``None``
-            for the last of the model; in the others they are separate. The paper's are 0 and ``None``.
+            for the model's last layer; in all other layers they are separate. The paper uses 0 and ``None``.
     """
 
     order: Order = "importance"
@@ -79,7 +79,7 @@ class Pine(SegmentMethod):
         return super().layer_indices(n_layers)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        """Mean over the layers the method acts in."""
+        """Return the mean over the layers in which the method acts."""
         acting = self.layer_indices(shape.layers)
         together = sum(map(self.together_in, acting)) / len(acting)
         apart = visible_pairs(lengths, sees_others=False)
@@ -89,7 +89,7 @@ class Pine(SegmentMethod):
         return round(shape.width * (2 * more + measured))
 
     def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        # the documents' keys without positions, for the importances
+        # the importances read the documents' keys without positions
         return shape.key_width * lengths.in_documents if self.follows_query else 0
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
@@ -113,16 +113,16 @@ class Pine(SegmentMethod):
         return self._laid_out(self._nearness(mass, seq), seq)
 
     def _canonical(self, seq: SequenceCall) -> Tensor:
-        """Nearness of each document in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
+        """Return the nearness of each document in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
         return seq.arange(len(seq.spans)).float()[None, None]
 
     def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
-        """Nearness of each document (greater is nearer) from its attention ``[H, Q, n]``."""
+        """Return the nearness of each document (greater is nearer) from its attention ``[H, Q, n]``."""
         importance = mass / seq.lengths
         return importance if self.order == "importance" else -importance
 
     def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Start position of each document when they are laid out to end at ``E``, highest ``nearness`` last.
+        """Return the start of each document if all end at ``E`` without gaps, the highest ``nearness`` last.
 
         Ties are broken by document order. Returns int64 ``[H or 1, Q or 1, n]``.
         """

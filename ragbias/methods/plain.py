@@ -9,7 +9,7 @@ from ragbias.methods.base import Method
 
 @dataclass(frozen=True)
 class NoMethod(Method):
-    """No method: plain generation, with the prompt tokenised in one piece as without this library; the baseline."""
+    """The plain model, on the prompt tokenised in one piece as without this library. It is the baseline."""
 
     name = "none"
     acts_on = "nothing"
@@ -20,7 +20,7 @@ class NoMethod(Method):
 
 @dataclass(frozen=True)
 class Segmented(Method):
-    """Plain generation with each document tokenised separately: the effect of segmentation alone.
+    """The plain model with each document tokenised separately, to measure the effect of segmentation alone.
 
     Methods that need documents tokenise them separately, so that a document has the same tokens at every position. The
     difference between such a method and this one is the method's own effect.

@@ -1,4 +1,4 @@
-"""Position interpolation, in all layers alike or layer by layer, Chen et al., arXiv 2306.15595."""
+"""Position interpolation, with one ratio or with a ratio per layer, Chen et al., arXiv 2306.15595."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class PositionInterpolation(AttentionMethod):
 
 
 def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
-    """Plain attention with each position divided by the ratio of its head.
+    """Compute plain attention with each position divided by the ratio of its head.
 
-    ``ratios`` gives those of a sequence's query heads ``[H or 1]`` and key heads ``[G or 1]``.
+    ``ratios`` returns the ratios of a sequence's query heads ``[H or 1]`` and of its key heads ``[G or 1]``.
     """
     import torch
 
@@ -71,7 +71,7 @@ def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor,
         result = torch.empty_like(x)
         indices = torch.arange(first, first + x.shape[2], device=x.device)
         for index, (layout, ratio, scoring) in enumerate(zip(call.layouts, by, call.scorings, strict=True)):
-            positions = (indices - layout.pad).clamp_min(0)  # padding may have any
+            positions = (indices - layout.pad).clamp_min(0)  # padding may have any position
             result[index] = scoring.encoding(x[index], positions / ratio[:, None])
         return result
 

@@ -13,15 +13,15 @@ from ragbias.methods.segments import SegmentMethod, ending_at
 
 @dataclass(frozen=True)
 class RoToR(SegmentMethod):
-    """PINE with one order of the documents for all layers, heads and tokens, so that nothing is measured.
+    """PINE with one order of the documents for all layers, heads and tokens, so that no importance is measured.
 
     The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document ends at ``E - 1``,
-    preceded by its successor ``i + 1``, then ``i + 2``, around the circle. For the tokens after the documents, the
-    first document of the order ends at ``E - 1``, preceded by the second, and so on.
+    preceded by its successor ``i + 1``, then ``i + 2``, and so on around the circle. For the tokens after the
+    documents, the first document of the order ends at ``E - 1``, preceded by the second, and so on.
 
     Args:
-        key: sorts the documents by ``key(token ids)``, with ties by token ids; None: by token ids (or by embeddings, if
-            the model gets those).
+        key: function of a document's token ids by which documents are sorted, with ties by token ids; None sorts by
+            token ids, or by embeddings if the model gets embeddings.
         selective: generate with the plain model if its first token is more confident than RoToR's; needs
             ``DebiasedLM``, costs a second prefill, and is not order-invariant.
     """

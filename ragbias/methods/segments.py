@@ -8,7 +8,7 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
-    """The prefix is plain; each document sees the prefix and itself causally; the rest sees everything before it.
+    """The prefix is plain. Each document sees the prefix, and itself causally. The rest sees everything before it.
 
     Subclasses determine whether documents see each other, the positions of the documents for each query, and the
     position of the first token after them.
@@ -33,22 +33,22 @@ class SegmentMethod(AttentionMethod):
         return 2 * shape.width * (visible_pairs(lengths, self.sees_others) - causal_pairs(lengths.total))
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        """Position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""
+        """Return the position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""
         raise NotImplementedError
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Position of each document for the tokens after them, ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
+        """Return the documents' positions for later tokens ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
 
-        By default those for the first document.
+        The default is the positions for the first document.
         """
         return self.document_starts(seq)[:, :1]
 
     def tail_begin(self, seq: SequenceCall) -> int:
-        """Position of the first token after the documents."""
+        """Return the position of the first token after the documents."""
         return seq.documents_end
 
     def document_bias(self, seq: SequenceCall) -> float:
-        """The bias of the documents' scores for the tokens after them."""
+        """Return the bias of the documents' scores for the tokens after them."""
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class SegmentMethod(AttentionMethod):
             keys = seq.encoded("offsets", lambda new, first: _at_offsets(seq, new, first))
             tail = self.attend_tail(seq, keys, seq.spans, self._starts(seq, seq.query[:, -seq.new_tail :]))
         else:
-            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # only the documents' queries need them
+            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # only the queries of documents need these keys
             tail = self._tail_of_fixed_documents(seq)
         if not prefill:
             return tail
@@ -67,7 +67,7 @@ class SegmentMethod(AttentionMethod):
         return attention.concatenated(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of each document's tokens; their own document is the last, causal segment."""
+        """Compute attention of each document's tokens. Their own document is the last, causal segment."""
         from torch.nn.functional import pad
 
         starts = self.document_starts(seq)
@@ -80,10 +80,10 @@ class SegmentMethod(AttentionMethod):
         return attention.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Attention of later tokens if no position depends on them: every key is encoded at its position, once."""
+        """Compute attention of later tokens if no position depends on them. Each key is encoded only once."""
 
         def at_positions(new: Tensor, first: int) -> Tensor:
-            if "starts" not in seq.memory:  # the same for all tokens
+            if "starts" not in seq.memory:  # all tokens have the same starts
                 seq.memory["starts"] = self._starts(seq, seq.query[:, -1:])[0, 0]
             segment, offset = _segment_and_offset(seq, first, new.shape[1])
             return seq.scoring.encoding(new, seq.memory["starts"][segment] + offset)
@@ -93,10 +93,10 @@ class SegmentMethod(AttentionMethod):
     def attend_tail(
         self, seq: SequenceCall, keys: Tensor, documents: attention.Segments, starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of the suffix or of generated tokens.
+        """Compute attention of the suffix or of generated tokens.
 
-        ``keys`` ``[G, K, d]`` are encoded at their positions or, with ``starts`` ``[H or 1, Q or 1, n + 2]`` of prefix,
-        ``documents`` and suffix, at their offsets in their segments.
+        ``keys`` ``[G, K, d]`` are encoded at their positions. With ``starts`` ``[H or 1, Q or 1, n + 2]`` of prefix,
+        ``documents`` and suffix, they are encoded at their offsets in their segments.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -107,23 +107,23 @@ class SegmentMethod(AttentionMethod):
         return seq.attend(query, keys, positions=positions, segments=segments, starts=starts, bias=biases, causal=True)
 
     def _starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Positions of prefix, documents and suffix for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
+        """Return the positions of prefix, documents and suffix for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
         from torch.nn.functional import pad
 
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
 
     def tail_positions(self, seq: SequenceCall) -> Tensor:
-        """Positions of the suffix or of generated tokens, int64 ``[Q]``."""
+        """Return the positions of the suffix or of generated tokens: int64 ``[Q]``."""
         last = self.tail_begin(seq) + seq.key.shape[1] - seq.documents_end
         return seq.arange(last - seq.new_tail, last)
 
 
 def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Segment (prefix, a document, suffix) and offset in it, of ``count`` keys from index ``first`` on."""
+    """Return segment (prefix, a document, suffix) and offset in it of ``count`` keys from index ``first``."""
     import torch
 
     indices = seq.arange(first, first + count)
-    if first >= seq.documents_end:  # as in each step of decoding
+    if first >= seq.documents_end:  # the case in each step of decoding
         return indices.new_full(indices.shape, len(seq.spans) + 1), indices - seq.documents_end
     edges = indices.new_tensor([0, *(begin for begin, _ in seq.spans), seq.documents_end])
     segment = torch.searchsorted(edges, indices, right=True) - 1
@@ -131,22 +131,22 @@ def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tens
 
 
 def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
-    """Keys from index ``first`` on, encoded at their offsets in their segments."""
+    """Encode keys from index ``first`` at their offsets in their segments."""
     return seq.scoring.encoding(keys, _segment_and_offset(seq, first, keys.shape[1])[1])
 
 
 def as_given(seq: SequenceCall) -> Tensor:
-    """Starts of documents at their positions in the model's order: int64 ``[1, n, n]``."""
+    """Return the starts of documents at their positions in the model's order: int64 ``[1, n, n]``."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
 def after_prefix(seq: SequenceCall) -> Tensor:
-    """Starts of documents that all begin after the prefix: int64 ``[1, n, n]``."""
+    """Return the starts of documents that all begin after the prefix: int64 ``[1, n, n]``."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Starts ``[..., n]`` of documents of ``lengths`` ``[n]`` that end at ``end`` without gaps, the nearest last."""
+    """Return starts ``[..., n]`` of documents of ``lengths`` ``[n]`` that end at ``end`` without gaps, nearest last."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

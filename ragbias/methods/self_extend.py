@@ -13,10 +13,10 @@ from ragbias.methods.siw import SIW, Reweightable
 
 @dataclass(frozen=True)
 class SelfExtend(Reweightable):
-    """Keys less than ``window`` positions away have their true positions; the positions of others are grouped.
+    """Keys less than ``window`` positions away have their true positions. The positions of farther keys are grouped.
 
     For a far key the query is at ``floor(i / group) + window - floor(window / group)`` and the key at
-    ``floor(j / group)``; one softmax runs over near and far keys.
+    ``floor(j / group)``. One softmax runs over near and far keys.
 
     Args:
         group: number of positions merged into one, 1 to 1,000,000; 1 changes nothing.
@@ -73,7 +73,7 @@ class SelfExtend(Reweightable):
         return by_sequence(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq, prefill=True), self.scores))
 
     def scores(self, seq: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:
-        """Scores of queries ``[H, Q, d]`` at positions ``i`` against the first ``count`` keys: ``[H, Q, count]``."""
+        """Score the first ``count`` keys for queries ``[H, Q, d]`` at positions ``i``: ``[H, Q, count]``."""
         j, scoring = seq.arange(count), replace(seq.scoring, window=None)
         keys = seq.key[:, :count]
         if self.window >= seq.key.shape[1]:  # all keys are near
@@ -87,5 +87,5 @@ class SelfExtend(Reweightable):
         return scores if reach is None else scores.masked_fill(distance >= reach, -math.inf)
 
     def _shifted(self, positions: Tensor) -> Tensor:
-        """Position of a query for far keys."""
+        """Return the position of a query for far keys."""
         return positions // self.group + self.window - self.window // self.group

@@ -11,7 +11,7 @@ from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, by_sequence
 
-HIGHEST = 0.3  # share of the prompt's tokens, by weight, that are counted in documents
+HIGHEST = 0.3  # share of the prompt's tokens, those with the highest weights, that is counted in documents
 
 # (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores, float32 [H, Q, K], with the first K keys
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
@@ -19,24 +19,24 @@ Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 
 @dataclass(frozen=True)
 class SIW(AttentionMethod):
-    """The weight of token ``i`` on token 0 is multiplied by ``alpha_i`` after the softmax, without renormalising.
+    """Multiply the weight of token ``i`` on token 0 by ``alpha_i`` after the softmax, without renormalising.
 
     ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for tokens ``(0, n]`` of the prompt. In each layer:
 
-    1. the tokens of the prompt with the highest 30% of the weights from its last token ``n``, averaged over heads, are
-       counted in each document;
-    2. documents with more than ``sigma`` times the mean count are dense;
-    3. ``alpha`` is ``dense`` for their tokens and ``sparse`` for all others: in other documents, and before and after
-       the documents, including the last token. ``outside="keep"`` leaves those outside at 1 (our addition).
+    1. The weights of the prompt's last token ``n`` on all tokens are averaged over heads. The tokens with the highest
+       30% of these weights are counted in each document.
+    2. Documents with more than ``sigma`` times the mean count are dense.
+    3. ``alpha`` is ``dense`` for tokens of dense documents and ``sparse`` for all other tokens, including the last
+       token. ``outside="keep"`` leaves ``alpha`` at 1 before and after the documents (our addition).
 
     Token 0 is exempt, and generated tokens attend as in the plain model. The paper gives no values of ``alpha`` and
     ``sigma``; the defaults are ours, as are the mean over heads and the rounding of 30%.
 
     Args:
-        dense, sparse: ``alpha``, 0.001 to 1,000,000; usually below and above 1.
-        sigma: 0.001 to 1,000,000.
-        layers: first and last layer, both included; ``None``: the middle half.
-        outside: ``"sparse"`` or ``"keep"`` for tokens before and after the documents, see above.
+        dense, sparse: values of ``alpha``, 0.001 to 1,000,000; usually below and above 1.
+        sigma: multiple of the mean count above which documents are dense, 0.001 to 1,000,000.
+        layers: first and last layer, both included; ``None`` for the middle half.
+        outside: ``"sparse"`` or ``"keep"``, for tokens before and after the documents.
     """
 
     dense: float = 0.9
@@ -69,7 +69,7 @@ class SIW(AttentionMethod):
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
 
     def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Attention of a prompt with other queries and keys, with positions: ``[batch, Q, H, d]``."""
+        """Compute attention of a prompt with other queries and keys, with positions: ``[batch, Q, H, d]``."""
 
         def rule(seq: SequenceCall) -> Tensor:
             plain = seq.attend(seq.query, seq.key, positions=seq.arange(seq.key.shape[1]), causal=True)
@@ -78,7 +78,7 @@ class SIW(AttentionMethod):
         return by_sequence(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """``output`` ``[H, T, d]`` of a prompt with LSE ``[H, T]``, with changed weights on token 0."""
+        """Correct the ``output`` ``[H, T, d]`` and LSE ``[H, T]`` of a prompt for the changed weights on token 0."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
@@ -88,7 +88,7 @@ class SIW(AttentionMethod):
         return output + (((alpha - 1) * share)[..., None] * first[:, None]).to(output.dtype)
 
     def _alpha(self, seq: SequenceCall, weights: Tensor) -> Tensor:
-        """``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
+        """Return ``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
         import torch
 
         counts = highest_by_document(weights, seq.spans)
@@ -103,12 +103,12 @@ class Reweightable(AttentionMethod):
     """Base class of the methods that ``Compose`` combines with SIW."""
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """The attention of a prompt with weights changed by SIW, ``[batch, queries, heads, d]``."""
+        """Compute the attention of a prompt with weights changed by SIW: ``[batch, queries, heads, d]``."""
         raise NotImplementedError
 
 
 def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """The number of tokens in each document, ``[n]``, among the ``HIGHEST`` share of the weights ``[T]``."""
+    """Count the tokens of each document, ``[n]``, among the ``HIGHEST`` share of the weights ``[T]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))

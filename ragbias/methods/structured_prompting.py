@@ -11,7 +11,7 @@ from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 @dataclass(frozen=True)
 class StructuredPrompting(ParallelContextWindows):
-    """Parallel context windows with the attention of later tokens to the ``n`` documents scaled by ``1/n``.
+    """Parallel context windows that scale the attention of later tokens to the ``n`` documents by ``1/n``.
 
     The scale is a bias of ``-log n`` on the scores, so that the weights sum to one.
     """

@@ -80,7 +80,7 @@ class Profile:
 
     @classmethod
     def from_dict(cls, data: Any) -> Profile:
-        """The inverse of ``as_dict``."""
+        """Create a profile from the result of ``as_dict``."""
         if not isinstance(data, dict):
             raise MethodError(f"expected a JSON object, got {type(data).__name__}")
         if missing := [name for name in ("version", *FIELDS) if name not in data]:
@@ -93,7 +93,7 @@ class Profile:
         return cls(**values, measured={name: data[name] for name in data if name not in ("version", *FIELDS)})
 
     def as_dict(self) -> dict[str, Any]:
-        """The profile as plain data for JSON."""
+        """Return the profile as plain data for JSON."""
         values = {name: getattr(self, name) for name in FIELDS}
         return {"version": VERSION, **values, "layers": list(self.layers), **self.measured}
 
@@ -103,13 +103,13 @@ class Profile:
 
 
 def shipped() -> dict[str, Profile]:
-    """The profiles in ragbias by model name: the paper's, and calibrated ones."""
+    """Return the profiles in ragbias by model name. They are from the paper, or calibrated."""
     profiles = map(Profile.load, sorted(SHIPPED.glob("*.json")))
     return {profile.model: profile for profile in profiles}
 
 
 def find(profile: str | os.PathLike[str] | Profile) -> Profile:
-    """A profile by model name or file; a ``Profile`` is returned unchanged.
+    """Return a profile by model name or file. A ``Profile`` is returned unchanged.
 
     A path is a file or ends with ``.json``. Names are matched without organisation and case.
     """
@@ -124,7 +124,7 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
 
 
 def of_model(name: str) -> Profile:
-    """The profile in ragbias for a model name or path."""
+    """Return the profile in ragbias for a model name or path."""
     known = shipped()
     for candidate, found in known.items():
         if _bare(candidate) == _bare(name):
@@ -136,6 +136,6 @@ def of_model(name: str) -> Profile:
 
 
 def _bare(name: str) -> str:
-    """The hub name of a model without its organisation, in lower case."""
+    """Return the hub name of a model without its organisation, in lower case."""
     hub = PACKAGED[name].hub if name in PACKAGED else name
     return hub.rstrip("/").rsplit("/", 1)[-1].lower()
