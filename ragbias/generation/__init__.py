@@ -1,1 +1,1 @@
-"""From a prompt to an answer: arguments, request, joining, decoding, scoring, voting, and the report of what ran."""
+"""From a prompt to an answer: arguments, requests, decoding, scoring, voting, and the report of what ran."""

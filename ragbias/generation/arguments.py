@@ -1,4 +1,4 @@
-"""The keyword arguments of a generation, validated once and passed on as ``GenerationSettings``."""
+"""Keyword arguments of a generation, validated once and passed on as ``GenerationSettings``."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ class SamplingArguments(TypedDict, total=False):
     max_new_tokens: int
     """Maximum number of new tokens, >= 1; 256 by default. The model's window limits it further."""
     temperature: float | None
-    """>= 0; 0 is greedy, and so is an answer without a temperature."""
+    """Temperature, >= 0. An answer with temperature 0 or without a temperature is greedy."""
     top_k: int | None
     """Sample only from the ``top_k`` most probable tokens, >= 1."""
     top_p: float | None
     """Sample only from the most probable tokens whose probabilities add up to ``top_p``, > 0 and <= 1."""
     seed: int | None
-    """Makes sampling repeatable, whatever else runs in the batch; a 64-bit integer."""
+    """Seed that makes sampling repeatable, whatever else runs in the batch; a 64-bit integer."""
     repetition_penalty: float | None
-    """Divides the logits of tokens that already occur in prompt or answer, > 0; values above 1 reduce repetition."""
+    """Divide the logits of tokens that occur in prompt or answer by this, > 0. Values above 1 reduce repetition."""
 
 
 class DecodingArguments(SamplingArguments, total=False):
-    """Sampling arguments, and further ones of transformers' ``model.generate``; token ids are the tokenizer's."""
+    """Sampling arguments, and arguments of transformers' ``model.generate`` with the tokenizer's token ids."""
 
     stop: str | Sequence[str] | None
-    """Strings that end the answer; the answer does not contain them."""
+    """Strings that end the answer and are not part of it."""
     do_sample: bool | None
-    """``True`` without a temperature means a temperature of 1.0; ``False`` means greedy, whatever the temperature."""
+    """``True`` without a temperature means a temperature of 1.0. ``False`` means greedy, whatever the temperature."""
     min_new_tokens: int | None
-    """Minimum number of new tokens, >= 0; a stop string may still end the answer earlier."""
+    """Minimum number of new tokens, >= 0. A stop string may still end the answer earlier."""
     max_time: float | None
     """Seconds after which an answer is cut off, > 0."""
     no_repeat_ngram_size: int | None
-    """No sequence of this many tokens occurs twice in prompt and answer; 0 allows all. Values above 1 are refused
-    for methods that are invariant inside the model, because sequences cross document borders."""
+    """Length of token sequences that must not occur twice in prompt and answer; 0 allows all. Values above 1 are
+    refused for methods that are invariant inside the model, because sequences cross document borders."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that are never generated."""
     suppress_tokens: Sequence[int] | None
@@ -58,24 +58,24 @@ class DecodingArguments(SamplingArguments, total=False):
     begin_suppress_tokens: Sequence[int] | None
     """Token ids that never begin the answer."""
     sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
-    """For each sequence of token ids: a bias for the logit of its last token where the other tokens precede it."""
+    """Bias by sequence of token ids. It is added to the logit of the last token if the other tokens precede it."""
     exponential_decay_length_penalty: tuple[int, float] | None
     """``(start, factor)``: after ``start`` new tokens, a factor above 1 makes the end more likely at each token."""
     prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None
-    """Maps a sequence's index in the batch and its token ids ``[T]`` to the ids that may come next."""
+    """Function from a sequence's index in the batch and its token ids ``[T]`` to the ids that may come next."""
     watermarking_config: Mapping[str, Any] | BaseWatermarkingConfig | None
-    """Watermarks the answer, see ``transformers.WatermarkingConfig``."""
+    """Settings of a watermark for the answer; see ``transformers.WatermarkingConfig``."""
 
 
 class GenerationArguments(DecodingArguments, total=False):
-    """The generation arguments of ``DebiasedLM.generate``, ``stream`` and ``batch``."""
+    """The arguments of ``DebiasedLM.generate``, ``stream`` and ``batch`` for generation."""
 
     stop_token_ids: Sequence[int]
     """Tokens that end the answer, in addition to the model's own."""
     logprobs: bool
-    """Return ``Generation.logprobs``."""
+    """Whether to return ``Generation.logprobs``."""
     keep_special: Sequence[str]
-    """Special tokens to keep in the text, e.g. ``["[TOOL_CALLS]"]``; all others are removed."""
+    """Special tokens to keep in the text, e.g. ``["[TOOL_CALLS]"]``. All others are removed."""
 
 
 KNOWN = frozenset(GenerationArguments.__annotations__)
@@ -91,7 +91,7 @@ _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
 
 class Check(NamedTuple):
-    """What an argument may be: in words, its type, and its range."""
+    """The values that an argument accepts: in words, their type, and their range."""
 
     expected: str
     is_type: Callable[[Any], bool]
@@ -136,7 +136,7 @@ _IDS = Check("a list of token ids >= 0", _are_ids)
 _SWITCH = Check("True or False", lambda value: isinstance(value, bool))
 CHECKS = {
     "max_new_tokens": _AT_LEAST_ONE,
-    "max_tokens": _AT_LEAST_ONE,  # the frameworks' name for it
+    "max_tokens": _AT_LEAST_ONE,  # the frameworks' name for ``max_new_tokens``
     "min_new_tokens": _AT_LEAST_ZERO,
     "temperature": Check("a number >= 0 (0 is greedy)", _is_number, lambda value: 0 <= value < math.inf),
     "top_k": _AT_LEAST_ONE,
@@ -184,7 +184,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -> None:
-    """Use one name for ``max_tokens`` and ``max_new_tokens``; ``ArgumentError`` if both are given."""
+    """Use one name for ``max_tokens`` and ``max_new_tokens``. Raise ``ArgumentError`` if both are given."""
     given = arguments.keys() & {"max_tokens", "max_new_tokens"}
     if len(given) > 1:
         raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
@@ -197,8 +197,8 @@ class GenerationSettings:
     """How tokens are chosen and when an answer ends; see ``GenerationArguments``.
 
     Attributes:
-        temperature: ``None`` is greedy.
-        extra: further arguments of transformers' ``model.generate``.
+        temperature: sampling temperature; ``None`` is greedy.
+        extra: additional arguments of transformers' ``model.generate``.
         batch_size: maximum number of prompts in a padded batch.
     """
 
@@ -216,7 +216,7 @@ class GenerationSettings:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], batch_size: int = 8) -> GenerationSettings:
-        """Validate ``GenerationArguments``, or raise ``ArgumentError``; ``max_tokens`` means ``max_new_tokens``."""
+        """Validate ``GenerationArguments``, or raise ``ArgumentError``. ``max_tokens`` means ``max_new_tokens``."""
         check_arguments(arguments)
         check_whole("batch_size", batch_size, 1, ArgumentError)
         values = {name: value for name, value in arguments.items() if value is not None}
@@ -235,7 +235,7 @@ class GenerationSettings:
         return cls(**{name: values.pop(name) for name in known}, extra=values, batch_size=batch_size)
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for the same settings: ``max_new_tokens``, and all that differ from the default."""
+        """Return keyword arguments for these settings: ``max_new_tokens``, and all that differ from the default."""
         own = [each for each in fields(self) if each.name not in ("max_new_tokens", "extra", "batch_size")]
         changed = {each.name: getattr(self, each.name) for each in own if getattr(self, each.name) != each.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
@@ -269,7 +269,7 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """The model's configuration without sampling, the token ids that end an answer, and arguments outside it."""
+    """Return the model's configuration without sampling, the ids that end an answer, and arguments outside of it."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]
@@ -279,6 +279,6 @@ def generation_config(
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id to pad with; padding is masked, so any id will do where the tokenizer has none."""
+    """Return the id to pad with. Padding is masked, so any id will do if the tokenizer has none."""
     ids = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
     return int(next(ids, 0))

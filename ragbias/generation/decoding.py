@@ -1,4 +1,4 @@
-"""Logit checks, sampling and stopping, as processors and criteria of ``model.generate``; and the text of tokens."""
+"""Checks of logits, sampling and stopping, as processors and criteria of ``model.generate``; and the text of tokens."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ragbias.generation.report import Generation
 from ragbias.methods import Method
 from ragbias.methods.base import JointMethod
 
-CONTEXT = 4  # tokens before one that can change its text: half a character, a leading blank
+CONTEXT = 4  # tokens before a token that can change its text: half a character, a leading blank
 GREEDY = 1e-6  # lower temperatures overflow the logits and sample the argmax anyway
 
 
 class RequireFinite(LogitsProcessor):
-    """Refuse NaN and +inf; other processors write -inf to forbid a token."""
+    """Refuse NaN and +inf. Other processors write -inf to forbid a token, so it is accepted."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool((scores < torch.inf).all()):
@@ -45,7 +45,7 @@ class TokenLogprobs(LogitsProcessor):
     """Record the log-probability of each chosen token, before sampling."""
 
     def __init__(self) -> None:
-        self._waiting: Tensor | None = None  # [batch, vocabulary] of the token that is being chosen
+        self._waiting: Tensor | None = None  # [batch, vocabulary], for the token that is being chosen
         self._chosen: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class TokenLogprobs(LogitsProcessor):
         return scores
 
     def by_sequence(self, output: Tensor) -> list[list[float]]:
-        """Natural logarithms, float32, of each sequence's new tokens, given prompt and answer ``[batch, length]``."""
+        """Return natural logarithms, float32, for the new tokens of prompts with answers ``[batch, length]``."""
         self._take(output)
         chosen: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
         return chosen
@@ -66,7 +66,7 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits; a generator per sequence makes seeded requests repeatable in any batch."""
+    """Sample as the argmax of noisy logits. A generator per sequence makes seeded requests repeatable in any batch."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
@@ -99,11 +99,11 @@ def processors(
     batch: int,
     device: torch.device,
 ) -> LogitsProcessorList:
-    """Checks, fuses and records the logits, and turns the argmax of ``generate`` into sampling."""
+    """Return processors that check, fuse and record the logits, and turn the argmax of ``generate`` into sampling."""
     chain = LogitsProcessorList([RequireFinite()])
     if isinstance(method, JointMethod):
         chain.append(FuseLogits(method))
-        batch = 1  # one noise for all prompts, which continue with the same token
+        batch = 1  # all prompts continue with the same token, so they share one noise
     if recorder:
         chain.append(recorder)
     if settings.temperature is not None and settings.temperature >= GREEDY:
@@ -117,8 +117,8 @@ def processors(
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
-    """The text of token ids without special tokens, except those named in ``keep_special``."""
-    added = tokenizer.added_tokens_decoder if keep_special else {}  # a property that is slow for large vocabularies
+    """Return the text of token ids without special tokens, except tokens named in ``keep_special``."""
+    added = tokenizer.added_tokens_decoder if keep_special else {}  # slow for large vocabularies
     special = {id for id, token in added.items() if token.special}
     kept = {id for id in special if added[id].content in keep_special}
     if not kept:
@@ -127,13 +127,13 @@ def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special
 
 
 def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop string, and whether there was one."""
+    """Return the text before the first stop string, and whether there was one."""
     ends = [index for index in (text.find(word) for word in stop) if index >= 0]
     return (text[: min(ends)], True) if ends else (text, False)
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
-    """Length of a growing text without an incomplete character or the beginning of a stop string at its end."""
+    """Return the length of a growing text without an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
         for size in range(min(len(word), len(text)), 0, -1):
@@ -145,15 +145,15 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """Ends sequences at a stop string, at EOS or when cancelled; reports the first one's text as far as it is final."""
+    """Ends sequences at a stop string, at EOS or when cancelled. Reports the final part of the first one's text."""
 
-    width: int  # of the prompts
+    width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]
     stop: Sequence[str]
     eos: Sequence[int]
-    cancelled: Sequence[Sequence[threading.Event]]  # of each sequence
+    cancelled: Sequence[Sequence[threading.Event]]  # events for each sequence
     on_text: Callable[[str], None] | None
-    lengths: dict[int, int] = field(default_factory=dict)  # new tokens of each ended sequence, by index
+    lengths: dict[int, int] = field(default_factory=dict)  # number of new tokens of each ended sequence, by index
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
         for index, ids in enumerate(input_ids[:, self.width :].tolist()):
@@ -174,10 +174,10 @@ class StoppingWatch(StoppingCriteria):
 def openai_logprobs(
     generation: Generation, tokenizer: PreTrainedTokenizerBase, keep_special: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer's text.
+    """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
 
     The tokens add up to the text; the last one may extend into the stop string. A character of several tokens belongs
-    to the last of them.
+    to the last of these tokens.
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []
@@ -199,5 +199,5 @@ def openai_logprobs(
 
 
 def openai_token(text: str, logprob: float) -> dict[str, Any]:
-    """One token in OpenAI's shape, without alternatives."""
+    """Return one token in OpenAI's format, without alternatives."""
     return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

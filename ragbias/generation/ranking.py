@@ -37,13 +37,13 @@ class ModelAttention:
 
     model: PreTrainedModel
     ids: Sequence[int]
-    spans: Sequence[Span]  # of the documents; tokens between them stay in place when documents move
-    without_query: Callable[[], Sequence[int] | None]  # the prompt with "N/A" in place of the query
+    spans: Sequence[Span]  # documents; tokens between them stay in place when documents move
+    without_query: Callable[[], Sequence[int] | None]  # returns the prompt with "N/A" in place of the query
     cancelled: threading.Event | None = None
 
     @property
     def _gaps(self) -> list[list[int]]:
-        """The tokens between neighbouring documents."""
+        """The tokens between neighbouring documents, in order."""
         return [list(self.ids[left[1] : right[0]]) for left, right in pairwise(self.spans)]
 
     def __call__(self, order: Sequence[int]) -> list[float]:
@@ -78,7 +78,7 @@ class ModelAttention:
             )
         if begin >= min(len(self.ids), len(without)):
             raise ArgumentError(
-                f"calibration_ids has {len(without)} tokens and ids {len(self.ids)}; expected both to go on "
+                f"calibration_ids has {len(without)} tokens and ids {len(self.ids)}; expected both to continue "
                 f"after the documents, which end at {begin}"
             )
         observer = QueryContrast((begin, len(self.ids)), self.cancelled)
@@ -96,7 +96,7 @@ class ModelAttention:
 def model_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, origin: Origin, cancelled: threading.Event | None
 ) -> ModelAttention:
-    """The model's attention to a tokenised prompt."""
+    """Return the model's attention to the documents of a tokenised prompt."""
     tokens = origin.tokens
 
     def ids_without_query() -> list[int] | None:
@@ -116,23 +116,23 @@ def rank(
     spans: Sequence[Span],
     calibration_ids: Sequence[int] | Tensor | None = None,
 ) -> Ranking:
-    """Rank the documents of a prompt with a reordering method; the counterpart of ``debias`` for these methods.
+    """Rank the documents of a prompt with a reordering method. The counterpart of ``debias`` for these methods.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"icr"`` or ``AttentionSorting(rounds=2)``.
         ids: the prompt, ``[T]`` or ``[1, T]``.
-        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document. Equal
-            tokens between all documents and after the last one are separators, not part of the query.
+        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document. If
+            the same tokens are in every gap and after the last document, they are separators, not part of the query.
         calibration_ids: for ``icr``, the prompt with "N/A" in place of the query.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method does not reorder documents, or needs ``calibration_ids``.
-        ArgumentError: ``ids`` or ``calibration_ids`` have another shape, or tokens outside the model's vocabulary.
+        ArgumentError: ``ids`` or ``calibration_ids`` has another shape, or a token outside the model's vocabulary.
         PromptTooLongError: the prompt is longer than the model's window.
-        WrongTypeError: ``model`` is no transformers model.
-        SpanError: spans overlap, are not ascending, lie outside the prompt or leave no token after them.
+        WrongTypeError: ``model`` is not a transformers model.
+        SpanError: spans overlap, are not ascending, lie outside the prompt, or leave no token after the last document.
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not supported.
     """
@@ -156,7 +156,7 @@ def rank(
 
 
 def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-    """A method's ranking; a ``MethodError`` unless it ranks each document once."""
+    """Return a method's ranking. Raise ``MethodError`` unless it ranks each document once."""
     ranking = method.rank(documents, scorer)
     if not isinstance(ranking, Ranking):
         raise MethodError(f"{method.name}: rank gave {shown(ranking)}; expected a ragbias.methods.base.Ranking")
@@ -165,9 +165,9 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 
 
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
-    """The text after the documents with "N/A" in place of the query, as in the paper; None if it contains no query.
+    """Replace the query in the text after the documents by "N/A", as in the paper. Return None if there is no query.
 
-    The query follows the last ``Question:`` or ``Query:``, or is the longest line; special tokens do not belong to it.
+    The query follows the last ``Question:`` or ``Query:``, or is the longest line. It has no special tokens.
     """
     border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
     masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix

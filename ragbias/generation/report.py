@@ -1,4 +1,4 @@
-"""Results: the answer, its token counts, and the report of what ran on which documents."""
+"""Results: the answer, the token counts, and the report of what ran on which documents."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ class Report:
 
     Attributes:
         method_requested: name of the requested method.
-        method_ran: name of the method that ran; ``"none"`` where the requested one could not.
-        source: how the documents were found: ``"prompt"`` (given as a ``Prompt``), ``"documents"``, ``"artifact"``,
+        method_ran: name of the method that ran; ``"none"`` if the requested method could not run.
+        source: how the documents were found: ``"prompt"`` (passed as a ``Prompt``), ``"documents"``, ``"artifact"``,
             ``"run"``, ``"registry"``, ``"segmenter"``, ``"headers"``, or ``"none"``; see ``ragbias.boundaries``.
         spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (``Prompt.from_text`` may add a
             separator), ascending.
-        n_expected: number of documents that the source named.
-        n_found: number of these that occur in the prompt.
+        n_expected: number of documents that the source names.
+        n_found: number of expected documents that occur in the prompt.
         reason: why another method ran, or why documents are missing; empty if everything ran as requested.
         backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``;
             empty if the method does not change attention.
-        order: for a method that reorders documents: ``order[i]`` is the original index of the ``i``-th document that
-            the model read; else empty.
-        numbering: ``"kept"`` where the text around the documents numbers them, which reveals their order
-            whatever the method; ``"stripped"`` where the numbers were removed; else empty.
-        n_left_plain: number of retrieved documents in the prompt that are not debiased: those of earlier turns, of
-            other retrievals, or quoted.
-        segmentation_changed: whether the tokens differ from those of the whole text, as the plain model reads it: no
-            token crosses a document border, and a separator may be added.
+        order: for a method that reorders documents, ``order[i]`` is the original index of the ``i``-th document that
+            the model read; otherwise empty.
+        numbering: ``"kept"`` if the text around the documents numbers them, which reveals their order to every method;
+            ``"stripped"`` if the numbers were removed; otherwise empty.
+        n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted or
+            belong to earlier turns or other retrievals.
+        segmentation_changed: whether the tokens differ from the tokens of the whole text, which the plain model reads.
+            No token crosses a document border, and a separator may be added.
         cached_tokens: tokens of the prompt that came from a ``DocumentCache``.
     """
 
@@ -48,13 +48,13 @@ class Report:
     cached_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON-compatible data."""
+        """Return the report as JSON-compatible data."""
         return {**asdict(self), "spans": [list(span) for span in self.spans], "order": list(self.order)}
 
 
 @dataclass(frozen=True)
 class PromptTokensDetails:
-    """How many of the prompt's tokens came from a ``DocumentCache``."""
+    """The number of prompt tokens that came from a ``DocumentCache``."""
 
     cached_tokens: int = 0
 
@@ -80,7 +80,7 @@ class Usage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts under the frameworks' names."""
+        """Return the counts under the frameworks' names."""
         return {**asdict(self), "total_tokens": self.total_tokens}
 
 
@@ -89,8 +89,8 @@ class Generation:
     """An answer: its text without special tokens and stop strings, its token ids, usage and report.
 
     Attributes:
-        logprobs: natural logarithm of each token's probability, if requested: before temperature, ``top_k`` and
-            ``top_p``, but after ``repetition_penalty`` and the like.
+        logprobs: natural logarithm of each token's probability, if requested. It precedes temperature, ``top_k`` and
+            ``top_p``, and follows ``repetition_penalty`` and similar settings.
     """
 
     text: str

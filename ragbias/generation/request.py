@@ -1,4 +1,4 @@
-"""Prepared requests: a prompt's tokens and the method that runs on them, padded batches, and records for replay."""
+"""Prepared requests (a prompt's tokens and the method that runs on them), padded batches, and records for replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
 from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, split_text, tokenise_whole
 
-PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is not changed"
+PARTS_ARE_LEFT = "the documents are numbered, but a prompt that is passed in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
     "numbers, letters or words that follow the order of the documents were kept, because they may belong to the "
     "documents; remove them from the template"
@@ -39,13 +39,13 @@ OWN_NUMBERS_ARE_LEFT = (
 
 @dataclass(frozen=True)
 class Origin:
-    """The prompt and the method of a request as given, with the documents in the given order.
+    """The original prompt and method of a request, with the documents in the original order.
 
     Attributes:
         parts: the prompt, split at the borders of its documents.
         tokens: tokens of each part.
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
-        method_requested: as in the report.
+        method_requested: the requested method, as in the report.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
     """
@@ -58,12 +58,12 @@ class Origin:
     reason: str
 
     def reordered(self, order: Sequence[int]) -> Origin:
-        """This origin with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        """Return this origin with its documents in another order. ``order[i]`` is the old index of document ``i``."""
         parts = self.parts.reordered(order)
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))
 
     def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-        """The prompt's tokens in one piece, for the plain model and methods that need no documents."""
+        """Return the prompt's tokens in one piece, for the plain model and methods that need no documents."""
         return tokenise_whole(self.flat.text, self.flat.spans, tokenizer)
 
 
@@ -72,7 +72,7 @@ class Request:
     """A prepared prompt: its tokens in the order in which they run, the method that runs, and the report.
 
     Attributes:
-        cancelled: ends this request's answer at the next token, and no other in the batch.
+        cancelled: event that ends this request's answer at the next token, but no other answer in the batch.
     """
 
     tokens: TokenisedPrompt
@@ -83,13 +83,13 @@ class Request:
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
-        """Number of tokens of the longest prompt that a method runs."""
+        """Return the number of tokens of the longest prompt that a method runs."""
         if not isinstance(method, JointMethod):
             return len(tokens.ids)
         return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
 
     def candidates(self) -> list[Request]:
-        """The requests to generate: this one, one per order of a vote, or one per prompt of a joint method."""
+        """Return the requests to generate: this one, one per order of a vote, or one per prompt of a joint method."""
         if isinstance(self.method, JointMethod):
             prompts = self.method.prompts(self.tokens.documents)
             return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
@@ -107,7 +107,7 @@ class InParts(NamedTuple):
     parts: Prompt  # without documents if the prompt cannot be split
     boundaries: Boundaries
     reason: str  # why the prompt cannot be split; empty if it can
-    flat: Flat  # the prompt as the plain model gets it
+    flat: Flat  # the prompt for the plain model
 
 
 def in_parts(
@@ -116,7 +116,7 @@ def in_parts(
     boundaries: Boundaries | None,
     strip_numbering: bool = False,
 ) -> InParts:
-    """Find a prompt's documents and split it there; ``DocumentNotFoundError`` if any of ``documents`` is missing."""
+    """Split a prompt at its documents. Raise ``DocumentNotFoundError`` if one of ``documents`` is missing."""
     if boundaries is not None and not isinstance(boundaries, Boundaries):
         raise WrongTypeError(
             f"boundaries={shown(boundaries)}; expected the result of ragbias.boundaries.locate, or no boundaries"
@@ -149,7 +149,7 @@ def in_parts(
 
 
 def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, why_left: str = "") -> Boundaries:
-    """The boundaries, with whether the numbers were kept or stripped, and why some could not be stripped."""
+    """Add to the boundaries whether numbers were kept or stripped, and why some could not be stripped."""
     if stripped and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
     if not numbers.seen:
@@ -159,7 +159,7 @@ def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, 
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
-    """Why a method that needs documents cannot run on these; empty if it can."""
+    """Return why a method that needs documents cannot run on these tokens; empty if it can."""
     if len(tokens.documents) < fewest:
         found = "one document" if tokens.documents else "no documents"
         return f"{found} found, so there is no order to debias"
@@ -167,7 +167,7 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 
 def planned_report(origin: Origin) -> Report:
-    """The report before anything runs: the method that will run, why, and where the documents were found."""
+    """Return the report before anything runs: the method that will run, why, and where the documents were found."""
     method, found = origin.method_requested, origin.boundaries
     plain_because = origin.reason or reason_to_run_plain(origin.tokens, method.fewest_documents)
     plain_because = plain_because if method.needs_documents else ""
@@ -186,7 +186,7 @@ def planned_report(origin: Origin) -> Report:
 
 
 def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
-    """Raise ``ArgumentError`` unless a batch has lists of the same length."""
+    """Raise an error unless the prompts, documents and boundaries of a batch are lists of the same length."""
     for given in (prompts, documents or [], boundaries or []):
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
             raise WrongTypeError(f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}")
@@ -195,7 +195,7 @@ def check_lists(prompts: object, documents: Sequence[object] | None, boundaries:
 
 
 def check_length(length: int, window: int, answer: int = 1) -> None:
-    """Raise ``PromptTooLongError`` for a prompt of ``length`` tokens that leaves no room for ``answer`` more."""
+    """Raise ``PromptTooLongError`` if a prompt of ``length`` tokens leaves no room for ``answer`` more tokens."""
     if length + answer > window:
         needed = "" if answer == 1 else f" of {answer}"
         raise PromptTooLongError(
@@ -220,7 +220,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
 def padded(
     prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """Token ids and mask ``[batch, width]``, padded on the left, and each prompt's spans, shifted by the padding."""
+    """Return ids and mask ``[batch, width]``, padded on the left, and each prompt's spans, shifted by the padding."""
     width = max(len(prompt.ids) for prompt in prompts)
     pads = [width - len(prompt.ids) for prompt in prompts]
     ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
@@ -237,14 +237,14 @@ _open: list[list[Recorded]] = []
 class Recorded:
     """A request that a ``DebiasedLM`` answered, and its keyword arguments for ``DebiasedLM.generate``."""
 
-    lm: Any  # a type of a higher layer
+    lm: Any  # has a type of a higher layer
     request: Request
     settings: dict[str, Any]
 
 
 @contextmanager
 def recording() -> Iterator[list[Recorded]]:
-    """Collect the requests that any ``DebiasedLM`` of this process answers inside, in all threads."""
+    """Collect the requests that any ``DebiasedLM`` of this process answers in this context, in all threads."""
     records: list[Recorded] = []
     with _lock:
         _open.append(records)

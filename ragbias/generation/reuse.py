@@ -1,8 +1,8 @@
-"""Reusable documents: their cached keys and values start the model's cache, and only the rest of a prompt runs.
+"""Reusable documents. Their cached keys and values start the model's cache, and only the rest of a prompt runs.
 
-For a method with reusable documents, a document's keys and values depend on the prefix and the document alone. Each
-document is computed in a separate pass after its prefix, so that it has the same bits in every prompt, order and batch,
-cached or not.
+For a method with reusable documents, a document's keys and values depend only on the prefix and the document. Each
+document is computed in a separate pass after its prefix. Therefore it has the same bits in every prompt, order and
+batch, cached or not.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def warn_if_unused(cache: DocumentCache, method: Method) -> None:
     """Warn, once per method without reusable documents, that requests run without the cache."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
-        reason = f"the states of a document depend on the others or on its position; take one of {reusable}"
+        reason = f"the states of a document depend on other documents or on its position; use one of {reusable}"
         cache.warn_unused(method.name, reason)
 
 
 class Alone(AttentionMethod):
-    """The plain model with a cache of keys without positions, for a prefix and a document after it."""
+    """The plain model with a cache of keys without positions, for a prefix and one document after it."""
 
     name = "alone"
 
@@ -78,10 +78,10 @@ class DocumentStates:
         if cache is not None:
             self._identity = identity_of(model, self._backend)
             cache.register(self._identity)
-        self._prefixes: dict[tuple[int, ...], States] = {}  # by their tokens
+        self._prefixes: dict[tuple[int, ...], States] = {}  # by the tokens of the prefix
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
-        """The states of ``tokens`` after a prefix, and whether they came from the cache."""
+        """Return the states of ``tokens`` after a prefix, and whether they came from the cache."""
         key = "" if self._cache is None else key_of(self._identity, prefix, tokens, self._cache.salt)
         cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)))
         states = cached or self._computed(prefix, tokens)
@@ -92,13 +92,13 @@ class DocumentStates:
         return states, cached is not None
 
     def add(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Add missing states to the cache; returns whether they were computed."""
+        """Add missing states to the cache. Return whether they were computed."""
         if self._cache is not None and key_of(self._identity, prefix, tokens, self._cache.salt) in self._cache:
             return False
         return not self.of(prefix, tokens)[1]
 
     def _shapes(self, tokens: int) -> list[tuple[int, int, int]]:
-        """The shapes of the keys, and of the values, of all layers."""
+        """Return the shape of the keys, which is also that of the values, for each layer."""
         heads: int = self._model.config.get_text_config().num_attention_heads
         architecture = architecture_of(self._model)
         modules = attention_modules(decoder_of(self._model, architecture), architecture)
@@ -121,7 +121,7 @@ class DocumentStates:
 
 @contextmanager
 def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Raise ``OutOfMemoryError`` if memory runs out, for prompts of these lengths in tokens."""
+    """Raise ``OutOfMemoryError`` if memory runs out for prompts of these lengths in tokens."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -135,7 +135,7 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
 
 
 class PreparedCache(NamedTuple):
-    """The cache that generation starts from (None: empty), and each prompt's number of reused tokens."""
+    """The cache from which generation starts (None if it is empty), and each prompt's number of reused tokens."""
 
     cache: DynamicCache | None
     reused: Sequence[int]
@@ -151,7 +151,7 @@ def prepared_model(
     cache: DocumentCache | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of prompts, padded on the left; ``spans`` are the documents in its columns."""
+    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents in padded columns."""
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_documents_separately(model, method, prompts):
             if cache is not None and method.reusable_documents:
@@ -186,9 +186,9 @@ def computes_documents_separately(model: PreTrainedModel, method: Method, prompt
 def start_from_states(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], states: DocumentStates, backend: str
 ) -> tuple[Binding, DynamicCache, list[int]]:
-    """A binding, a cache of the prompts without their suffixes, and each prompt's number of reused tokens.
+    """Return a binding, a cache of the prompts without their suffixes, and each prompt's number of reused tokens.
 
-    Suffixes in a batch differ in length, so each one runs separately into the cache, up to its last token.
+    Suffixes in a batch differ in length, so each suffix runs separately into the cache, up to its last token.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []
@@ -214,7 +214,7 @@ def start_from_states(
 
 @torch.no_grad()
 def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
-    """Run tokens after those in the cache."""
+    """Run tokens that follow the tokens in the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
     with hooked(binding):
@@ -239,7 +239,7 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
 
 
 def _device_of(module: Module) -> torch.device:
-    """Where a module computes; accelerate may move its weights there only for the call."""
+    """Return where a module computes. accelerate may move its weights there only for the call."""
     for part in module.modules():
         if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)
@@ -247,7 +247,7 @@ def _device_of(module: Module) -> torch.device:
 
 
 def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:
-    """One cache for a batch, padded with zeros on the left."""
+    """Join caches to one cache for a batch, padded with zeros on the left."""
     width = max(cache.get_seq_length() for cache in caches)
     together = DynamicCache()
     for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):

@@ -1,4 +1,4 @@
-"""Log-probabilities of given continuations of a prompt, by teacher forcing."""
+"""Log-probabilities of continuations of a prompt, by teacher forcing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def logprobs_of(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> list[float]:
-    """Natural logarithm of the probability of each token of ``target``, generated after the prompt."""
+    """Return the natural logarithm of the probability of each token of ``target`` after the prompt."""
     scores = continuation_logits(model, request.tokens, request.method, target, backend, cache)
     chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
     values: list[float] = chosen.tolist()
@@ -53,7 +53,7 @@ def continuation_logits(
     backend: str,
     cache: DocumentCache | None = None,
 ) -> Tensor:
-    """Logits float32 ``[len(target), V]`` that predict each token of ``target``; its last token is not read."""
+    """Return logits float32 ``[len(target), V]`` that predict each token of ``target``. Its last token is not read."""
     return _logits(model, method, tokens, [target], backend, cache)[1][0]
 
 
@@ -65,10 +65,10 @@ def teacher_forced(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> ContinuationScores:
-    """The probability with which a method generates each target after the prompt when it samples.
+    """Return the probability with which a method generates each target after the prompt when it samples.
 
-    For a vote, this is the mean over its orders, i.e. the expected vote share. It is undefined for votes over greedy
-    answers.
+    For a vote, this is the mean over its orders, i.e. the expected vote share. For votes over greedy answers it is
+    undefined.
     """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     logits = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
@@ -89,7 +89,7 @@ def _logits(
     backend: str,
     cache: DocumentCache | None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` that predict each target."""
+    """Return logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` that predict each target."""
     with prepared_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
         first, filled = prefilled(model, tokens.ids, start.cache)
         last = len(targets) - 1
@@ -100,7 +100,7 @@ def _logits(
 def prefilled(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
-    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache; ``cache`` may hold its beginning."""
+    """Return logits float32 ``[V]`` of the token after a prompt, and its cache. ``cache`` may hold its beginning."""
     computed = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[computed:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -110,7 +110,7 @@ def prefilled(
 
 
 def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
-    """Logits float32 ``[len(target), V]`` that predict a target, from the results of ``prefilled``; fills the cache."""
+    """Return logits float32 ``[len(target), V]`` that predict a target after ``prefilled``, and extend the cache."""
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)
@@ -120,9 +120,9 @@ def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target
 
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
-    """The tokens of a continuation after the text ``before``; an ``ArgumentError`` if it has none."""
+    """Return the tokens of a continuation after the text ``before``. Raise ``ArgumentError`` if it has none."""
     head, whole = encode(before, tokenizer), encode(before + continuation, tokenizer)
-    # where a token straddles the border: a generated answer begins with a new token
+    # if a token straddles the border, the continuation begins with a new token, as in a generated answer
     ids = whole[len(head) :] if whole[: len(head)] == head else encode(continuation, tokenizer)
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
@@ -130,7 +130,7 @@ def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuati
 
 
 def kl(plain: Tensor, debiased: Tensor) -> float:
-    """KL(plain || debiased) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
+    """Return KL(plain || debiased) in nats of two next-token distributions, given as log-probabilities ``[V]``.
 
     Tokens with probability zero in ``plain`` add nothing; negative rounding errors become zero.
     """
@@ -139,7 +139,7 @@ def kl(plain: Tensor, debiased: Tensor) -> float:
 
 
 def _fused(method: Method, logits: Tensor) -> Tensor:
-    """Logits ``[prompts, T, V]``, which a joint method fuses to ``[1, T, V]``."""
+    """Fuse logits ``[prompts, T, V]`` to ``[1, T, V]`` with a joint method. Other methods leave them unchanged."""
     if not isinstance(method, JointMethod):
         return logits
     memory: dict[str, Any] = {}
@@ -147,5 +147,5 @@ def _fused(method: Method, logits: Tensor) -> Tensor:
 
 
 def _mixture(logprobs: Tensor) -> Tensor:
-    """Logarithm of the mean probability over the first dimension."""
+    """Return the logarithm of the mean probability over the first dimension."""
     return logprobs.logsumexp(0) - math.log(len(logprobs))

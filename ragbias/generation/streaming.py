@@ -13,16 +13,16 @@ from ragbias.generation.report import Generation
 
 Job = Callable[[Callable[[str], None], threading.Event], Generation]
 Events = queue.SimpleQueue[str | BaseException | Generation]
-_events_of: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictionary()  # that cancel the threads
+_events_of: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictionary()  # events that cancel the threads
 
 
 class Stream(Iterator[str]):
-    """The pieces of a text while a thread generates it; iterating raises the errors of the generation.
+    """Pieces of a text while a thread generates it. Iterating raises the errors of the generation.
 
     Closing or dropping the stream stops the generation at the next token.
 
     Args:
-        job: generates; called with a function that takes the text so far, and the event that cancels it.
+        job: generates the text. It is called with a function that takes the text so far, and an event that cancels it.
     """
 
     def __init__(self, job: Job) -> None:
@@ -38,7 +38,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The whole result, once the stream is exhausted."""
+        """The complete result, which exists once the stream is exhausted."""
         if self._generation is None:
             raise RuntimeError("the stream is not exhausted; iterate to its end first")
         return self._generation
@@ -47,7 +47,7 @@ class Stream(Iterator[str]):
         while self._generation is None and not self._cancelled.is_set():
             event = self._events.get()
             if not isinstance(event, str):
-                self._events.put(event)  # for other threads that iterate
+                self._events.put(event)  # other threads may iterate, too
             if isinstance(event, BaseException):
                 self._cancelled.set()
                 raise event
@@ -81,7 +81,7 @@ class Stream(Iterator[str]):
 
 
 def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
-    # not a method: the thread must not reference the stream, so that a dropped stream is collected
+    # a function, so that the thread does not reference the stream, and a dropped stream is collected
     try:
         events.put(job(events.put, cancelled))
     except BaseException as error:
@@ -90,10 +90,10 @@ def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
 
 @atexit.register
 def _cancel_all() -> None:
-    """Stop all threads at exit: a thread that is inside torch when the interpreter ends aborts the process."""
+    """Stop all threads at exit. A thread that is inside torch when the interpreter ends would abort the process."""
     threads = dict(_events_of)
     for cancelled in threads.values():
         cancelled.set()
     for thread in threads:
-        if thread.is_alive():  # not where an interrupt came before its start
+        if thread.is_alive():  # an interrupt may come before its start
             thread.join()

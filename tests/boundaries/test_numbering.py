@@ -187,7 +187,7 @@ def test_a_prompt_in_parts_is_reported_and_left():
     prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
     assert in_parts(prompt, None, None)[1].numbering == "kept"
     kept, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
-    assert (kept, after.numbering, "given in parts" in after.reason) == (prompt, "kept", True)
+    assert (kept, after.numbering, "passed in parts" in after.reason) == (prompt, "kept", True)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -128,7 +128,7 @@ def test_methods_that_measure_nothing_have_no_scores(llama):
         ("rerank", {}, UnknownMethodError, "unknown method 'rerank'"),
         ("icr", {}, MethodError, "calibration_ids"),
         ("icr", {"calibration_ids": IDS[:, 1:]}, ArgumentError, f"differ from ids among the first {BEGIN} tokens"),
-        ("icr", {"calibration_ids": IDS[:, :BEGIN]}, ArgumentError, "expected both to go on after the documents"),
+        ("icr", {"calibration_ids": IDS[:, :BEGIN]}, ArgumentError, "expected both to continue after the documents"),
         ("attention-sorting", {"ids": IDS[0].float()}, ArgumentError, "float32; expected whole numbers"),
         ("attention-sorting", {"ids": IDS.repeat(2, 1)}, ArgumentError, r"ids of shape \[2, 47\]"),
         ("attention-sorting", {"ids": "abc"}, ArgumentError, "ids='abc'; expected token ids"),
