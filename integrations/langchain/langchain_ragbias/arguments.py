@@ -1,4 +1,4 @@
-"""The arguments of a call, which override the model's fields, and those of ``HuggingFacePipeline`` as fields."""
+"""Arguments of a call, which override the model's fields; and arguments of ``HuggingFacePipeline`` as fields."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ KNOWN = ("documents", "method", "stop", "logprobs", *SAMPLING, "max_new_tokens")
 SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
-STOCK_BACKENDS = ("default", "pipeline")  # of HuggingFacePipeline
+STOCK_BACKENDS = ("default", "pipeline")  # names that HuggingFacePipeline accepts
 Output = TypeVar("Output")
 Chunk = TypeVar("Chunk")
 
 
 class CallArguments(SamplingArguments, total=False):
-    """The keyword arguments of ``invoke``, ``stream`` and their async forms; each overrides the field of its name."""
+    """Keyword arguments of ``invoke``, ``stream`` and their async forms. Each overrides the field with its name."""
 
     documents: Sequence[Document | str] | None
-    """The retrieved documents, as they occur in the prompt; by default those that the chain retrieved."""
+    """The retrieved documents, as they occur in the prompt. The default is the documents that the chain retrieved."""
     method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int
     """The same as ``max_new_tokens``."""
     logprobs: bool | None
-    """Return each token's log-probability in OpenAI's shape."""
+    """Whether to return each token's log-probability in OpenAI's format."""
     pipeline_kwargs: Mapping[str, Any] | None
-    """Arguments of generation as ``HuggingFacePipeline`` takes them."""
+    """Arguments for generation, as for ``HuggingFacePipeline``."""
     tools: Sequence[Any] | None
-    """Tools to offer, see ``bind_tools``; chat model only, as the next two."""
+    """Tools to offer; see ``bind_tools``. Only the chat model has this argument and the next two."""
     tool_choice: str | bool | dict[str, Any] | None
-    """Which tool must be called, see ``bind_tools``."""
+    """The tool that must be called; see ``bind_tools``."""
     response_format: dict[str, Any] | None
     """OpenAI's ``{"type": "json_object"}``, or ``"json_schema"`` with a schema."""
 
 
 class TypedCalls(Generic[Output, Chunk]):
-    """Declares the arguments of LangChain's calls for type checkers; at run time it is empty.
+    """Declares the arguments of LangChain's calls for type checkers. At run time it is empty.
 
     LangChain's calls take arguments of any name, so mypy calls a subclass incompatible (``misc``).
     """
@@ -101,7 +101,7 @@ class TypedCalls(Generic[Output, Chunk]):
 
 @dataclass(frozen=True)
 class Call:
-    """One request's documents, method, and keyword arguments of ``DebiasedLM.batch``."""
+    """Documents and method of one request, and keyword arguments for ``DebiasedLM.batch``."""
 
     documents: tuple[str, ...] | None
     method: Method
@@ -109,7 +109,7 @@ class Call:
 
 
 def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Mapping[str, Any], model_id: str) -> Call:
-    """Override the model's fields by the arguments of a call, of which ``None`` counts as not given."""
+    """Override the model's fields by the arguments of a call. ``None`` counts as not given."""
     given = {name: value for name, value in given.items() if value is not None and name != "stream"}
     if not given.pop("skip_prompt", True):
         raise ArgumentError("skip_prompt=False; answers never repeat the prompt here, leave it out")
@@ -130,17 +130,17 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
 # the arguments of HuggingFacePipeline
 
 sources: WeakKeyDictionary[DebiasedLM, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
-"""Name and arguments of the models loaded here."""
+"""Name and loading arguments of each model that this package loaded."""
 _identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
 def identity(model: torch.nn.Module) -> str:
-    """A unique name for a model without one, so that caches do not mix answers."""
+    """Return a unique name for a model without a name, so that caches do not mix answers."""
     return _identities.setdefault(model, uuid4().hex)
 
 
 def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fields from ``pipeline_kwargs``."""
+    """Convert ``pipeline_kwargs`` to fields."""
     if pipeline_kwargs is not None and not isinstance(pipeline_kwargs, Mapping):
         raise WrongTypeError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
     given = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
@@ -166,11 +166,11 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def fields_of(pipeline: Any) -> dict[str, Any]:
-    """Model, tokenizer and settings of a ``transformers.pipeline``, as fields."""
+    """Return model, tokenizer and settings of a ``transformers.pipeline`` as fields."""
     if not hasattr(pipeline, "model"):
         raise WrongTypeError(f"pipeline={pipeline!r}; expected a transformers.pipeline('text-generation', ...)")
     given: dict[str, Any] = {}
-    for attribute in ("_forward_params", "_generate_kwargs"):  # where versions of transformers keep them
+    for attribute in ("_forward_params", "_generate_kwargs"):  # the name depends on the version of transformers
         given |= getattr(pipeline, attribute, {})
     given.pop("tokenizer", None)
     return {"model": pipeline.model, "tokenizer": pipeline.tokenizer, **fields_of_kwargs(given)}
@@ -179,7 +179,7 @@ def fields_of(pipeline: Any) -> dict[str, Any]:
 def stock_arguments(
     task: str | None, backend: str, device: Any, device_map: Any, model_kwargs: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Fields and options from the arguments of ``HuggingFacePipeline.from_model_id``."""
+    """Return fields and options from the arguments of ``HuggingFacePipeline.from_model_id``."""
     if task not in (None, "text-generation"):
         raise ArgumentError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
     if backend not in (*STOCK_BACKENDS, *backends.BACKENDS):

@@ -42,7 +42,7 @@ from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.loading import torch_device
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
-STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are no fields
+STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
 IDENTIFYING_OPTIONS = ("top_p", "top_k", "seed", "repetition_penalty", "strip_numbering", "backend")
 
 
@@ -56,31 +56,31 @@ class RagBiasModel(BaseModel):
     method: str | Method = DEFAULT_METHOD
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
     max_tokens: int = 256
-    """The most tokens of an answer. ``max_new_tokens`` is the same."""
+    """Maximum number of tokens in an answer. ``max_new_tokens`` is the same."""
     temperature: float | None = None
-    """Sampling temperature; greedy without one."""
+    """Sampling temperature. Without a temperature, answers are greedy."""
     stop: list[str] | None = None
     """Strings that end the answer and are not part of it."""
     logprobs: bool = False
-    """Return each token's log-probability, before temperature, in OpenAI's shape without ``top_logprobs``:
-    in ``response_metadata["logprobs"]`` of messages and ``generation_info["logprobs"]`` of completions."""
+    """Whether to return each token's log-probability, before temperature, in OpenAI's format without ``top_logprobs``.
+    It is in ``response_metadata["logprobs"]`` of messages and ``generation_info["logprobs"]`` of completions."""
     batch_size: int = Field(default=8, ge=1)
-    """The most prompts that run as one padded batch."""
+    """Maximum number of prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
+    """Arguments for ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
     on_missing: OnMissing = "warn"
-    """What to do if documents that the method needs are missing from the prompt."""
+    """Reaction if documents that the method needs are missing from the prompt."""
     segmenter: SkipValidation[Segmenter | None] = None
-    """Finds documents without retrieval: a separator, an ``re.Pattern``, or a function from the prompt to spans or
-    texts."""
+    """Segmenter that finds documents without retrieval: a separator, an ``re.Pattern``, or a function from the prompt
+    to spans or texts."""
     document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
-    """Caches computed documents, for methods that can reuse them."""
+    """Cache for computed documents, for methods that can reuse them."""
     lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False)
     """The loaded model."""
     base_url: str | None = None
     """Address of a server of ``ragbias serve``; needs ``pip install 'langchain-ragbias[remote]'``."""
     options: RagBiasOptions = Field(default_factory=RagBiasOptions)
-    """Rarely needed settings; each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
+    """Rarely needed settings. Each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
 
     _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(
@@ -97,7 +97,7 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Take the arguments of ``HuggingFacePipeline``, other names of fields, and the options by their names."""
+        """Accept the arguments of ``HuggingFacePipeline``, other names of fields, and options by name."""
         if not isinstance(values, dict):
             return values
         values = rename_arguments(values, OTHER_NAMES, {*cls.model_fields, *RagBiasOptions.model_fields, *STOCK})
@@ -128,7 +128,7 @@ class RagBiasModel(BaseModel):
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
-        """Whether the fields now name another model than ``lm``, as when a chain's configuration sets ``model_id``.
+        """Whether the fields name another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
 
         Raises:
             ArgumentError: the caller loaded ``lm``, so it cannot be replaced.
@@ -159,17 +159,17 @@ class RagBiasModel(BaseModel):
         Args:
             model_id: a hub name, a path, or ``"tiny"``.
             task: only ``"text-generation"``.
-            backend: what computes the method's attention, see ``RagBiasOptions``. The stock values ``"default"`` and
-                ``"pipeline"`` mean ``"auto"``.
+            backend: implementation of the method's attention, see ``RagBiasOptions``. The stock values ``"default"``
+                and ``"pipeline"`` mean ``"auto"``.
             device: -1 for the CPU, a number for an accelerator, or any name that torch knows.
-            device_map: where the layers go, instead of ``device``.
-            model_kwargs: for loading, e.g. ``{"dtype": "auto"}``.
+            device_map: devices of the layers, instead of ``device``.
+            model_kwargs: arguments for loading, e.g. ``{"dtype": "auto"}``.
             pipeline_kwargs: ``max_new_tokens``, ``temperature``, ``do_sample``, ``top_k``, ``top_p``,
                 ``repetition_penalty``, ``stop_sequence``; ``return_full_text`` only as False.
             kwargs: any field or option, e.g. ``method="rotor"``.
 
         Raises:
-            ArgumentError: an argument has no counterpart here.
+            ArgumentError: an argument has no counterpart in this class.
         """
         given = arguments.stock_arguments(task, backend, device, device_map, model_kwargs)
         return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **given, **kwargs})
@@ -179,7 +179,7 @@ class RagBiasModel(BaseModel):
 
     @property
     def max_new_tokens(self) -> int:
-        """The same as ``max_tokens``."""
+        """The same number as ``max_tokens``."""
         return self.max_tokens
 
     @property
@@ -189,7 +189,7 @@ class RagBiasModel(BaseModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """Settings that determine an answer, for LangChain's cache; includes the documents of ``ragbias.documents``."""
+        """Settings that determine an answer, for LangChain's cache, with the documents of ``ragbias.documents``."""
         documents = current_documents()
         model = getattr(self.lm, "model", None)
         return {
@@ -204,7 +204,7 @@ class RagBiasModel(BaseModel):
             **{name: getattr(self.options, name) for name in IDENTIFYING_OPTIONS},
             "segmenter": repr(self.segmenter),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
-            "on_missing": self.on_missing,  # so that no answer without documents is served where they are required
+            "on_missing": self.on_missing,  # an answer without documents is not reused where they are required
             **({} if documents is None else {"documents": hashlib.sha256("\0".join(documents).encode()).hexdigest()}),
         }
 
@@ -215,7 +215,7 @@ class RagBiasModel(BaseModel):
         )
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The ids of a text's tokens by the model's own tokenizer, without special ones."""
+        """Return the ids of a text's tokens by the model's own tokenizer, without special tokens."""
         custom = getattr(self, "custom_get_token_ids", None)  # a field of LangChain's class
         if custom is not None:
             return list(custom(text))
@@ -239,11 +239,11 @@ class RagBiasModel(BaseModel):
         artifacts: Sequence[Sequence[str]] = (),
         system: Sequence[str] = (),
     ) -> Request:
-        """Find the documents of a templated prompt and prepare it: those of the call, of its run tree, or recent ones.
+        """Prepare a templated prompt with the documents of the call, of its run tree, or of recent retrievals.
 
         Args:
-            artifacts: the documents that messages carry, a list for each message, the latest first.
-            system: texts of system messages, where process-wide retrievals are not searched for.
+            artifacts: lists of the documents that messages carry, one for each message, the latest first.
+            system: texts of system messages, in which process-wide retrievals are not searched.
         """
         tree = listener.tree(parent_run_id)
         found = locate(
@@ -274,7 +274,7 @@ class RagBiasModel(BaseModel):
         return self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
 
     def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
-        """Finish reason, report and log-probabilities of an answer; stores the report as the last one."""
+        """Return finish reason, report and log-probabilities of an answer. Store the report as the last one."""
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         details = {"finish_reason": generation.finish_reason, "ragbias": report}

@@ -22,16 +22,16 @@ from ragbias.call_site import remember_call_site
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
-SECONDS_TO_END = 2.0  # to wait for cancelled runs
+SECONDS_TO_END = 2.0  # time to wait for cancelled runs
 T = TypeVar("T")
 Answerer = Callable[..., Sequence[Generation]]
-"""Takes the requests, their settings and an event that cancels them."""
+"""Function of the requests, their settings, and an event that cancels them."""
 Ended = SimpleQueue[BaseException | None]
-"""Receives the error that ended a batch, or ``None`` if each run has its result or error."""
+"""Queue that receives the error that ended a batch, or ``None`` if each run has its result or error."""
 
 
 class PaddedBatch:
-    """Collects one request of each of several runs and answers all at once."""
+    """Collects one request of each of several runs, and answers all of them at once."""
 
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
@@ -40,7 +40,7 @@ class PaddedBatch:
         self._lock = threading.Lock()
 
     def submit(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
-        """Add a run's request; the last one starts the computation in a new thread."""
+        """Add a run's request. The last request starts the computation in a new thread."""
         future: Future[Generation] = Future()
         with self._lock:
             if self.cancelled.is_set():
@@ -78,14 +78,14 @@ class PaddedBatch:
             _resolve(future, outcome)
 
     def _take(self) -> list[tuple[Request, dict[str, Any], Future[Generation]]]:
-        """Remove the waiting requests; the caller sets their results."""
+        """Remove and return the waiting requests. The caller sets their results."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         return waiting
 
 
 def _resolve(future: Future[Any], outcome: object) -> None:
-    if future.set_running_or_notify_cancel():  # an async run may be cancelled
+    if future.set_running_or_notify_cancel():  # an async run may have been cancelled
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:
@@ -93,12 +93,12 @@ def _resolve(future: Future[Any], outcome: object) -> None:
 
 
 Slot = list[tuple[object, PaddedBatch]]
-"""A run's place in a batch, for its first request to the batch's model; empty once it is taken."""
+"""A run's place in a batch, for its first request to the batch's model. It is empty once it is taken."""
 _slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
 def batch_of(model: object) -> PaddedBatch | None:
-    """The batch for this run's request; ``None`` outside batches."""
+    """Return the batch for this run's request, or ``None`` outside batches."""
     slot = _slot.get()
     return slot.pop()[1] if slot and slot[0][0] is model else None
 
@@ -115,14 +115,14 @@ def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
 
 
 def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
-    """The results or errors of runs of ``model``, in padded batches of at most ``size``."""
+    """Return the results or errors of runs of ``model``, in padded batches of at most ``size``."""
 
     def perform(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
         outcome: T | BaseException
         try:
             with _slot_in(batch, model):
                 outcome = run()
-        except BaseException as error:  # raised where the run is awaited
+        except BaseException as error:  # raised by the caller that awaits the run
             outcome = error
         _resolve(future, outcome)
 
@@ -132,10 +132,10 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         failure: BaseException | None = None
         try:
             for call in calls:
-                # no pool, because the interpreter waits for a pool's threads at exit
+                # a pool is not used, because the interpreter waits for a pool's threads at exit
                 threading.Thread(target=call, daemon=True, name="ragbias-run").start()
             wait(futures)
-        except BaseException as error:  # such as: no thread can be started
+        except BaseException as error:  # for example, no thread can be started
             batch.cancel()
             failure = error
         ended.put(failure)
@@ -161,7 +161,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
 async def arun_batched(
     model: object, runs: Sequence[Callable[[], Awaitable[T]]], size: int, answer: Answerer
 ) -> list[T | BaseException]:
-    """As ``run_batched``, with tasks instead of threads."""
+    """Run tasks as ``run_batched`` runs threads."""
 
     async def perform(run: Callable[[], Awaitable[T]], batch: PaddedBatch) -> T:
         with _slot_in(batch, model):
@@ -178,7 +178,7 @@ async def arun_batched(
 def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
     """Cancel the batch on an error such as Ctrl-C, and wait briefly for its runs to end.
 
-    Warnings of the runs name the line of the batch.
+    Warnings of the runs name the line that started the batch.
     """
     forget_call_site = remember_call_site()
     try:

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreparedChat:
-    """A prepared conversation: the request, keyword arguments of ``DebiasedLM.batch``, and how to read the answer."""
+    """A prepared conversation: the request, keyword arguments for ``DebiasedLM.batch``, and how to read the answer."""
 
     request: Request
     settings: dict[str, Any]
@@ -63,7 +63,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
         chain.invoke({"input": question})
 
-    The retrieved documents are found in the templated prompt, unless the call or ``llm.bind(documents=docs)`` gives
+    The retrieved documents are found in the templated prompt, unless the call or ``llm.bind(documents=docs)`` passes
     them. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` report the documents and the method.
 
     Calls take, besides LangChain's arguments: ``documents`` (``Document`` objects or strings), ``method``,
@@ -72,14 +72,14 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
     ``batch``, ``abatch`` and ``generate`` run several conversations as padded batches of ``batch_size``.
 
-    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``: documents are
+    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``. Documents are
     found here, and the method runs there. The options ``timeout``, ``max_retries`` and ``api_key`` are for servers.
     """
 
     model_config = RagBiasModel.model_config
 
     streaming: bool = False
-    """Stream in ``invoke`` as well, so that callbacks see the tokens."""
+    """Whether ``invoke`` streams as well, so that callbacks see the tokens."""
 
     @model_validator(mode="before")
     @classmethod
@@ -158,10 +158,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return self._merge(await arun_batched(self, runs, self.batch_size, self._answers))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Number of tokens in the prompt rendered from these messages and tools.
+        """Count the tokens in the prompt that is rendered from these messages and tools.
 
-        If the template rejects the messages, e.g. part of a conversation, each is counted separately with its role.
-        For a model behind a server, whose template is not known here, the number is approximate.
+        If the template rejects the messages, e.g. part of a conversation, each message is counted separately with its
+        role. For a model behind a server the number is approximate, because only the server has the template.
         """
         try:
             text = self.lm.chat_text(template_messages(messages), tool_schemas(tools)) if messages else ""
@@ -175,7 +175,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """A run for each input, and the size of batches."""
+        """Return a run for each input, and the size of batches."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, each, own) for each, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
@@ -200,7 +200,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return result
 
     def _store_last_report(self, results: Sequence[Any]) -> None:
-        """Store a batch's last report in the caller's context; each run stored it in its own."""
+        """Store a batch's last report in the caller's context. Each run stored its report in its own context."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
             reports.note(self._owner, report)
 
@@ -276,12 +276,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Args:
             tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
-            tool_choice: ``"auto"``; ``"none"``; ``"any"`` (``"required"``, ``True``) or a tool's name, which force the
-                beginning of a call. The model writes the rest, so the call may still be malformed.
+            tool_choice: ``"auto"``; ``"none"``; or ``"any"`` (``"required"``, ``True``) or a tool's name, which force
+                the beginning of a call. The model writes the rest, so the call may still be malformed.
             kwargs: arguments of each call.
 
         Raises:
-            NotImplementedError: the model's chat template shows no tools, or the choice cannot be forced.
+            NotImplementedError: the model's chat template cannot show tools, or the choice cannot be forced.
             ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)
@@ -297,13 +297,13 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
-            include_raw: give a dict of ``raw``, ``parsed`` and ``parsing_error`` instead of raising.
-            method: ``"function_calling"``, through the chat template's tools; ``"json_schema"``, with the schema in the
-                prompt; ``"json_mode"``, if the prompt already names the fields.
+            include_raw: return a dict of ``raw``, ``parsed`` and ``parsing_error`` instead of raising.
+            method: ``"function_calling"`` uses the chat template's tools. ``"json_schema"`` puts the schema into the
+                prompt. ``"json_mode"`` expects a prompt that names the fields.
             kwargs: LangChain's ``strict``, which has no effect.
 
         Raises:
-            NotImplementedError: ``function_calling`` with a model whose chat template shows no tools.
+            NotImplementedError: ``function_calling`` with a model whose chat template cannot show tools.
             ArgumentError: there is no such method.
         """
         if method == "function_calling":
@@ -373,5 +373,5 @@ def _usage(generation: Generation) -> UsageMetadata:
 
 
 def _with_ids(messages: Sequence[T], run_id: UUID | None) -> Iterator[tuple[T, UUID | None]]:
-    """Pair each conversation with a run id; ``run_id`` goes to the first."""
+    """Pair each conversation with a run id. ``run_id`` belongs to the first conversation."""
     return zip(messages, [run_id, *[None] * (len(messages) - 1)], strict=True)

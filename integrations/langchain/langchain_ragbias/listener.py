@@ -1,7 +1,7 @@
 """A passive listener to the documents of LangChain's retrievers, chains and direct searches.
 
 A configure hook attaches it to every run of the process. It stores the documents of each run tree until the root run
-ends, and the recent retrievals of each context in a bounded registry.
+ends. A bounded registry holds the recent retrievals of each context.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from ragbias.adapters.run_state import MAX_AGE, LastReports, Retrievals
 from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries.sources import document_texts, with_fields_of_both
 
-MAX_DOCUMENTS = 2000  # in a list that a chain passes on; a longer one is a corpus, not a retrieval
+MAX_DOCUMENTS = 2000  # maximum in a list that a chain passes on; a longer list is a corpus, not a retrieval
 MAX_TREES = 1024  # bounds the runs that never end because a stream was neither finished nor closed
 CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
 SEARCHES = tuple(f"{a}{name}_search" for a in ("", "a") for name in ("similarity", "max_marginal_relevance"))
-MAX_DEPTH = 4  # of lists and dicts inside each other
-MAX_VISITED = 2000  # lists and dicts in one value
-SAMPLE = 16  # items of a list; if all are scalars, as in an embedding, the others are too
+MAX_DEPTH = 4  # maximum depth of nested lists and dicts
+MAX_VISITED = 2000  # maximum number of lists and dicts in one value
+SAMPLE = 16  # items checked in a list; if all are scalars, as in an embedding, the list is skipped
 LEAVES = (str, bytes, int, float, type(None))
 Begin = Callable[[], Callable[[], None]]
 reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """The run that a request belongs to. LangChain gives streams no run manager, but a config in their context."""
+    """Return the run of a request. LangChain gives streams no run manager, but a config in their context."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
 
 
 def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
-    """``parent_run`` of a new request; one without a parent starts without reports."""
+    """Return the ``parent_run`` of a new request. A request without a parent starts without reports."""
     parent = parent_run(run_manager)
     if parent is None:
         reports.forget()
@@ -62,15 +62,15 @@ def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
 class RunTree:
     """The state of one root run and all runs below it. A text belongs to the latest retrieval that returned it."""
 
-    retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, in order of time
-    runs: set[UUID] = field(default_factory=set)  # not ended
+    retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, the oldest retrieval first
+    runs: set[UUID] = field(default_factory=set)  # runs that have not ended
     failure: str = ""  # why the listener may have missed documents
     on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is forgotten
-    on_end_without_retrieval: list[Callable[[], None]] = field(default_factory=list)  # if nothing was retrieved
+    on_end_without_retrieval: list[Callable[[], None]] = field(default_factory=list)  # called if nothing was retrieved
     active: float = field(default_factory=time.monotonic)  # start of the latest run
 
     def note(self, texts: Sequence[str], retrieved: bool) -> None:
-        """Add the texts of one retrieval; equal texts share their metadata.
+        """Add the texts of one retrieval. Equal texts share their metadata.
 
         Documents that a chain passes on (not ``retrieved``) count as a retrieval only if one of them is new.
         """
@@ -91,7 +91,7 @@ class RunTree:
             self.retrievals = [each for each in self.retrievals if each]
 
     def latest_first(self) -> list[list[str]]:
-        """The texts of each retrieval, the latest first."""
+        """Return the texts of each retrieval, the latest first."""
         return [list(each.elements()) for each in reversed(self.retrievals)]
 
 
@@ -106,7 +106,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             event(self, *args, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
-        except MissingDocumentsWarning:  # turned into an error by the user
+        except MissingDocumentsWarning:  # the user turned it into an error
             raise
         except Exception as error:
             self.fail(run_id, parent_run_id, f"the listener failed in {event.__name__}: {type(error).__name__}")
@@ -123,30 +123,30 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self.installed = False
         self.retrievals = Retrievals(CONTEXT_VARIABLE)
         self._lock = threading.RLock()
-        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # by root run
+        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # trees by root run
         self._roots: dict[UUID, UUID] = {}  # root run by run
-        self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # of completions that are running
+        self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def tree(self, run_id: UUID | None) -> RunTree:
-        """A copy of the tree that a run belongs to."""
+        """Return a copy of the tree to which a run belongs."""
         with self._lock:
             if known := self._tree_of(run_id):
                 return RunTree([each.copy() for each in known.retrievals], failure=known.failure)
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """A function that adds a check to call if the root run ends without retrievals; ``None`` without a run."""
+        """Return a function that adds a check for a root run without retrievals, or ``None`` without a run."""
         with self._lock:
             tree = self._tree_of(run_id)
         return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
-        """The run that sent this prompt to a completion model, if such a request is running."""
+        """Return the run that sent this prompt to a completion model, if such a request is running."""
         with self._lock:
             return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all retrievals, run trees and prompts."""
         self.retrievals.clear()
         with self._lock:
             for root in list(self._trees):
@@ -155,7 +155,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             self._prompts.clear()
 
     def searched(self, result: object) -> None:
-        """Add the result of a direct search on a vector store; never raises."""
+        """Add the result of a direct search on a vector store. Never raise an error."""
         run_id = parent_run(None)
         try:
             for documents in document_lists(result):
@@ -164,7 +164,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             self.fail(run_id, None, f"the listener failed in a direct search: {type(error).__name__}")
 
     def fail(self, run_id: UUID | None, parent_run_id: UUID | None, failure: str) -> None:
-        """Add a failure to the reports of the tree's and this context's requests."""
+        """Add a failure to the reports of requests in the run tree and in this context."""
         self.retrievals.fail(failure)
         with self._lock:
             for run in (run_id, parent_run_id):
@@ -192,7 +192,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     @_guarded
     def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         self._collect(run_id, outputs)
-        self._collect(run_id, inputs)  # known only at the end of a streamed chain
+        self._collect(run_id, inputs)  # a streamed chain reports its inputs only at the end
         self._close(run_id)
 
     @_guarded
@@ -230,7 +230,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
     def _open(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Register a run; a root run begins the state that its steps share."""
+        """Register a run. A root run begins the state that its steps share."""
         with self._lock:
             now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id
@@ -287,7 +287,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
 
 def document_lists(value: object) -> Iterator[list[Document]]:
-    """Each list of documents in a chain's input or output, including artifacts of tool messages.
+    """Yield each list of documents in a chain's input or output, including artifacts of tool messages.
 
     The search is bounded for any value, because every chain waits for it.
     """
@@ -309,7 +309,7 @@ def document_lists(value: object) -> Iterator[list[Document]]:
 
 
 def _document(item: object) -> Document | None:
-    """The document, taken out of a (document, score) pair if needed."""
+    """Return a document, also from a (document, score) pair, or None."""
     if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
         item = item[0]
     return item if isinstance(item, Document) else None
@@ -321,7 +321,7 @@ def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]
 
 
 def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
-    """The texts of the documents in each tool message's artifact, the latest message first."""
+    """Return the texts of the documents in each tool message's artifact, the latest message first."""
     tools = (message for message in reversed(messages) if isinstance(message, ToolMessage))
     return [[text for documents in document_lists(tool) for text in document_texts(documents)] for tool in tools]
 
@@ -340,13 +340,13 @@ _searches = SearchWatch(
 
 
 def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
-    """Start listening to retrievers. Importing the package calls it; call it again to change a setting.
+    """Start listening to retrievers. Importing the package does this. Call it again to change a setting.
 
     Args:
-        searches: listen to direct searches on vector stores too: ``similarity_search``,
+        searches: also listen to direct searches on vector stores: ``similarity_search``,
             ``max_marginal_relevance_search``, their variants and async forms.
-        process_wide: share retrievals between all threads and tasks of the process; only for a single user. By default
-            a request finds the documents of its own run or context.
+        process_wide: share retrievals between all threads and tasks of the process, which is only for a single user.
+            By default a request finds the documents of its own run or context.
     """
     if process_wide != listener.retrievals.process_wide:
         listener.clear()

@@ -1,4 +1,4 @@
-"""The text completion model."""
+"""``RagBiasPipeline``, the text completion model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _in_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
 
 
 class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
-    """Names the remedy where ``ChatHuggingFace(llm=...)`` refuses the class and prints it."""
+    """Shows the remedy where ``ChatHuggingFace(llm=...)`` refuses the class and prints it."""
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"
@@ -47,9 +47,9 @@ class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
 class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_ShownInErrors):  # type: ignore[misc]
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
-    The counterpart of ``HuggingFacePipeline``: the prompt goes to the model without a chat template, and only new text
+    The counterpart of ``HuggingFacePipeline``. The prompt goes to the model without a chat template, and only new text
     is returned. Several prompts run as padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias``
-    except tools; the report is in ``generation_info["ragbias"]``.
+    except tools. The report is in ``generation_info["ragbias"]``.
     """
 
     model_config = RagBiasModel.model_config

@@ -1,4 +1,4 @@
-"""LangChain messages as chat templates read them, tool calls in answers, and structured output."""
+"""LangChain messages for chat templates, tool calls in answers, and structured output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
 def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """One dict with ``role`` and ``content`` per message, tool calls included."""
+    """Return one dict with ``role`` and ``content`` per message, including tool calls."""
     return [_template_message(message) for message in messages]
 
 
@@ -79,18 +79,18 @@ def _content(message: BaseMessage) -> str:
 
 
 def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
-    """The documents in each message's content blocks, the latest message first."""
+    """Return the documents in each message's content blocks, the latest message first."""
     lists = (message.content for message in reversed(messages) if isinstance(message.content, list))
     found = ([text for block in blocks if (text := _block_document(block)) is not None] for blocks in lists)
     return [documents for documents in found if documents]
 
 
 def _block_document(block: str | dict[Any, Any]) -> str | None:
-    """Title and text of LangChain's ``text-plain``, or Anthropic's ``search_result`` or ``document`` with text."""
+    """Return title and text of LangChain's ``text-plain``, or of Anthropic's ``search_result`` or ``document``."""
     if isinstance(block, str) or block.get("type") not in DOCUMENTS:
         return None
     content, source = block.get("text") or block.get("content"), block.get("source")
-    if isinstance(source, dict) and source.get("type") in ("text", "content"):  # of Anthropic's document
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):  # Anthropic's document
         content = source.get("data") or source.get("content")
     if isinstance(content, list):
         content = "\n".join(part["text"] for part in content if part.get("type") == "text")
@@ -103,7 +103,7 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
     if isinstance(block, str):
         return block
     kind = block.get("type")
-    if kind in CALLS and isinstance(message, AIMessage):  # message.tool_calls holds it as well
+    if kind in CALLS and isinstance(message, AIMessage):  # message.tool_calls contains it as well
         return ""
     if kind == "text" and isinstance(block.get("text"), str):
         return str(block["text"])
@@ -114,7 +114,7 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
 
 
 def tool_schemas(tools: Sequence[Any] | None) -> list[dict[str, Any]]:
-    """The tools in OpenAI's format."""
+    """Convert tools to OpenAI's format."""
     if isinstance(tools, str) or not isinstance(tools, Iterable | None):
         raise WrongTypeError(f"tools={tools!r}; expected a list of functions, LangChain tools, classes or schemas")
     try:
@@ -124,7 +124,7 @@ def tool_schemas(tools: Sequence[Any] | None) -> list[dict[str, Any]]:
 
 
 def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessage:
-    """An answer with its tool calls."""
+    """Return an answer with its tool calls."""
     valid = [
         ToolCall(name=call.name, args=call.arguments, id=tool_formats.call_id(), type="tool_call")
         for call in calls
@@ -145,7 +145,7 @@ def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **field
 
 
 def last_chunk(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessageChunk:
-    """The end of a streamed answer, with its tool calls.
+    """Return the end of a streamed answer, with its tool calls.
 
     LangChain's chunks repair broken JSON, which could turn a malformed call into a valid one. To prevent that, the raw
     text of a malformed call is sent as a JSON string, which cannot be read as arguments.
@@ -167,7 +167,7 @@ def last_chunk(content: str, calls: Sequence[tool_formats.ToolCall], **fields: A
 
 
 def response_format(schema: Any, method: str) -> dict[str, Any]:
-    """OpenAI's ``response_format`` for a schema."""
+    """Return OpenAI's ``response_format`` for a schema."""
     if method == "json_mode":
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
@@ -176,7 +176,7 @@ def response_format(schema: Any, method: str) -> dict[str, Any]:
 def parse_answers(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:
     """Parse the model's answers into objects of a pydantic class, or into dicts for other schemas.
 
-    With ``include_raw`` a dict of ``raw``, ``parsed`` and ``parsing_error``.
+    With ``include_raw``, return a dict of ``raw``, ``parsed`` and ``parsing_error``.
     """
     parser: BaseOutputParser[Any] = JsonOutputParser()
     if isinstance(schema, type) and is_basemodel_subclass(schema):

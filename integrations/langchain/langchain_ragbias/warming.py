@@ -26,13 +26,13 @@ def warm(
     prompt: BasePromptTemplate[Any] | Runnable[Any, Any] | Callable[[list[Document]], Any],
     progress: bool = True,
 ) -> int:
-    """Compute documents for the model's ``document_cache``; cached ones are skipped.
+    """Compute documents for the model's ``document_cache``. Cached documents are skipped.
 
     Args:
-        documents: as a retriever returns them; or a vector store that can list them (FAISS, InMemoryVectorStore).
+        documents: retrieved documents, or a vector store that can list its documents (FAISS, InMemoryVectorStore).
         prompt: the chain's template, whose variable ``context`` takes the documents separated by blank lines; or a
-            function or runnable from a list of documents to the model's input, with any question after them.
-        progress: show a bar.
+            function or runnable from a list of documents to the model's input, with any question after the documents.
+        progress: whether to show a bar.
 
     Returns:
         number of documents computed.
@@ -63,7 +63,7 @@ def _list_documents(documents: VectorStore | Iterable[Document | str]) -> Sequen
 
 
 def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:
-    """The model's input, as a function of the documents."""
+    """Return a function from documents to the model's input."""
     if isinstance(prompt, BasePromptTemplate):
         if CONTEXT not in prompt.input_variables:
             names = ", ".join(prompt.input_variables)
