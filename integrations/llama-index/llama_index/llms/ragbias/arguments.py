@@ -1,4 +1,4 @@
-"""The options of `RagBiasLLM`, and the arguments of a call: their types, and the settings for `DebiasedLM`."""
+"""Options of `RagBiasLLM`, and arguments of a call: their types, and the settings for `DebiasedLM`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments, rename_max_tokens
 from ragbias.methods import Method
 
-OWN = (
-    *("documents", "method", "max_new_tokens", "max_tokens", "temperature"),
-    *("top_p", "top_k", "stop", "seed", "logprobs"),
-)
+_REQUEST = ("documents", "method", "stop", "logprobs")
+_SAMPLING = ("max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "seed")
+OWN = _REQUEST + _SAMPLING
 
 
 class RagBiasLLMOptions(RagBiasOptions):
-    """`RagBiasOptions`, and the rarely needed arguments of `HuggingFaceLLM`."""
+    """`RagBiasOptions` with the rarely needed arguments of `HuggingFaceLLM`."""
 
     device_map: SkipValidation[str | int | dict[str, Any] | None] = "auto"
-    """Where the model's layers go."""
+    """Devices of the model's layers."""
     generate_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Default arguments of calls: sampling, or any setting of transformers' `GenerationConfig`."""
     stopping_ids: list[int] = Field(default_factory=list)
     """Token ids that end an answer."""
     tokenizer_outputs_to_remove: list[str] = Field(default_factory=list)
-    """As in `HuggingFaceLLM`; the model only ever gets `input_ids` and `attention_mask`."""
+    """Tokenizer outputs to drop, as in `HuggingFaceLLM`. The model only gets `input_ids` and `attention_mask`."""
 
     @field_validator("tokenizer_outputs_to_remove")
     @classmethod
@@ -48,37 +47,37 @@ class RagBiasLLMOptions(RagBiasOptions):
 
 
 def context_window(limit: int, requested: int | None) -> int:
-    """The requested window, at most the model's limit."""
+    """Return the requested window, at most the model's limit."""
     if requested is not None and requested > limit:
         warnings.warn(f"context_window={requested} is more than the model's {limit}; {limit} is used", stacklevel=2)
     return min(requested or limit, limit)
 
 
 class CompletionArguments(DecodingArguments, total=False):
-    """The keyword arguments of `complete`, `stream_complete` and their async forms; they override fields of the LLM."""
+    """Keyword arguments of `complete`, `stream_complete` and their async forms, which override fields of the LLM."""
 
     documents: Sequence[str | BaseNode | NodeWithScore] | None
-    """The documents in the prompt; by default those of the synthesis that makes the call; empty: there are none."""
+    """Documents in the prompt, or [] for none. The default is the documents of the synthesis that makes the call."""
     method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int | None
     """The same as `max_new_tokens`."""
     logprobs: bool | None
-    """Return each token's log-probability, in `logprobs` and `raw["logprobs"]` of the response."""
+    """Whether to return each token's log-probability, in `logprobs` and `raw["logprobs"]` of the response."""
 
 
 class ChatArguments(CompletionArguments, total=False):
-    """The keyword arguments of `chat`, `stream_chat` and their async forms."""
+    """Keyword arguments of `chat`, `stream_chat` and their async forms."""
 
     tools: Sequence[Tool] | None
-    """Tools to offer, as chat templates read them."""
+    """Tools to offer, in the format of chat templates."""
     tool_required: bool
     """Whether the answer has to begin with a call of a tool."""
     parallel_tool_calls: bool
     """Whether the answer may have more than one call; True by default."""
 
 
-# settings of `generate` with one possible value here, which has no effect
+# these settings of `generate` have only one supported value, which has no effect
 _FIXED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -100,9 +99,9 @@ _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Override the defaults by the arguments of one call; None counts as not given.
+    """Override the defaults by the arguments of one call. None counts as not given.
 
-    `max_tokens` is another name of `max_new_tokens`; `pad_token_id` has no effect and is left out. Any other setting of
+    `max_tokens` is another name of `max_new_tokens`. `pad_token_id` has no effect and is left out. Any other setting of
     transformers' `GenerationConfig` is passed on.
     """
     return {**_check(defaults), **_check(call)}

@@ -52,10 +52,9 @@ from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.methods import DEFAULT_METHOD, Method
 
-NONE_IS_EMPTY = (
-    *("model_kwargs", "stop", "generate_kwargs", "tokenizer_kwargs"),
-    *("stopping_ids", "tokenizer_outputs_to_remove"),
-)
+_DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
+_LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")
+NONE_IS_EMPTY = _DICTS + _LISTS
 OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
 
 
@@ -63,20 +62,20 @@ class RagBiasLLM(FunctionCallingLLM):
     """A local Hugging Face model whose answers do not depend on the order of the retrieved documents.
 
     It replaces `HuggingFaceLLM`; retriever, prompts and synthesizers stay the same. The retrieved documents are found
-    in the final prompt: those of `documents=` on the call or of `ragbias.documents(...)`, else the nodes of the
-    synthesis that makes the call, else recent retrievals.
+    in the final prompt. They are named by `documents=` of the call or by `ragbias.documents(...)`, else they are the
+    nodes of the synthesis that makes the call, else recent retrievals.
 
     Calls take `documents`, `method`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
     `seed`, `logprobs` and any setting of transformers' `GenerationConfig`. Agents and structured outputs call tools if
     the tokenizer's chat template knows them. Each response has a report in `additional_kwargs["ragbias"]`, and the
-    token usage in `additional_kwargs` and `raw["usage"]`; in a stream, the last chunk has them.
+    token usage in `additional_kwargs` and `raw["usage"]`. In a stream, the last chunk has them.
 
     Example:
         >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
         >>> index.as_query_engine(llm=llm, similarity_top_k=20).query("When was the bridge built?")
 
     Raises:
-        RagBiasError: a method, model, argument or prompt does not fit; see the subclass and its message.
+        RagBiasError: a method, model, argument or prompt does not fit. The subclass and the message say why.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
@@ -87,27 +86,27 @@ class RagBiasLLM(FunctionCallingLLM):
     method: str | Method = Field(
         default=DEFAULT_METHOD, description="Method against position bias: its name or an instance."
     )
-    max_new_tokens: int = Field(default=256, description="The most tokens of an answer.")
-    temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None: greedy.")
+    max_new_tokens: int = Field(default=256, description="Maximum number of tokens in an answer.")
+    temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None is greedy.")
     stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
     logprobs: bool = Field(
-        default=False, description="Return each token's log-probability in `logprobs`, and in OpenAI's shape in `raw`."
+        default=False, description="Whether to return each token's log-probability, in `logprobs` and in `raw`."
     )
     model_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the model.")
     on_missing: OnMissing = Field(
-        default="warn", description="What to do if expected documents are missing from the prompt."
+        default="warn", description="Reaction if expected documents are missing from the prompt."
     )
     segmenter: SkipValidation[Segmenter | None] = Field(
         default=None,
-        description="Finds documents without retrieval: a separator, an re.Pattern, or a function of the prompt.",
+        description="Segmenter that finds documents: a separator, an re.Pattern, or a function of the prompt.",
     )
     document_cache: DocumentCache | None = Field(
-        default=None, exclude=True, repr=False, description="Caches computed documents."
+        default=None, exclude=True, repr=False, description="Cache for computed documents."
     )
     context_window: int | None = Field(
-        default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
+        default=None, gt=0, description="Maximum number of tokens in prompt and answer; None uses the model's."
     )
-    is_chat_model: bool | None = Field(default=None, description="None: whether the tokenizer has a chat template.")
+    is_chat_model: bool | None = Field(default=None, description="None asks whether there is a chat template.")
     lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False, description="The loaded model.")
     base_url: str | None = Field(
         default=None,
@@ -115,7 +114,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
     options: RagBiasLLMOptions = Field(
         default_factory=RagBiasLLMOptions,
-        description="Rarely needed settings; each is also a keyword argument of the constructor, e.g. `top_p=0.9`.",
+        description="Rarely needed settings. Each is also a keyword argument of the constructor, e.g. `top_p=0.9`.",
     )
 
     _owner: Owner = PrivateAttr(default_factory=Owner)
@@ -154,7 +153,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return [value] if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
-        """Load the model, and take unset fields from it."""
+        """Load the model, and copy unset fields from it."""
         super().model_post_init(context)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
@@ -171,7 +170,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in serialised components."""
+        """Return the name in serialised components."""
         return "RagBiasLLM"
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -179,7 +178,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Context window and capabilities, which LlamaIndex uses to pack chunks and choose prompts."""
+        """Context window and capabilities, by which LlamaIndex packs chunks and chooses prompts."""
         assert self.context_window is not None
         assert self.is_chat_model is not None
         return LLMMetadata(
@@ -191,7 +190,7 @@ class RagBiasLLM(FunctionCallingLLM):
         )
 
     def token_ids(self, text: str) -> list[int]:
-        """The ids of a text's tokens by the model's own tokenizer, without special ones.
+        """Return the ids of a text's tokens by the model's own tokenizer, without special tokens.
 
         LlamaIndex counts with another tokenizer by default. Set `Settings.tokenizer = llm.token_ids`,
         `ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`, `TokenCountingHandler(tokenizer=llm.token_ids)`.
@@ -199,7 +198,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.lm.token_ids(text)
 
     def to_payload(self) -> dict[str, Any]:
-        """The fields for observers, with the method."""
+        """Return the fields for observers, with the method."""
         return {**super().to_payload(), "method": str(self.method)}
 
     @property
@@ -211,7 +210,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer a prompt; `formatted` if templates were applied already."""
+        """Answer a prompt. `formatted` means that templates were already applied."""
         return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
 
     @llm_chat_callback()
@@ -223,38 +222,38 @@ class RagBiasLLM(FunctionCallingLLM):
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
-        """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
+        """Answer a prompt piece by piece. Closing or dropping the generator stops the computation."""
         return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
-        """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
+        """Answer chat messages piece by piece. Closing or dropping the generator stops the computation."""
         return self._chat(messages, kwargs).stream(Answer.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """As `complete`, without blocking the event loop."""
+        """Answer like `complete`, without blocking the event loop."""
         return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
-        """As `chat`, without blocking the event loop."""
+        """Answer like `chat`, without blocking the event loop."""
         return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
-        """As `stream_complete`, without blocking the event loop."""
+        """Answer like `stream_complete`, without blocking the event loop."""
         return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
-        """As `stream_chat`, without blocking the event loop."""
+        """Answer like `stream_chat`, without blocking the event loop."""
         return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
 
     # tools
@@ -270,7 +269,7 @@ class RagBiasLLM(FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of `chat`."""
+        """Return the arguments of `chat`."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
         shown, required = conversation.offer_tools(tools, tool_choice)
@@ -285,7 +284,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
-        """Return the tool calls. Raises `RagBiasError` if there are none and `error_on_no_tool_call` is true."""
+        """Return the tool calls. Raise `RagBiasError` if there are none and `error_on_no_tool_call` is true."""
         return conversation.selections(response, error_on_no_tool_call)
 
     # from a call to a prepared request
@@ -319,7 +318,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _prepare(
         self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
     ) -> PreparedCall:
-        """Find the documents now, because a generator that is consumed later runs outside its synthesis."""
+        """Prepare a call. Documents are found now, because a generator that is read later has left its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("method"), self.lm.name)
         documents = given.pop("documents", None)
@@ -367,7 +366,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _with_documents(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
     ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
-        """The prompt, the call with documents from content blocks, and where the template renders documents."""
+        """Return the prompt, the call with documents from content blocks, and the documents the template renders."""
         bare, documents = conversation.without_documents(messages)
         if call.get("documents") is None:
             call = {**call, "documents": [str(document) for document in documents] or None}

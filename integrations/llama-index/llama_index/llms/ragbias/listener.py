@@ -1,8 +1,8 @@
 """A passive listener to the nodes that LlamaIndex retrieves: a span handler on the root dispatcher and a search watch.
 
-It stores the nodes of the current context's open synthesis. For agents and the user's own prompts it also stores recent
-retrievals of the context or its run, up to a limit. LlamaIndex calls the LLM of a stream when the stream is read,
-perhaps in another thread; the running frames then show which synthesis it belongs to.
+It stores the nodes of the current context's open synthesis. For agents and the user's own prompts it also stores a
+limited number of recent retrievals of the context or its run. LlamaIndex calls the LLM of a stream when the stream is
+read, perhaps in another thread. The running frames then show the synthesis to which the stream belongs.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MAX_RUNS = 1024  # bounds the runs that never end
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
 Ends = list[Callable[[], None]]  # called at the end of a run
-PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # steps of runs; embeddings are one
+PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # steps of runs, including embeddings
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A `synthesize` span: its nodes' texts, unreadable nodes, and the synthesis around it.
+    """A `synthesize` span: the texts of its nodes, failures to read nodes, and the enclosing synthesis.
 
-    `one_by_one`: each call gets one node by design.
+    `one_by_one` means that each call gets one node by design.
     """
 
     id: str
@@ -64,14 +64,14 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 
 
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
-    """Collects the texts of retrieved nodes; never changes what LlamaIndex does.
+    """Collects the texts of retrieved nodes. Never changes what LlamaIndex does.
 
     The dispatcher swallows exceptions of its handlers, so failures are added to reports.
     """
 
     _retrievals: Retrievals = PrivateAttr()
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
-    _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs with a retrieval
+    _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -90,7 +90,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     ) -> None:
         """Begin a run, or open a synthesis, whose nodes have passed all postprocessors."""
         if parent_id is None:
-            if isinstance(instance, Workflow):  # runs in tasks whose caller is unknown
+            if isinstance(instance, Workflow):  # a workflow runs in tasks whose caller is unknown
                 reports.invalidate()
             self._begin(id_, empty=not isinstance(instance, PARTS))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
@@ -98,7 +98,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             _extraction.set(id_)
         if _is_synthesis(id_):
             texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
-            one_by_one = type(instance) in (Refine, Accumulate)  # not their subclasses, which pack nodes
+            one_by_one = type(instance) in (Refine, Accumulate)  # subclasses pack several nodes into a call
             _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get(), one_by_one))
         elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
             _synthesis.set(replace(read, id=id_, outer=_synthesis.get()))
@@ -119,13 +119,13 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self._end(id_)
 
     def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """A function that adds a check to call at the end of a run without retrievals; None outside a run."""
+        """Return a function that adds a check for the end of a run without retrievals; None outside a run."""
         with self._changing:
             ends = self._runs.get(id_) if id_ else None
         return None if ends is None else lambda check: ends.append(lambda: None if id_ in self._retrieving else check())
 
     def _begin(self, id_: str, empty: bool) -> None:
-        """Begin a run, whose steps share retrievals and reports with the caller; `empty`: without earlier reports."""
+        """Begin a run, whose steps share retrievals and reports with the caller. `empty` drops earlier reports."""
         ends = [self._retrievals.begin(), reports.begin(empty)]
         with self._changing:
             self._runs[id_] = ends
@@ -143,7 +143,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self._retrieving.discard(id_)
 
     def _streaming_synthesis(self) -> Synthesis | None:
-        """The synthesis whose stream is read in the running frames."""
+        """Return the synthesis whose stream is read in the running frames."""
         with self._changing:
             read = [(_frame(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
@@ -154,7 +154,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None
 
     def _read(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The nodes' texts as LlamaIndex prints them, and the failures; bare texts are added as another retrieval."""
+        """Return the nodes' texts as LlamaIndex prints them, and the failures. Add bare texts as another retrieval."""
         texts: list[str] = []
         bare: list[str] = []
         failures: list[str] = []
@@ -179,7 +179,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """Creates no span."""
+        """Create no span."""
 
     prepare_to_exit_span = prepare_to_drop_span = new_span
 
@@ -193,7 +193,7 @@ def _frame(stream: Streamed) -> object:
 
 
 def _close(id_: str) -> Synthesis | None:
-    """Close the synthesis if it is open here."""
+    """Close the synthesis if it is open in this context."""
     current = _synthesis.get()
     if current is None or current.id != id_:
         return None
@@ -223,12 +223,12 @@ _searches = SearchWatch(
 
 
 def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
-    """Attach the listener to LlamaIndex's root dispatcher, once; call it again to change a setting.
+    """Attach the listener to LlamaIndex's root dispatcher, once. Call it again to change a setting.
 
     Args:
-        searches: listen to direct calls of `query` and `aquery` on vector stores too.
-        process_wide: share retrievals between all threads and tasks of the process; only for a single user. By default
-            a request finds the documents of its own run or context.
+        searches: also listen to direct calls of `query` and `aquery` on vector stores.
+        process_wide: share retrievals between all threads and tasks of the process, which is only for a single user.
+            By default a request finds the documents of its own run or context.
     """
     global _listener
     root = get_dispatcher()
@@ -245,7 +245,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Detach the listener and forget all documents; `documents=` and `ragbias.documents` still work."""
+    """Detach the listener and forget all documents. `documents=` and `ragbias.documents` still work."""
     with _installing:
         _detach()
         _searches.uninstall()
@@ -261,7 +261,7 @@ def _detach() -> None:
 
 
 def at_end() -> Callable[[Callable[[], None]], None] | None:
-    """A function that adds a check for the end of the current run; None outside a run."""
+    """Return a function that adds a check for the end of the current run; None outside a run."""
     return None if _listener is None else _listener.at_end(_run.get())
 
 
@@ -271,19 +271,19 @@ def is_extracting() -> bool:
 
 
 def open_synthesis() -> Synthesis | None:
-    """The synthesis that is open in this context, or whose stream is read here."""
+    """Return the synthesis that is open in this context, or whose stream is read in it."""
     return None if _listener is None else _synthesis.get()
 
 
 def registry() -> Registry | None:
-    """The recent retrievals of this context or its run; None while the listener is uninstalled."""
+    """Return the recent retrievals of this context or its run; None while the listener is uninstalled."""
     return None if _listener is None else _listener._retrievals.registry()
 
 
 def locate_documents(
     text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None, system: Sequence[str]
 ) -> Boundaries:
-    """The documents in the final prompt: those of the call, of its synthesis, or recent ones.
+    """Locate documents in the final prompt: documents of the call, of its synthesis, or of recent retrievals.
 
     Process-wide retrievals are not searched for in the texts of ``system`` messages.
     """
@@ -302,13 +302,13 @@ def locate_documents(
 
 
 def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
-    """The texts of a call's documents, nodes as LlamaIndex prints them."""
+    """Return the texts of a call's documents. Nodes are printed as LlamaIndex prints them."""
     check_lasting(documents)
     return document_texts(documents, _printed)
 
 
 def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """The retrieved texts that a synthesis joined into its only node, each on separate lines; else empty."""
+    """Return the retrieved texts that a synthesis joined into its only node, each on separate lines; else none."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
@@ -320,6 +320,6 @@ def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
 
 
 def _printed(document: Any) -> Any:
-    """The text of a node as LlamaIndex prints it; other documents unchanged."""
+    """Return the text of a node as LlamaIndex prints it, or another document unchanged."""
     node = getattr(document, "node", document)
     return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document

@@ -1,4 +1,4 @@
-"""Messages, tools and tool calls of LlamaIndex as chat templates read them, and tool calls in answers."""
+"""Messages, tools and tool calls of LlamaIndex for chat templates, and tool calls in answers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _ROLES = {
     MessageRole.FUNCTION: "tool",
 }
 _RESULT_KEYS = ("tool_call_id", "name")
-_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # not text for templates
+_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # templates do not print these
 _DOCUMENTS = (CitableBlock, DocumentBlock)
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
-    """The messages after the system prompt, unless a system message contains it."""
+    """Return the messages after the system prompt, unless a system message contains it."""
     held = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
     if not system_prompt or any(system_prompt in text for text in held):
         return list(messages)
@@ -46,7 +46,7 @@ def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | Non
 
 
 def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Role, text and tool calls of each message; leading system messages are merged, because templates take one."""
+    """Convert messages to dicts. Leading system messages are merged, because templates take only one."""
     turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     system = "\n\n".join(turn["content"] for turn in turns[:n_system] if turn["content"])
@@ -80,7 +80,7 @@ def _texts(block: Any, role: MessageRole) -> list[str]:
 
 
 def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDocument:
-    """Title and text of a block."""
+    """Return title and text of a block."""
     if isinstance(block, CitableBlock):
         return ChatDocument(block.title, "\n".join(text for inner in block.content for text in _texts(inner, role)))
     title = "" if block.title in (None, "input_document") else str(block.title)
@@ -94,7 +94,7 @@ def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDoc
 
 
 def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
-    """The messages without the document blocks of the last one that has some, and these documents."""
+    """Return the messages without the document blocks of the last message that has any, and these documents."""
     for index in reversed(range(len(messages))):
         message = messages[index]
         blocks = [block for block in message.blocks if isinstance(block, _DOCUMENTS)]
@@ -109,7 +109,7 @@ def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage
 
 
 def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
-    """The tools for the prompt (only the chosen one, if one is named), and whether the model must call one."""
+    """Return the tools for the prompt (only the chosen one, if one is named), and whether the model must call one."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = tool_choice(choice, specs)
     shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
@@ -117,7 +117,7 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
 
 
 def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """A complete answer's text, its tool calls (only the first without `parallel`), and errors of malformed calls.
+    """Split an answer into text, tool calls (only the first without `parallel`), and errors of malformed calls.
 
     Malformed calls stay in the text.
     """
@@ -135,7 +135,7 @@ def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[Tool
 
 
 def as_dict(block: ToolCallBlock) -> dict[str, Any]:
-    """A call as chat templates read it, with arguments as an object."""
+    """Convert a call for chat templates, with arguments as an object."""
     arguments: Any = block.tool_kwargs
     if isinstance(arguments, str):
         try:
@@ -148,7 +148,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
 
 
 def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
-    """The calls of a response for LlamaIndex's agents and programs."""
+    """Return the calls of a response for LlamaIndex's agents and programs."""
     found = [
         ToolSelection(
             tool_id=block.tool_call_id or "",

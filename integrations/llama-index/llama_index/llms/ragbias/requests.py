@@ -1,4 +1,4 @@
-"""Prepared calls, answered whole or in chunks, with or without an event loop, and the responses."""
+"""Prepared calls, which are answered whole or in chunks, with or without an event loop; and the responses."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from ragbias.generation.streaming import Stream
 
 @dataclass(frozen=True)
 class Answer:
-    """The text of an answer so far and its last piece.
+    """The text of an answer so far, and its last piece.
 
-    Once it is complete: the `generation`, `logprobs` in OpenAI's shape, tool `calls`, and `errors` of malformed ones.
+    A complete answer has a `generation`, `logprobs` in OpenAI's format, tool `calls`, and `errors` of malformed calls.
     """
 
     text: str
@@ -44,13 +44,13 @@ class Answer:
     errors: tuple[str, ...] = ()
 
     def completion(self) -> CompletionResponse:
-        """The response of a completion."""
+        """Return the response of a completion."""
         return CompletionResponse(text=self.text, delta=self.delta, **self._fields())
 
     def chat(self) -> ChatResponse:
-        """The response of a chat.
+        """Return the response of a chat.
 
-        The message itself has no details, because memories print those into later prompts. Tool calls are in its
+        The message itself has no details, because memories would print them into later prompts. Tool calls are in its
         blocks and in `additional_kwargs`, where LlamaIndex's streaming programs look for them.
         """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
@@ -82,7 +82,7 @@ Respond = Callable[[Answer], Response]
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A prepared call of the LLM; the settings are keyword arguments of `DebiasedLM.batch` and `DebiasedLM.stream`."""
+    """A prepared call of the LLM. The settings are arguments of `DebiasedLM.batch` and `DebiasedLM.stream`."""
 
     owner: Owner
     lm: LanguageModel
@@ -92,11 +92,11 @@ class PreparedCall:
     parallel: bool = True  # whether the answer may have more than one call of a tool
 
     def answer(self, respond: Respond[Response]) -> Response:
-        """The whole answer."""
+        """Return the whole answer."""
         return respond(self._whole(self._generation(None)))
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
-        """A generator over a stream that is opened now, so that the call itself raises its errors."""
+        """Return a generator over a stream that is opened now, so that the call itself raises errors of the request."""
         return self._chunks(self.lm.stream(self.request, **self.settings), respond)
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
@@ -120,7 +120,7 @@ class PreparedCall:
         return generation
 
     def _whole(self, generation: Generation) -> Answer:
-        """The complete answer; stores its report."""
+        """Return the complete answer, and store its report."""
         reports.note(self.owner, generation.report.as_dict())
         text, calls, errors = messages.read(self.form, generation.text, self.parallel)
         return Answer(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
@@ -131,7 +131,7 @@ class PreparedCall:
 
 
 async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
-    """The whole answer; the prompt is prepared off the event loop too."""
+    """Return the whole answer. The prompt is also prepared outside of the event loop."""
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
         prepared = prepare()
@@ -142,6 +142,6 @@ async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response
 
 
 async def astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
-    """A generator over a stream that is open already; the prompt is prepared off the event loop too."""
+    """Return a generator over an open stream. The prompt is also prepared outside of the event loop."""
     prepared = await bridge.run(lambda _: prepare())
     return prepared._achunks(prepared.lm.stream(prepared.request, **prepared.settings), respond)

@@ -22,13 +22,13 @@ def warm(
     template: BasePromptTemplate | None = None,
     progress: bool = True,
 ) -> int:
-    """Compute documents for the LLM's `document_cache`; cached ones are skipped.
+    """Compute documents for the LLM's `document_cache`. Cached documents are skipped.
 
     Args:
         documents: nodes, or an index with its nodes in a docstore.
-        template: the query engine's `text_qa_template`, with `context_str` and `query_str`; None: LlamaIndex's own.
+        template: the query engine's `text_qa_template`, with `context_str` and `query_str`; None uses LlamaIndex's own.
             The question must follow the documents.
-        progress: show a bar.
+        progress: whether to show a bar.
 
     Returns:
         number of documents computed.
@@ -45,7 +45,7 @@ def warm(
 
 
 class WarmDocuments(TransformComponent):
-    """A last step of an `IngestionPipeline` that computes its nodes for an LLM's `document_cache`."""
+    """The last step of an `IngestionPipeline`, which computes the nodes for an LLM's `document_cache`."""
 
     llm: RagBiasLLM = Field(exclude=True)
     template: Any = Field(default=None, exclude=True)
@@ -70,7 +70,7 @@ def _text(node: BaseNode) -> str:
 
 
 def _flat(llm: RagBiasLLM, template: BasePromptTemplate, nodes: Sequence[BaseNode]) -> str:
-    """The prompt of a response synthesizer."""
+    """Return the prompt of a response synthesizer."""
     filled = {"context_str": "\n\n".join(map(_text, nodes)), "query_str": "?"}
     if llm.metadata.is_chat_model:
         return llm._chat_prompt(llm._get_messages(template, **filled))
