@@ -101,7 +101,7 @@ def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> N
         ({"seed": 1.5}, "seed=1.5"),
         ({"min_new_tokens": "a"}, "min_new_tokens='a'.*whole number"),
         ({"watermarking_config": 3}, "watermarking_config=3.*dict"),
-        ({"dola_layers": "low"}, "dola_layers is not an argument here"),
+        ({"dola_layers": "low"}, "dola_layers is not an argument, because RagBiasLLM sets it"),
         ({"tempurature": 1.0}, "unknown argument 'tempurature'.*temperature"),
     ],
 )

@@ -112,7 +112,7 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
     """Override the model's fields by the arguments of a call. ``None`` counts as not given."""
     given = {name: value for name, value in given.items() if value is not None and name != "stream"}
     if not given.pop("skip_prompt", True):
-        raise ArgumentError("skip_prompt=False; answers never repeat the prompt here, leave it out")
+        raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
     check_names(given, {*KNOWN, "pipeline_kwargs"}, KNOWN)
     rename_max_tokens(given, "max_tokens")
     given = {**fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
@@ -126,8 +126,6 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
     check_lasting(documents)
     return Call(None if documents is None else document_texts(documents), method, settings)
 
-
-# the arguments of HuggingFacePipeline
 
 sources: WeakKeyDictionary[DebiasedLM, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
 """Name and loading arguments of each model that this package loaded."""
@@ -145,9 +143,7 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
         raise WrongTypeError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
     given = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
     if given.pop("return_full_text", False):
-        raise ArgumentError(
-            "pipeline_kwargs: return_full_text=True; answers never repeat the prompt here, leave it out"
-        )
+        raise ArgumentError("pipeline_kwargs: return_full_text=True; answers never contain the prompt, so leave it out")
     fields = {name: given.pop(name) for name in SAME if name in given}
     if "max_new_tokens" in given:
         fields["max_tokens"] = given.pop("max_new_tokens")
@@ -161,7 +157,7 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
         fields.setdefault("temperature", 1.0)
     if given:
         known = ", ".join(["max_new_tokens", *SAME, *STOPS, "do_sample", "return_full_text"])
-        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart here; known are {known}")
+        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart; expected one of {known}")
     return fields
 
 
@@ -184,7 +180,7 @@ def stock_arguments(
         raise ArgumentError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
     if backend not in (*STOCK_BACKENDS, *backends.BACKENDS):
         known = ", ".join(map(repr, backends.BACKENDS))
-        raise ArgumentError(f"backend={backend!r}; the model runs here, expected one of {known}")
+        raise ArgumentError(f"backend={backend!r}; expected one of {known}")
     kwargs = dict(model_kwargs or {})
     if device_map is not None:
         if device is not None:

@@ -221,8 +221,6 @@ class RagBiasModel(BaseModel):
             return list(custom(text))
         return self.lm.token_ids(text)
 
-    # one request
-
     @property
     def _settings(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in ("stop", "logprobs", "max_tokens", "temperature")}
@@ -243,7 +241,7 @@ class RagBiasModel(BaseModel):
 
         Args:
             artifacts: lists of the documents that messages carry, one for each message, the latest first.
-            system: texts of system messages, in which process-wide retrievals are not searched.
+            system: texts of system messages, that are not searched for process-wide retrievals.
         """
         tree = listener.tree(parent_run_id)
         found = locate(

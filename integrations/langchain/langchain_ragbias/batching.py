@@ -122,7 +122,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         try:
             with _slot_in(batch, model):
                 outcome = run()
-        except BaseException as error:  # raised by the caller that awaits the run
+        except BaseException as error:  # the caller that awaits the run raises it
             outcome = error
         _resolve(future, outcome)
 

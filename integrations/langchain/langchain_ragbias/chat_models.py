@@ -72,8 +72,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
     ``batch``, ``abatch`` and ``generate`` run several conversations as padded batches of ``batch_size``.
 
-    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``. Documents are
-    found here, and the method runs there. The options ``timeout``, ``max_retries`` and ``api_key`` are for servers.
+    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``. The
+    client finds the documents, and the server runs the method. The options ``timeout``, ``max_retries`` and
+    ``api_key`` are for servers.
     """
 
     model_config = RagBiasModel.model_config
@@ -316,8 +317,6 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
         return parse_answers(llm, schema, include_raw)
 
-    # one request
-
     def _prepare(
         self,
         messages: list[BaseMessage],
@@ -338,8 +337,6 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         carried = [*block_documents(messages), *artifact_texts(messages)]
         request = self._request(text, call, parent, carried, system)
         return PreparedChat(with_messages(request, shown, form.tools), {**call.settings, **form.settings}, form)
-
-    # one answer
 
     def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

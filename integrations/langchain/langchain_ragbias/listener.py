@@ -123,8 +123,8 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self.installed = False
         self.retrievals = Retrievals(CONTEXT_VARIABLE)
         self._lock = threading.RLock()
-        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # trees by root run
-        self._roots: dict[UUID, UUID] = {}  # root run by run
+        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # tree of each root run
+        self._roots: dict[UUID, UUID] = {}  # root run of each run
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def tree(self, run_id: UUID | None) -> RunTree:
@@ -224,8 +224,6 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     on_llm_error = on_chain_error = on_tool_error = on_retriever_error = on_llm_end
 
-    # run trees
-
     def _tree_of(self, run_id: UUID | None) -> RunTree | None:
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
@@ -281,9 +279,6 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         with self._lock:
             if tree := self._tree_of(run_id):
                 tree.note(texts, retrieved)
-
-
-# documents inside values
 
 
 def document_lists(value: object) -> Iterator[list[Document]]:

@@ -135,8 +135,6 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
                 yield chunk
         yield GenerationChunk(text="", generation_info=self._info(stream.generation))
 
-    # requests and answers
-
     def _complete(
         self,
         prompts: list[str],

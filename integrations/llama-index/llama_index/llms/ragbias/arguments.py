@@ -116,7 +116,7 @@ def _check(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 raise ArgumentError(f"{name}={value!r} is not supported; only {name}={_FIXED[name]!r}; leave it out")
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
-            raise ArgumentError(f"{name} is not an argument here, RagBiasLLM sets it itself; {instead}")
+            raise ArgumentError(f"{name} is not an argument, because RagBiasLLM sets it; {instead}")
     check_names(given, known, (*OWN, *known))
     check_arguments(given)
     rename_max_tokens(given)

@@ -287,8 +287,6 @@ class RagBiasLLM(FunctionCallingLLM):
         """Return the tool calls. Raise `RagBiasError` if there are none and `error_on_no_tool_call` is true."""
         return conversation.selections(response, error_on_no_tool_call)
 
-    # from a call to a prepared request
-
     @property
     def _completes_by_chat(self) -> bool:
         custom = self.query_wrapper_prompt or self.completion_to_prompt is not default_completion_to_prompt
@@ -343,7 +341,7 @@ class RagBiasLLM(FunctionCallingLLM):
         if tools and not (self._template_knows_tools and self._uses_chat_template):
             raise ArgumentError(
                 f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
-                "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
+                "them, do not set messages_to_prompt, or use a ReActAgent, which needs no template"
             )
         try:
             form = answer_format(self.lm, tools, "required" if tools and required else None)

@@ -148,7 +148,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         if report["method_ran"] != report["method_requested"]:
             raise RagBiasError(
                 f"{report['method_requested']} could not treat the two answers ({report['reason']}), so the verdict "
-                "may depend on their order; let the templates print them as they are"
+                "may depend on their order; use templates that print them unchanged"
             )
         return text
 
