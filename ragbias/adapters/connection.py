@@ -57,7 +57,7 @@ class Connection:
         if name is None and len(cards) != 1:
             raise ServerError(f"{self.base_url} has {len(cards)} models ({', '.join(cards)}); name one")
         if name is not None and name not in cards:
-            raise ServerError(f"{self.base_url} has no model {name!r}; there: {', '.join(cards) or 'none'}")
+            raise ServerError(f"{self.base_url} has no model {name!r}; its models: {', '.join(cards) or 'none'}")
         return next(iter(cards.values())) if name is None else cards[name]
 
     def post_all(self, paths: list[str], bodies: list[Json], cancelled: threading.Event | None = None) -> list[Json]:
@@ -150,5 +150,5 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-if hasattr(os, "register_at_fork"):  # missing on Windows
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork does not copy the loop's thread

@@ -63,7 +63,7 @@ class MissingDocuments:
         """
         report, found = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
-        one_of_several = report.n_found == 1 and report.source not in GIVEN  # graders, map and refine steps print one
+        one_of_several = report.n_found == 1 and report.source not in GIVEN  # some steps of a chain print one document
         complete = report.source in self.complete | GIVEN and not one_of_several
         needed = report.n_expected - (0 if complete else found.n_absent)
         all_found = report.source != "none" and report.n_found == needed

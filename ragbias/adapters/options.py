@@ -164,7 +164,7 @@ def open_model(
     if tokenizer is None:
         source = options.tokenizer_name or model.config._name_or_path
         if not source:
-            raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
+            raise ArgumentError("the model has no name, so its tokenizer is unknown; give tokenizer or tokenizer_name")
         tokenizer = load_tokenizer(source, options.tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
     return DebiasedLM(model, tokenizer, **settings), options
 

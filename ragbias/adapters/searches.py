@@ -99,7 +99,7 @@ class SearchWatch:
         return awatched if inspect.iscoroutinefunction(search) else watched
 
     def _reported(self, result: Any, is_outermost: bool) -> Any:
-        if is_outermost and self._installed:  # a method looked up before ``uninstall``
+        if is_outermost and self._installed:  # the method may have been looked up before ``uninstall``
             self._seen(result)
         return result
 

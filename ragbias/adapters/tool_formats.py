@@ -144,7 +144,7 @@ def _broken(raw: str, error: ValueError) -> ToolCall:
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
     """Return the text after the prompt that forces a call of this or any tool; ``None`` if the format is unknown."""
-    if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
+    if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:
         opening, key = MISTRAL + " [", "arguments"

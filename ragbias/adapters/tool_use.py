@@ -16,7 +16,7 @@ from ragbias.generation.request import Request
 Tool = dict[str, Any]
 """A tool for chat templates: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
-JSON_BEGINNING = "{"  # begins an answer in JSON; appended to the prompt
+JSON_BEGINNING = "{"  # begins an answer in JSON, and ends the prompt
 Message = dict[str, Any]
 _PROBE: Tool = {
     "type": "function",
@@ -52,7 +52,7 @@ def json_instruction(response_format: Any) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``: whether the prompt shows tools, and whether the model must call one, or this one."""
+    """A parsed ``tool_choice``: whether the prompt shows tools, and whether the model must call one, and which."""
 
     offered: bool = True
     required: bool = False

@@ -70,7 +70,7 @@ def _attended(
     encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
     moved = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
-    heads = max(len(moved), len(values))  # if one has all query heads, both must
+    heads = max(len(moved), len(values))  # if one has all query heads, both need them
     moved, values = for_heads(moved, heads), for_heads(values, heads)
     lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
     with launching("flash"):

@@ -114,7 +114,7 @@ class Rotary(Encoding):
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         low, high = torch.stack(positions.aminmax()).tolist()
-        if low < 0:  # positions before the start of a segment
+        if low < 0:  # some positions are before the start of a segment
             return self._cos_sin(positions)
         cos, sin = self._table(high + 1, positions.device)
         return cos[positions], sin[positions]

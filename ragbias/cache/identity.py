@@ -144,7 +144,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 def identity_of(model: PreTrainedModel, backend: str) -> str:
-    """Identify model and environment, with devices, backends and thread counts, because they round differently."""
+    """Identify model and environment, with devices, backends and thread counts, because results depend on them."""
     device = model.device.type
     name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
     casts = torch.is_autocast_enabled(device)

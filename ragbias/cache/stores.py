@@ -26,7 +26,7 @@ from torch import Tensor
 from ragbias.errors import ArgumentError
 from ragbias.files import irregular
 
-SUFFIX = ".states.safetensors"  # not the suffix of weights, which must never be removed; change it with the format
+SUFFIX = ".states.safetensors"  # weights, which must never be removed, have another suffix; change it with the format
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
 Shapes = Sequence[tuple[int, int, int]]  # shape of the keys and of the values in each layer
@@ -109,7 +109,7 @@ class FolderStore:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ArgumentError(f"folder={str(path)!r}: {why}; expected a folder to write to") from error
-        self._size = self._uncounted = 0  # bytes at the last count, plus those that this process has written
+        self._size = self._uncounted = 0  # all bytes; bytes that this process has written since the last count
         self._oldest_first: deque[tuple[Path, float, int]] = deque()  # entries at the last count
         self._recount()
 
@@ -206,7 +206,7 @@ def write_entry(path: Path, key: str, states: States) -> None:
     parts = {"keys": states.keys, "values": states.values}
     tensors = {f"{name}{layer}": each for name, layers in parts.items() for layer, each in enumerate(layers)}
     metadata = {"key": key, "sha256": _checksum(key, tensors)}
-    path.touch(mode=0o600)  # for its owner only, because keys and values reveal a document
+    path.touch(mode=0o600)  # only its owner may read it, because keys and values reveal a document
     # safetensors.torch.save_file leaves a temporary file if the process is killed
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
