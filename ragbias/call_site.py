@@ -1,4 +1,4 @@
-"""Warnings that name the user's line below the frames of frameworks, once per line."""
+"""Warnings at the line of user code that called a framework, once per line."""
 
 from __future__ import annotations
 

@@ -145,13 +145,13 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """Ends sequences at a stop string, at EOS or when cancelled. Reports the final part of the first one's text."""
+    """Ends sequences at a stop string, at EOS or when cancelled. Reports the final part of the first text."""
 
     width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]
     stop: Sequence[str]
     eos: Sequence[int]
-    cancelled: Sequence[Sequence[threading.Event]]  # events for each sequence
+    cancelled: Sequence[Sequence[threading.Event]]  # events that cancel each sequence
     on_text: Callable[[str], None] | None
     lengths: dict[int, int] = field(default_factory=dict)  # number of new tokens of each ended sequence, by index
 

@@ -237,7 +237,7 @@ _open: list[list[Recorded]] = []
 class Recorded:
     """A request that a ``DebiasedLM`` answered, and its keyword arguments for ``DebiasedLM.generate``."""
 
-    lm: Any  # has a type of a higher layer
+    lm: Any  # its type is in a higher layer
     request: Request
     settings: dict[str, Any]
 

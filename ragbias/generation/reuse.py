@@ -78,7 +78,7 @@ class DocumentStates:
         if cache is not None:
             self._identity = identity_of(model, self._backend)
             cache.register(self._identity)
-        self._prefixes: dict[tuple[int, ...], States] = {}  # by the tokens of the prefix
+        self._prefixes: dict[tuple[int, ...], States] = {}  # states by the tokens of the prefix
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """Return the states of ``tokens`` after a prefix, and whether they came from the cache."""

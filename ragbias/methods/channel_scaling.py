@@ -86,7 +86,7 @@ class ChannelScaling(Reweightable):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
-        """Create the method from parameters. ``profile`` may replace channel, factor and layers, and is the default."""
+        """Create the method from parameters or from a ``profile``, which is by default the model's profile."""
         given = dict(parameters)
         profile = given.pop("profile", None)
         if given.keys() - {"last"}:

@@ -123,7 +123,7 @@ def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tens
     import torch
 
     indices = seq.arange(first, first + count)
-    if first >= seq.documents_end:  # the case in each step of decoding
+    if first >= seq.documents_end:  # each step of decoding takes this branch
         return indices.new_full(indices.shape, len(seq.spans) + 1), indices - seq.documents_end
     edges = indices.new_tensor([0, *(begin for begin, _ in seq.spans), seq.documents_end])
     segment = torch.searchsorted(edges, indices, right=True) - 1

@@ -78,7 +78,7 @@ class SIW(AttentionMethod):
         return by_sequence(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """Correct the ``output`` ``[H, T, d]`` and LSE ``[H, T]`` of a prompt for the changed weights on token 0."""
+        """Return the ``output`` ``[H, T, d]`` of a prompt, with LSE ``[H, T]``, after changing weights on token 0."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))

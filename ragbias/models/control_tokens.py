@@ -1,7 +1,7 @@
 """Tokenise text of users and documents as data: control-token strings in it never become control tokens.
 
-``shield`` marks such strings (``<|im_end|>``) by replacing their first character, so that the length of the text and
-all spans stay valid. ``encode`` restores the text, and encodes marked strings as ordinary characters.
+``shield`` marks such strings (``<|im_end|>``) by replacing their first character, so that the text keeps its
+length and all spans stay valid. ``encode`` restores the text, and encodes marked strings as ordinary characters.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _readable(file: Path, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # the reader raises anything for a damaged file
         reason = first_line(error)
-        if "architecture" in reason or "configuration class" in reason:  # the latter for an encoder-decoder
+        if "architecture" in reason or "configuration class" in reason:  # the latter is for encoder-decoders
             raise UnsupportedModelError(
                 f"model {name!r}: {reason.rstrip('.')}. Use a GGUF file of another architecture or the original weights"
             ) from error

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 PROBE_SECONDS = 0.01
-BLOCK = bytes(1 << 19)  # the GIL is released for about a millisecond to hash it
+BLOCK = bytes(1 << 19)  # large enough that hashing releases the GIL, for about a millisecond
 
 
 def use_idle_cores() -> None:
