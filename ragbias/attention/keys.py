@@ -310,7 +310,7 @@ class EncodedKeys:
     def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
         """Return all keys so far ``[..., K, d]``, encoded. The result is valid until the next call.
 
-        ``encode`` encodes the new keys, given also the index of the first new key.
+        ``encode`` receives the new keys and the index of the first new key.
         """
         total = key.shape[-2]
         new = encode(key[..., self._count :, :], self._count)

@@ -261,7 +261,7 @@ class _Regions:
                         yield series
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """Yield series of candidates in ascending order, if all regions have equally many. The edge may have more."""
+        """Yield one candidate per region in order, if all regions have as many candidates. The edge may have more."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):

@@ -15,7 +15,7 @@ LEAST = 1e-9  # lower bound of probabilities in the released code's divergence
 
 @dataclass(frozen=True)
 class ParallelExperts(JointMethod):
-    """Run one prompt per document, its expert, and take each token from the expert with the highest contrast.
+    """Run a prompt per document, called its expert, and take each token from the expert with the highest contrast.
 
     Expert ``k`` has logits ``s_k``, and the amateur, the prompt without documents, has ``s_0``. With
     ``s_k' = (1 + b_k) s_k - b_k s_0``, the token with the highest ``s_k' + g log r_k`` of all experts comes next in all

@@ -241,7 +241,7 @@ class RagBiasModel(BaseModel):
 
         Args:
             artifacts: lists of the documents that messages carry, one for each message, the latest first.
-            system: texts of system messages, that are not searched for process-wide retrievals.
+            system: texts of system messages, which are not searched for process-wide retrievals.
         """
         tree = listener.tree(parent_run_id)
         found = locate(

@@ -340,7 +340,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
     Args:
         searches: also listen to direct searches on vector stores: ``similarity_search``,
             ``max_marginal_relevance_search``, their variants and async forms.
-        process_wide: share retrievals between all threads and tasks of the process, which is only for a single user.
+        process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
             By default a request finds the documents of its own run or context.
     """
     if process_wide != listener.retrievals.process_wide:
@@ -356,7 +356,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Stop listening and forget all documents. Afterwards, only explicit documents are found."""
+    """Stop listening and forget all documents. Afterwards, only documents that are passed explicitly are found."""
     from langchain_core.tracers import context
 
     listener.installed = False

@@ -227,7 +227,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
     Args:
         searches: also listen to direct calls of `query` and `aquery` on vector stores.
-        process_wide: share retrievals between all threads and tasks of the process, which is only for a single user.
+        process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
             By default a request finds the documents of its own run or context.
     """
     global _listener

@@ -38,7 +38,7 @@ _DOCUMENTS = (CitableBlock, DocumentBlock)
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
-    """Return the messages after the system prompt, unless a system message contains it."""
+    """Put the system prompt before the messages, unless a system message contains it."""
     held = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
     if not system_prompt or any(system_prompt in text for text in held):
         return list(messages)
