@@ -108,18 +108,18 @@ class Call:
     settings: dict[str, Any]
 
 
-def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Mapping[str, Any], model_id: str) -> Call:
+def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, call: Mapping[str, Any], model_id: str) -> Call:
     """Override the model's fields by the arguments of a call. ``None`` counts as not given."""
-    given = {name: value for name, value in given.items() if value is not None and name != "stream"}
-    if not given.pop("skip_prompt", True):
+    call = {name: value for name, value in call.items() if value is not None and name != "stream"}
+    if not call.pop("skip_prompt", True):
         raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
-    check_names(given, {*KNOWN, "pipeline_kwargs"}, KNOWN)
-    rename_max_tokens(given, "max_tokens")
-    given = {**fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
+    check_names(call, {*KNOWN, "pipeline_kwargs"}, KNOWN)
+    rename_max_tokens(call, "max_tokens")
+    call = {**fields_of_kwargs(call.pop("pipeline_kwargs", None)), **call}
     if stop is not None:
-        given["stop"] = stop
-    documents = given.pop("documents", None)
-    settings = {name: value for name, value in {**fields, **given}.items() if value is not None}
+        call["stop"] = stop
+    documents = call.pop("documents", None)
+    settings = {name: value for name, value in {**fields, **call}.items() if value is not None}
     method = methods.get(settings.pop("method"), model_id)
     check_arguments(settings)
     settings["max_new_tokens"] = settings.pop("max_tokens")
@@ -141,23 +141,23 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
     """Convert ``pipeline_kwargs`` to fields."""
     if pipeline_kwargs is not None and not isinstance(pipeline_kwargs, Mapping):
         raise WrongTypeError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
-    given = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
-    if given.pop("return_full_text", False):
+    settings = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
+    if settings.pop("return_full_text", False):
         raise ArgumentError("pipeline_kwargs: return_full_text=True; answers never contain the prompt, so leave it out")
-    fields = {name: given.pop(name) for name in SAME if name in given}
-    if "max_new_tokens" in given:
-        fields["max_tokens"] = given.pop("max_new_tokens")
+    fields = {name: settings.pop(name) for name in SAME if name in settings}
+    if "max_new_tokens" in settings:
+        fields["max_tokens"] = settings.pop("max_new_tokens")
     for name in STOPS:
-        if name in given:
-            fields["stop"] = given.pop(name)
-    sampling = given.pop("do_sample", None)
+        if name in settings:
+            fields["stop"] = settings.pop(name)
+    sampling = settings.pop("do_sample", None)
     if sampling is False:
         fields["temperature"] = None
     elif sampling:
         fields.setdefault("temperature", 1.0)
-    if given:
+    if settings:
         known = ", ".join(["max_new_tokens", *SAME, *STOPS, "do_sample", "return_full_text"])
-        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart; expected one of {known}")
+        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(settings))} has no counterpart; known: {known}")
     return fields
 
 

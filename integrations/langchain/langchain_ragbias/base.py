@@ -244,7 +244,7 @@ class RagBiasModel(BaseModel):
             system: texts of system messages, which are not searched for process-wide retrievals.
         """
         tree = listener.tree(parent_run_id)
-        found = locate(
+        boundaries = locate(
             text,
             documents=call.documents,
             artifacts=artifacts,
@@ -253,8 +253,8 @@ class RagBiasModel(BaseModel):
             segmenter=self.segmenter,
             not_documents=system,
         )
-        found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
-        request = self.lm.prepare(text, boundaries=found, method=call.method)
+        boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
+        request = self.lm.prepare(text, boundaries=boundaries, method=call.method)
         if call.method.needs_documents:
             self._missing.check(
                 request,

@@ -109,15 +109,15 @@ def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
 
 def _check(arguments: Mapping[str, Any]) -> dict[str, Any]:
     known = {*OWN, "prefix_allowed_tokens_fn", *GenerationConfig().to_dict()}
-    given = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
-    for name, value in list(given.items()):
+    settings = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
+    for name, value in list(settings.items()):
         if name in _FIXED:
-            if given.pop(name) != _FIXED[name]:
+            if settings.pop(name) != _FIXED[name]:
                 raise ArgumentError(f"{name}={value!r} is not supported; only {name}={_FIXED[name]!r}; leave it out")
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
             raise ArgumentError(f"{name} is not an argument, because RagBiasLLM sets it; {instead}")
-    check_names(given, known, (*OWN, *known))
-    check_arguments(given)
-    rename_max_tokens(given)
-    return given
+    check_names(settings, known, (*OWN, *known))
+    check_arguments(settings)
+    rename_max_tokens(settings)
+    return settings

@@ -317,9 +317,9 @@ class RagBiasLLM(FunctionCallingLLM):
         self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
     ) -> PreparedCall:
         """Prepare a call. Documents are found now, because a generator that is read later has left its synthesis."""
-        given = arguments.merge(self._defaults(), call)
-        method = methods.get(given.pop("method"), self.lm.name)
-        documents = given.pop("documents", None)
+        settings = arguments.merge(self._defaults(), call)
+        method = methods.get(settings.pop("method"), self.lm.name)
+        documents = settings.pop("documents", None)
         system = [*system, self.system_prompt or ""]
         found = found or listener.locate_documents(text, documents, self.segmenter, system)
         request = self.lm.prepare(text, boundaries=found, method=method)
@@ -327,7 +327,7 @@ class RagBiasLLM(FunctionCallingLLM):
             self._missing.check(
                 request, self.on_missing, documents=documents, segmenter=self.segmenter, at_end=listener.at_end()
             )
-        return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.options.stopping_ids})
+        return PreparedCall(self._owner, self.lm, request, {**settings, "stop_token_ids": self.options.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
         if not formatted and self._completes_by_chat:

@@ -149,7 +149,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
 
 def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
     """Return the calls of a response for LlamaIndex's agents and programs."""
-    found = [
+    calls = [
         ToolSelection(
             tool_id=block.tool_call_id or "",
             tool_name=block.tool_name,
@@ -158,7 +158,7 @@ def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelectio
         for block in response.message.blocks
         if isinstance(block, ToolCallBlock)
     ]
-    if not found and error_if_none:
+    if not calls and error_if_none:
         malformed = "; ".join(response.additional_kwargs.get("invalid_tool_calls", ()))
         raise RagBiasError(
             "expected a tool call, but the answer has "
@@ -166,4 +166,4 @@ def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelectio
             + "; pass tool_required=True, use a model that was trained to call tools, or for structured output "
             "pydantic_program_mode=PydanticProgramMode.LLM"
         )
-    return found
+    return calls
