@@ -61,21 +61,21 @@ class MissingDocuments:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
             DocumentNotFoundError: with ``on_missing="raise"``, if the method cannot run on all expected documents.
         """
-        report, found = request.report, request.origin.boundaries
+        report, boundaries = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
         one_of_several = report.n_found == 1 and report.source not in GIVEN  # some steps of a chain print one document
         complete = report.source in self.complete | GIVEN and not one_of_several
-        needed = report.n_expected - (0 if complete else found.n_absent)
+        needed = report.n_expected - (0 if complete else boundaries.n_absent)
         all_found = report.source != "none" and report.n_found == needed
         plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.method_requested.fewest_documents))
         too_few = plain and not (all_found and report.n_found < 2)
         lost = (complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore":
             return
-        if found.n_untreated > 1 and not too_few:
+        if boundaries.n_untreated > 1 and not too_few:
             message = (
                 f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order "
-                f"of {found.n_untreated} documents of other retrievals in this run still counts. Retrieve all "
+                f"of {boundaries.n_untreated} documents of other retrievals in this run still counts. Retrieve all "
                 "documents of a turn in one message or tool call; on_missing='ignore' silences this."
             )
             self._lines.warn(message, MissingDocumentsWarning, "untreated")

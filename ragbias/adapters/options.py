@@ -171,12 +171,12 @@ def open_model(
 
 def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
     """Copy the settings of ``lm`` to the fields, except a method that the user set. Return the options with them."""
-    own: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
-    given = {name: getattr(options, name) for name in own.keys() & options.model_fields_set}
+    settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
+    requested = {name: getattr(options, name) for name in settings.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:
-        given["document_cache"] = fields.document_cache
-    for name, value in given.items():
-        if value != {**own, "document_cache": lm.cache}[name]:
+        requested["document_cache"] = fields.document_cache
+    for name, value in requested.items():
+        if value != {**settings, "document_cache": lm.cache}[name]:
             raise ArgumentError(
                 f"{name}={value!r} contradicts the model given; leave it out, and set it where the model is made: in "
                 "ragbias.DebiasedLM(...), or with `ragbias serve`"
@@ -185,4 +185,4 @@ def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> 
     if "method" not in fields.model_fields_set:
         fields.method = lm.method
     methods.get(fields.method, lm.name)
-    return options.model_copy(update=own)
+    return options.model_copy(update=settings)

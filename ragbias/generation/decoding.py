@@ -181,10 +181,10 @@ def openai_logprobs(
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []
-    ids, shown = generation.token_ids, 0
+    ids, length = generation.token_ids, 0
     begin = 0  # first token of an incomplete character
     for index, logprob in enumerate(generation.logprobs):
-        if generation.finish_reason == "stop" and shown >= len(generation.text):
+        if generation.finish_reason == "stop" and length >= len(generation.text):
             break
         start = max(0, begin - CONTEXT)
         before = decoded(tokenizer, ids[start:begin], keep_special)
@@ -193,7 +193,7 @@ def openai_logprobs(
             text = ""
         else:
             begin = index + 1
-        shown += len(text)
+        length += len(text)
         content.append(openai_token(text, logprob))
     return {"content": content}
 

@@ -168,20 +168,20 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 def planned_report(origin: Origin) -> Report:
     """Return the report before anything runs: the method that will run, why, and where the documents were found."""
-    method, found = origin.method_requested, origin.boundaries
+    method, boundaries = origin.method_requested, origin.boundaries
     plain_because = origin.reason or reason_to_run_plain(origin.tokens, method.fewest_documents)
     plain_because = plain_because if method.needs_documents else ""
-    missed = found.reason if method.needs_documents or found.n_expected else ""
+    missed = boundaries.reason if method.needs_documents or boundaries.n_expected else ""
     return Report(
         method_requested=method.name,
         method_ran=NoMethod.name if plain_because else method.name,
-        source=found.source,
+        source=boundaries.source,
         spans=(),
-        n_expected=found.n_expected,
-        n_found=found.n_found,
+        n_expected=boundaries.n_expected,
+        n_found=boundaries.n_found,
         reason="; ".join(filter(None, (plain_because, missed))),
-        numbering=found.numbering,
-        n_left_plain=found.n_left_plain,
+        numbering=boundaries.numbering,
+        n_left_plain=boundaries.n_left_plain,
     )
 
 

@@ -87,15 +87,15 @@ class ChannelScaling(Reweightable):
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
         """Create the method from parameters or from a ``profile``, which is by default the model's profile."""
-        given = dict(parameters)
-        profile = given.pop("profile", None)
-        if given.keys() - {"last"}:
+        values = dict(parameters)
+        profile = values.pop("profile", None)
+        if values.keys() - {"last"}:
             if profile is not None:
                 raise MethodError("a profile has channel, factor and layers already; pass it alone, or with last")
             alone = f", or {cls.name!r} alone for the model's profile"
             check_parameters(cls.name, cls, parameters, alone)
             return cls(**parameters)
-        return cls.from_profile(of_model(model_name or "(unnamed model)") if profile is None else profile, **given)
+        return cls.from_profile(of_model(model_name or "(unnamed model)") if profile is None else profile, **values)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         if self._calibrated_for is not None and self._calibrated_for != (hidden_size, n_layers):
