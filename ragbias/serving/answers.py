@@ -18,7 +18,7 @@ from ragbias.serving.schemas import Json
 
 
 def report_headers(report: Json) -> dict[str, str]:
-    """The essentials of a report as response headers."""
+    """Return the main fields of a report as response headers."""
     return {
         "x-ragbias-method": report["method_ran"],
         "x-ragbias-method-requested": report["method_requested"],
@@ -28,20 +28,20 @@ def report_headers(report: Json) -> dict[str, str]:
 
 
 def fingerprint(report: Report) -> str:
-    """What ran, for clients that drop unknown fields: ``"pine, 3 documents"``."""
+    """Summarise a report for clients that drop unknown fields, such as ``"pine, 3 documents"``."""
     ran = f"{report.method_ran}, {report.n_found} documents"
     return ran if report.method_ran == report.method_requested else f"{ran}: {report.reason}"
 
 
 class _Formatter:
-    """Formats one answer; its chunks share an id and a time."""
+    """Format one answer, whose chunks share an id and a time."""
 
     def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
         self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())
         self._chunk_kind, self.fingerprint = chunk_kind, ""
 
     def usage_chunk(self, usage: Usage) -> Json:
-        """The chunk with the usage alone."""
+        """Return the chunk that holds only the usage."""
         return {**self._body(self._chunk_kind), "usage": usage.as_dict()}
 
     def _chunk(self, **choice: Any) -> Json:
@@ -54,7 +54,7 @@ class _Formatter:
 
 
 class ChatFormatter(_Formatter):
-    """Formats the answer to a chat request.
+    """Format the answer to a chat request.
 
     Args:
         form: how to parse the answer.
@@ -64,12 +64,12 @@ class ChatFormatter(_Formatter):
 
     def __init__(self, model: str, form: AnswerFormat, raw: bool = False, parallel: bool = True) -> None:
         super().__init__(model, "chatcmpl", "chat.completion.chunk")
-        self._read = AnswerFormat(beginning=form.beginning) if raw else form
+        self._form = AnswerFormat(beginning=form.beginning) if raw else form
         self._keep_special = tuple(form.settings.get("keep_special", ()))
-        self._growing, self._parallel = GrowingAnswer(self._read), parallel
+        self._growing, self._parallel = GrowingAnswer(self._form), parallel
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
-        """The body of the response."""
+        """Return the body of the response."""
         content, calls = self._content(generation)
         message: Json = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
         if calls:
@@ -78,16 +78,16 @@ class ChatFormatter(_Formatter):
         return {**body, "usage": generation.usage.as_dict(), "ragbias": generation.report.as_dict()}
 
     def first(self) -> Json:
-        """The first chunk of a stream."""
+        """Return the first chunk of a stream."""
         return self._chunk(delta={"role": "assistant", "content": ""})
 
     def piece(self, text: str) -> Json | None:
-        """The chunk for a piece of the answer; None while it may be part of a tool call."""
+        """Return the chunk for a piece of the answer, or None while the text may be part of a tool call."""
         visible = self._growing.add(text)
         return self._chunk(delta={"content": visible}) if visible else None
 
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
-        """The last chunks of a stream, without the usage."""
+        """Return the last chunks of a stream, without the usage."""
         content, calls = self._content(generation)
         chunks = [self._chunk(delta={"content": unsent})] if (unsent := self._growing.rest(content)) else []
         if calls:
@@ -97,7 +97,7 @@ class ChatFormatter(_Formatter):
         return [*chunks, {**end, "ragbias": generation.report.as_dict()}]
 
     def _content(self, generation: Generation) -> tuple[str, list[Json]]:
-        content, calls = self._read.read(generation.text)
+        content, calls = self._form.read(generation.text)
         invalid = [call.raw for call in calls if call.error]
         valid = [_call(call) for call in calls if not call.error]
         return "\n".join(filter(None, (content, *invalid))), valid if self._parallel else valid[:1]
@@ -110,26 +110,26 @@ class ChatFormatter(_Formatter):
 
 
 class CompletionFormatter(_Formatter):
-    """Formats the answer to a completion request."""
+    """Format the answer to a completion request."""
 
     def __init__(self, model: str) -> None:
         super().__init__(model, "cmpl", "text_completion")
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
-        """The body of the response."""
+        """Return the body of the response."""
         (end,) = self.last(generation, tokenizer)
         end["choices"][0]["text"] = generation.text
         return {**end, "usage": generation.usage.as_dict()}
 
     def first(self) -> None:
-        """Streams of completions begin with the first piece."""
+        """Return None: a completion stream has no chunk before the first piece of text."""
 
     def piece(self, text: str) -> Json:
-        """The chunk for a piece of the answer."""
+        """Return the chunk for a piece of the answer."""
         return self._chunk(text=text)
 
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
-        """The last chunk of a stream, without the usage."""
+        """Return the last chunk of a stream, without the usage."""
         end = self._chunk(text="", logprobs=_logprobs(generation, tokenizer), finish_reason=generation.finish_reason)
         return [{**end, "ragbias": generation.report.as_dict()}]
 
@@ -143,7 +143,7 @@ def _call(call: ToolCall) -> Json:
 
 
 def _logprobs(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json | None:
-    """Log-probabilities in the format of completions, with offsets in the answer's text."""
+    """Return the log-probabilities in OpenAI's completion format, with character offsets in the answer."""
     if generation.logprobs is None:
         return None
     tokens = openai_logprobs(generation, tokenizer)["content"]

@@ -1,4 +1,4 @@
-"""The HTTP application: OpenAI's routes over an engine."""
+"""The HTTP application: OpenAI's routes, answered by an engine."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from ragbias.serving.settings import ServerSettings
 
 
 class Engine(Protocol):
-    """Answers requests. Its methods raise ``ApiError`` for a refused or failed request."""
+    """Interface of an engine that answers requests. A refused or failed request raises ``ApiError``."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are answered now."""
+        """Whether the engine can answer requests now."""
 
     async def models(self) -> list[Json]:
-        """The models, in the format of ``/v1/models``."""
+        """Return the models in the format of ``/v1/models``."""
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        """The body of the response. Cancelling stops the computation at the next token.
+        """Return the body of the response. Cancelling stops the computation at the next token.
 
         Requests with different salts share no cached documents.
         """
 
     def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
-        """The report, then the chunks. Closing the generator stops the computation at the next token."""
+        """Yield the report, then the chunks. Closing the generator stops the computation at the next token."""
 
     async def tokens(self, body: TokenizeRequest) -> Json:
-        """The tokens of a text."""
+        """Tokenise a text."""
 
 
 def create_app(engine: Engine, settings: ServerSettings, metrics: Metrics) -> FastAPI:
-    """An application with OpenAI's routes."""
+    """Create an application with OpenAI's routes."""
 
     async def why_not_ready() -> str:
         return "" if engine.is_ready else "not ready"
@@ -78,24 +78,24 @@ def create_app(engine: Engine, settings: ServerSettings, metrics: Metrics) -> Fa
 
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        """The tokens of a text."""
+        """Tokenise a text."""
         return await engine.tokens(body)
 
     return app
 
 
 def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Schema of a non-streaming response. OpenAPI 3.1 cannot describe the event stream."""
+    """Describe a non-streaming response. OpenAPI 3.1 cannot describe the event stream."""
     return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
 def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
-    """A digest of API key, tenant header and ``prompt_cache_key``; empty without any, or if tenants share the cache."""
+    """Digest of API key, tenant header and ``prompt_cache_key``; empty if all are empty or tenants share the cache."""
     if settings.share_cache:
         return ""
     tenant = request.headers.get(settings.tenant_header, "") if settings.tenant_header else ""
     if settings.tenant_header and not tenant:
-        raise refused(None, f"no header {settings.tenant_header}; the gateway must set it to the tenant's name")
+        raise refused(None, f"header {settings.tenant_header} is missing; the gateway must set it to the tenant's name")
     parts = [request.state.api_key, tenant, body.prompt_cache_key or ""]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if any(parts) else ""
 
@@ -123,7 +123,7 @@ def _log_report(fields: dict[str, Any], report: Json) -> None:
 
 
 def _log_end(fields: dict[str, Any], body: Json) -> None:
-    """Log the report and usage of an answer, or of the chunks that have them."""
+    """Add the report and the usage to the log fields if the body or chunk holds them."""
     if "ragbias" in body:
         _log_report(fields, body["ragbias"])
         fields["finish_reason"] = body["choices"][0]["finish_reason"]
@@ -135,7 +135,7 @@ def _log_end(fields: dict[str, Any], body: Json) -> None:
 async def _events(
     chunks: AsyncGenerator[Json, None], fields: dict[str, Any], first_token: Callable[[float], None], begin: float
 ) -> AsyncGenerator[str | bytes, None]:
-    """Chunks as events, ``data: [DONE]`` last; an error while answering is an event too."""
+    """Yield each chunk as an event, then ``data: [DONE]``. An error becomes an event as well."""
     try:
         async for chunk in chunks:
             if "seconds_to_first" not in fields and any(map(_has_text, chunk["choices"])):
@@ -158,6 +158,6 @@ def _event(data: Json) -> str:
 
 
 def _has_text(choice: Json) -> bool:
-    """Whether a chunk's choice brings text or tool calls; a stream's first chunk only names the role."""
+    """Whether a choice holds text or tool calls. The first chunk of a stream holds only the role."""
     delta = choice.get("delta", {})
     return bool(choice.get("text") or delta.get("content") or delta.get("tool_calls"))

@@ -16,10 +16,10 @@ from ragbias import errors
 from ragbias.errors import ArgumentError, RagBiasError
 
 METHOD = "ragbias.method"
-GONE = 499  # the client disconnected, as in nginx
+GONE = 499  # nginx's status for a client that disconnected
 OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
-_ARGUMENT = re.compile(r"(\w+)=")  # how an ArgumentError begins
+_ARGUMENT = re.compile(r"(\w+)=")  # the message of an ArgumentError begins with the argument's name
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
 
@@ -46,43 +46,43 @@ class ApiError(HTTPException):
         self.param, self.code = param, code
 
     def as_dict(self) -> dict[str, Any]:
-        """The body of the response."""
+        """Return the body of the response."""
         kind = _TYPES.get(self.status_code, "server_error" if self.status_code >= 500 else "invalid_request_error")
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """The response to the client."""
+        """Return the response to the client."""
         return JSONResponse(self.as_dict(), self.status_code, self.headers)
 
     def event(self) -> str:
-        """The error as a server-sent event."""
+        """Return the error as a server-sent event."""
         return f"data: {json.dumps(self.as_dict())}\n\n"
 
 
 def refused(param: str | None, message: str, code: str | None = None) -> ApiError:
-    """A 400 about a field of the body."""
+    """Return a 400 about a field of the body."""
     return ApiError(400, message, param, code)
 
 
 def unknown_model(name: str, known: Iterable[str]) -> ApiError:
-    """A 404 for a model that is not served."""
+    """Return a 404 for a model that is not served."""
     message = f"there is no model {name!r}; available: {', '.join(map(repr, known))}"
     return ApiError(404, message, "model", "model_not_found")
 
 
 def shutting_down() -> ApiError:
-    """A 503 for a request that runs at the end of the grace period."""
+    """Return a 503 for a request that still runs when the grace period ends."""
     return ApiError(503, "the server is shutting down; try again", None, "shutting_down", retry_after=5)
 
 
 def internal(request_id: str) -> ApiError:
-    """A 500 that refers to the server's log."""
+    """Return a 500 that refers to the server's log."""
     return ApiError(500, f"internal error; the server's log has it under request {request_id}", None, "internal_error")
 
 
 @contextmanager
 def translated(prompt: str) -> Iterator[None]:
-    """Turn errors of the library and of pydantic into ``ApiError``; ``prompt`` names the field with the prompt."""
+    """Turn library and pydantic errors into ``ApiError``. ``prompt`` is the name of the body field with the prompt."""
     try:
         yield
     except ValidationError as error:
@@ -92,7 +92,7 @@ def translated(prompt: str) -> Iterator[None]:
 
 
 def from_library(error: RagBiasError, prompt: str) -> ApiError:
-    """The client's view of a library error."""
+    """Translate a library error into OpenAI's error for the client."""
     text = str(error)
     if isinstance(error, errors.PromptTooLongError):
         return refused(prompt, text, "context_length_exceeded")
@@ -110,7 +110,7 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
 
 
 def from_validation(failures: Sequence[Any]) -> ApiError:
-    """The first of pydantic's errors, without the wrong value."""
+    """Translate the first of pydantic's errors, without quoting the rejected value."""
     first = failures[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None

@@ -1,4 +1,4 @@
-"""An engine with models in this process: padded batches of requests of several clients, and streams beside them."""
+"""An engine with models in this process. It batches the requests of several clients and runs streams concurrently."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Reques
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
-PASSED_ON = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")  # same name in the library
+PASSED_ON = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")  # same names in the library
 STARTED = int(time.time())
-PREPARED_AT_ONCE = 4  # threads that tokenise, or run the model for a method that ranks documents
+PREPARED_AT_ONCE = 4  # threads that tokenise; methods that rank documents run the model in them
 T = TypeVar("T")
 
 
@@ -47,8 +47,8 @@ class _Job:
 class Scheduler:
     """Answer prepared requests with one model.
 
-    One padded batch runs at a time: the oldest request and waiting ones with the same method and arguments, within the
-    token budget. Up to ``max_streams`` streams run beside it, each alone. Call the methods from one event loop.
+    One padded batch runs at a time: the oldest request, and waiting requests with the same method and arguments as far
+    as the token budget allows. Meanwhile up to ``max_streams`` streams run unbatched. Call all methods from one loop.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -61,7 +61,7 @@ class Scheduler:
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Count a request as waiting or running within the block; 429 if the queue is full."""
+        """Count a request as waiting or running inside the block. Raise a 429 if the queue is full."""
         if self._waiting >= self._settings.max_waiting:
             message = f"{self._waiting} requests are waiting; try again later"
             raise ApiError(429, message, None, "queue_full", retry_after=1)
@@ -72,9 +72,9 @@ class Scheduler:
             self._count(waiting=-1)
 
     async def prepared(self, work: Callable[[threading.Event], T]) -> T:
-        """The result of ``work``, which runs in a thread and gets the event that cancels it.
+        """Run ``work`` in a thread and return its result. ``work`` receives the event that cancels it.
 
-        The thread may outlive a client that leaves. Until it ends, it holds its slot and counts as waiting.
+        If the client disconnects first, the thread keeps its slot and counts as waiting until it ends.
         """
         await self._preparing.acquire()
         loop, running, abandoned = asyncio.get_running_loop(), True, False
@@ -89,7 +89,7 @@ class Scheduler:
             try:
                 return work(cancelled)
             finally:
-                with suppress(RuntimeError):  # the loop is closed
+                with suppress(RuntimeError):  # raised if the loop is closed
                     loop.call_soon_threadsafe(ended)
 
         try:
@@ -100,7 +100,7 @@ class Scheduler:
             raise
 
     async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
-        """The complete answer. Cancelling stops the computation at the next token."""
+        """Return the complete answer. Cancelling stops the computation at the next token."""
         salt = "" if self.lm.cache is None else salt
         job = _Job(request, arguments, salt, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
@@ -116,7 +116,7 @@ class Scheduler:
     async def pieces(
         self, request: Request, arguments: dict[str, Any], salt: str = ""
     ) -> AsyncGenerator[str | Generation, None]:
-        """The pieces of an answer, then the complete answer. Closing the generator stops the computation."""
+        """Yield the pieces of an answer, then the complete answer. Closing the generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
@@ -129,11 +129,11 @@ class Scheduler:
                 self._count(running=-1)
 
     def _salted(self, salt: str) -> DebiasedLM:
-        """The model with the cached documents of one tenant."""
+        """Return the model with the cached documents of one tenant."""
         if self.lm.cache is None:
             return self.lm
         lm = copy.copy(self.lm)
-        lm.cache, lm._joined = self.lm.cache.salted(salt), None  # which joins calls with the cache of all
+        lm.cache, lm._joined = self.lm.cache.salted(salt), None  # _joined uses the shared cache
         return lm
 
     def _count(self, waiting: int = 0, running: int = 0) -> None:
@@ -150,7 +150,7 @@ class Scheduler:
                 await self._run(batch)
 
     def _next_batch(self) -> list[_Job]:
-        """Take the oldest job, and those that can share its batch, from the queue."""
+        """Remove and return the oldest job and all jobs that can share its batch."""
         batch = self._jobs[:1]
         for job in self._jobs[1:]:
             n_tokens = max(member.tokens for member in (*batch, job)) * (len(batch) + 1)
@@ -161,9 +161,10 @@ class Scheduler:
         return batch
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
-        """Answer a batch. After an error each job runs alone, so that only its client gets the error."""
+        """Answer a batch. If it fails, rerun each job alone, so that only the failing job's client gets the error."""
         requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
-        most = max(len(jobs), GenerationSettings.batch_size)  # a vote's answers share batches, alone as in a stream
+        # a voting method runs several answers per request, which share a batch even if the request runs alone
+        most = max(len(jobs), GenerationSettings.batch_size)
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
@@ -188,15 +189,15 @@ class Scheduler:
 
 
 def _shared(job: _Job) -> tuple[object, ...]:
-    """The part of a job that all jobs of a batch share."""
+    """Return the parts of a job that must be equal for all jobs of a batch."""
     return job.arguments, job.request.method, job.salt
 
 
 class ServedModel(Scheduler):
-    """A model under the name that clients use: prepares the bodies of requests and counts answers."""
+    """A model under the name that clients use. It prepares request bodies and counts answers."""
 
     def card(self) -> Json:
-        """The model in the format of ``/v1/models``, with vLLM's field for its window."""
+        """Describe the model in the format of ``/v1/models``, with vLLM's field for the context window."""
         chat = bool(self.lm.tokenizer.chat_template)
         return {
             "id": self.name,
@@ -209,7 +210,7 @@ class ServedModel(Scheduler):
 
     @asynccontextmanager
     async def begun(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, dict[str, Any]]]:
-        """An admitted and prepared request, the format of its answer, and the arguments of ``DebiasedLM.batch``."""
+        """Admit and prepare a request. Yield it with its answer's formatter and arguments for ``DebiasedLM.batch``."""
         async with self.admitted():
             with translated("messages" if isinstance(body, ChatRequest) else "prompt"):
                 yield await self.prepared(lambda cancelled: self._prepare(body, cancelled))
@@ -269,13 +270,13 @@ class ServedModel(Scheduler):
         if max_tokens is not None and limit is not None and max_tokens > limit:
             raise refused(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
         arguments = {name: getattr(body, name) for name in PASSED_ON} | {"max_new_tokens": max_tokens}
-        if body.logprobs is not None and body.logprobs is not False:  # 0 in completions: those of the chosen tokens
+        if body.logprobs is not None and body.logprobs is not False:  # completions: 0 means the chosen tokens
             arguments["logprobs"] = True
         return {name: value for name, value in arguments.items() if value is not None}
 
 
 class LocalEngine:
-    """Answers requests with the models that ``load`` returns by name; a failed one raises ``ApiError``."""
+    """Answer requests with the models that ``load`` returns, by name. A failed request raises ``ApiError``."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics
@@ -295,14 +296,14 @@ class LocalEngine:
         return [served.card() for served in self._served.values()]
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        """The body of the response. Cancelling stops the computation; other salts share no cached documents."""
+        """Return the body of the response. See ``app.Engine.answer`` for cancelling and for ``salt``."""
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, arguments):
             generation = await served.answer(request, arguments, salt)
             return formatter.whole(served.counted(generation), served.lm.tokenizer)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
-        """The report, then the chunks. Closing the generator stops the computation at the next token."""
+        """Yield the report, then the chunks. Closing the generator stops the computation at the next token."""
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, arguments):
             yield request.report.as_dict()

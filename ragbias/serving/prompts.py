@@ -1,4 +1,4 @@
-"""Build a request's prompt: messages and tools for the chat template, the method, and the documents' spans."""
+"""Build the prompt of a request: render the chat template, select the method, and locate the documents."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ragbias.serving.errors import METHOD, ApiError, refused
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, EarlierToolCall, Json, Message
 
 SEPARATOR = "\n\n"
-"""Follows each document that the server inserts before the user's last message."""
-CHARACTERS_PER_TOKEN = 16  # about three times the average of a text
-# in a method: the parameter that is a file, and characters that only paths contain
+"""Text after each document that the server inserts before the user's last message."""
+CHARACTERS_PER_TOKEN = 16  # about three times the usual average
+# matches a method with a file path: the parameter ``profile``, or characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\bprofile\s*=|[/\\~]|(?<!\d)\.(?!\d)")
-# variables of a template that clients must not set
+# template variables that clients must not set
 RESERVED = (
     "tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation", "tools",
     "messages",
@@ -31,7 +31,7 @@ RESERVED = (
 
 
 def client_method(requested: str | None, default: Method, model_name: str | None = None) -> Method:
-    """The method that a request names, which must not name a file of the server."""
+    """Return the method that a request names. Refuse a method that refers to a file on the server."""
     if requested is None:
         return default
     if _NAMES_A_FILE.search(requested):
@@ -40,14 +40,14 @@ def client_method(requested: str | None, default: Method, model_name: str | None
 
 
 def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
-    """Raise a 400 for a text too long for the model's window, without tokenising it."""
+    """Raise a 400 for a text that cannot fit the model's window, judged by characters to avoid tokenising it."""
     if len(text) > (limit := lm.window * CHARACTERS_PER_TOKEN):
         message = f"{param}: {len(text):,} characters; expected at most {limit:,}, because of the model's window"
         raise refused(param, message, "context_length_exceeded")
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
-    """The documents of a body, at most ``limit``; None if it has no such field."""
+    """Return the documents of a body, or None if it has no such field. Refuse more than ``limit``."""
     documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
         if documents is not None:
@@ -70,7 +70,7 @@ def check_found(request: Request, on_missing: str) -> None:
 
 
 def known_text(document: Document) -> KnownText:
-    """A document's text with the printed forms of its title and metadata."""
+    """Return a document's text with the forms in which its title and metadata may be printed."""
     fields = {**({"title": document.title} if document.title else {}), **document.metadata}
     known = KnownText.of(document.text, fields, document.id)
     printed = ((str(index), value) for index, value in enumerate(document.printed))
@@ -78,20 +78,20 @@ def known_text(document: Document) -> KnownText:
 
 
 def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
-    """The spans of the documents in a prompt; None unless all occur verbatim."""
-    return chat_documents.in_prompt(text, [known_text(each) for each in documents])
+    """Return the spans of the documents in a prompt, or None unless all occur verbatim."""
+    return chat_documents.in_prompt(text, [known_text(document) for document in documents])
 
 
 def prompt_with(
     documents: Sequence[Document], messages: list[Json], render: Callable[[list[Json], Json], str]
 ) -> tuple[str, Boundaries]:
-    """The prompt with its documents, and their spans.
+    """Render the prompt with its documents, and return it with their spans.
 
-    Documents that all occur in the messages stay there. Otherwise the chat template renders them, if it supports
-    documents. Otherwise they are inserted before the user's last message, with a blank line after each.
+    Documents that all occur in the messages stay in the messages. Otherwise a chat template that supports documents
+    renders them. Without one, they are inserted before the user's last message, with a blank line after each.
 
     Args:
-        render: renders messages as a flat prompt, with further variables for the template.
+        render: function that renders messages as a flat prompt, given extra variables for the template.
     """
     text = render(messages, {})
     if (found := in_prompt(text, documents)) is not None:
@@ -116,23 +116,23 @@ def prompt_with(
 
 
 def with_texts(content: str, texts: Sequence[str]) -> str:
-    """A message with texts before its content."""
+    """Return a message's content with ``texts`` in front of it."""
     return SEPARATOR.join([*texts, content])
 
 
 def inserted_texts(documents: Sequence[Document]) -> list[str]:
-    """The texts of documents as they are inserted, each after its title."""
+    """Return the text of each document as it is inserted: the title, if any, then the text."""
     return [f"{doc.title}\n{doc.text}".lstrip() if doc.title else doc.text.lstrip() for doc in documents]
 
 
 def nowhere_to_put(param: str) -> ApiError:
-    """A 400 for documents that do not occur in the field ``param`` and cannot be inserted."""
-    message = f"{param}: the documents do not occur there verbatim, and there is no user message to insert them into"
+    """Return a 400 for documents that do not occur in the field ``param`` and cannot be inserted."""
+    message = f"{param}: the documents do not occur in it verbatim, and it has no user message to insert them into"
     return refused("documents", message, "invalid_documents")
 
 
 def template_messages(body: ChatRequest) -> list[Json]:
-    """The messages as chat templates read them."""
+    """Return the messages in the format that chat templates read."""
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
 
 
@@ -163,7 +163,7 @@ def _arguments(call: EarlierToolCall, param: str) -> Json:
 
 
 def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:
-    """A function of messages and further template variables that renders the flat prompt."""
+    """Return a function that renders messages as a flat prompt, given extra template variables."""
     variables = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
     if reserved := sorted(variables.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"
@@ -175,7 +175,7 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[
             text = lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
-        except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
+        except (Exception, RecursionError) as error:  # a template is a program and may raise anything
             raise refused(
                 "messages", f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
             ) from error

@@ -1,4 +1,4 @@
-"""The proxy: arrange documents in front of any OpenAI-compatible server."""
+"""The proxy: arrange the documents of requests and forward them to any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from ragbias.serving.schemas import ArrangedFields, Document, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings
 
-NOT_PASSED_ON = {  # headers of one connection, or made anew
+NOT_PASSED_ON = {  # headers that hold for one connection only, or that the proxy sets itself
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
     "proxy-authorization", "proxy-connection", "server", "te", "trailer", "transfer-encoding", "upgrade",
     "accept-encoding",
 }  # fmt: skip
 PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-# routes that are passed on unchanged; others are a 404, so that no client uses the upstream key for more
+# the proxy forwards these unchanged; other routes are a 404, so that clients cannot use the upstream key for them
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
-MAX_ANSWER_BYTES = 256 * 2**20  # not streamed
-MAX_LINE_BYTES = 16 * 2**20  # of an event
+MAX_ANSWER_BYTES = 256 * 2**20  # of an answer that is not streamed
+MAX_LINE_BYTES = 16 * 2**20  # of one line in an event stream
 
-END = "<|im_end|>"  # marks the end of a message, which no document crosses
-ROLES = ("system", "developer", "user", "tool")  # whose messages may contain documents
+END = "<|im_end|>"  # marks the end of a message; no document may cross it
+ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
 
 
 class PromptText(NamedTuple):
-    """A text that may contain documents, ``container[key]`` in the body; in a message it ends with ``END``."""
+    """A text that may contain documents. It is ``container[key]`` in the body, plus ``END`` if it is in a message."""
 
     text: str
     container: Any
@@ -53,8 +53,8 @@ class Upstream:
     """The server behind the proxy.
 
     Args:
-        key: replaces the client's key, which otherwise is passed on only if ``keep_clients_key``.
-        timeout: seconds without a byte.
+        key: API key of the upstream server. If empty, the client's key is used if ``keep_clients_key``, else none.
+        timeout: maximum number of seconds without a byte.
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
@@ -65,8 +65,8 @@ class Upstream:
         self.client = httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
-        """Send a request on and return the response, whose body is not read yet."""
-        path: str = request.scope["path"]  # decoded, so that %2e is a dot
+        """Forward a request and return the response before its body is read."""
+        path: str = request.scope["path"]  # already decoded, so %2e is a dot
         if set(path) & set("\\%;") or any(segment in ("", ".", "..") for segment in path[1:].split("/")):
             raise refused(None, f"path {path!r}; expected no backslash, '%' or ';', and no empty, '.' or '..' segments")
         headers = end_to_end(request.headers)
@@ -78,18 +78,18 @@ class Upstream:
             url = httpx.URL(path=request.url.path, query=request.url.query.encode())
         except httpx.InvalidURL as error:
             raise refused(None, f"the path cannot be passed on: {error}") from error
-        self.client.cookies.clear()  # they belong to another client's answer
+        self.client.cookies.clear()  # another client's answer set these cookies
         built = self.client.build_request(request.method, url, headers=headers, content=body)
         with upstream_errors():
             response = await self.client.send(built, stream=True)
-        if response.headers.get("content-encoding", "identity") != "identity":  # it may unpack to any size
+        if response.headers.get("content-encoding", "identity") != "identity":  # a small body may unpack to any size
             await response.aclose()
             raise ApiError(502, "the upstream server compresses answers; disable that", None, "upstream_compressed")
         return response
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers without those of the connection."""
+    """Return the headers without hop-by-hop headers, which concern one connection only."""
     named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
     return {name: value for name, value in headers.items() if name.lower() not in NOT_PASSED_ON | named}
 
@@ -107,7 +107,7 @@ def upstream_errors() -> Iterator[None]:
 
 
 def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, metrics: Metrics) -> FastAPI:
-    """The application of the proxy; ``method`` is for requests that name none."""
+    """Create the proxy's application. ``method`` applies to requests that do not name a method."""
     default = methods.get(method)
     check_arranges_text(default)
 
@@ -126,7 +126,7 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
     app = base_app("ragbias proxy", settings, metrics, why_not_ready, lifespan)
 
     async def completion(request: Request) -> Response:
-        """Arrange the documents and pass the request on."""
+        """Arrange the documents and forward the request."""
         body, report = arrange(await request.json(), PROMPTS[request.url.path], default, settings)
         fields = request.state.log_fields
         fields |= {"method_ran": report["method_ran"], "documents": report["n_found"], "source": report["source"]}
@@ -134,7 +134,7 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
         return await _passed_on(request, upstream, json.dumps(body).encode(), report)
 
     async def other(request: Request) -> Response:
-        """Pass the request on unchanged."""
+        """Forward the request unchanged."""
         return await _passed_on(request, upstream, await request.body(), None)
 
     for path in PROMPTS:
@@ -147,13 +147,13 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 
 
 def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -> tuple[Json, Json]:
-    """The body with its documents in the order of the method, without the fields of ragbias; and the report.
+    """Arrange the documents of a body. Return the body without ragbias's fields, and the report.
 
-    Documents are arranged in the last text that contains them. Without one, they are inserted before the user's last
-    message.
+    Documents are arranged in the last text that contains them. If no text does, they are inserted before the user's
+    last message.
 
     Args:
-        prompt: field with the prompt: ``messages`` or ``prompt``.
+        prompt: name of the field with the prompt, ``messages`` or ``prompt``.
     """
     if not isinstance(body, dict):
         raise refused(None, "the body is not a JSON object")
@@ -166,14 +166,14 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
         if documents and holder is None:
             messages = body[prompt] if prompt == "messages" else []
             last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
-            holder = next((each for each in texts if each.message is last), None)
+            holder = next((text for text in texts if text.message is last), None)
             if holder is None:
                 raise prompts.nowhere_to_put(prompt)
             inserted, with_texts = prompts.inserted_texts(documents), partial(prompts.with_texts, holder.text)
             holder = holder._replace(text=with_texts(inserted))
             boundaries = chat_documents.locate_printed(with_texts, inserted) or boundaries
-        text = holder.text if holder else ""
-        request = order_text(text_origin(text, boundaries, method, settings.strip_numbering))
+        flat = holder.text if holder else ""
+        request = order_text(text_origin(flat, boundaries, method, settings.strip_numbering))
     prompts.check_found(request, fields.options.on_missing or settings.on_missing)
     if holder:
         holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")
@@ -181,7 +181,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
 
 
 def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
-    """The texts that may contain documents, parts of messages included."""
+    """Yield the texts that may contain documents, including text parts of messages."""
     value = body.get(prompt)
     if prompt == "prompt":
         if not isinstance(value, str):
@@ -204,7 +204,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _holder(
     texts: Sequence[PromptText], documents: Sequence[Document] | None, settings: ServerSettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """The last text that contains the documents, and their spans."""
+    """Return the last text that contains the documents, and their spans."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")
@@ -255,11 +255,11 @@ def _check_size(content: bytes | bytearray, limit: int) -> None:
 async def _events(
     response: httpx.Response, report: Json | None, log_fields: dict[str, Any]
 ) -> AsyncGenerator[str | bytes, None]:
-    """The upstream server's events; the one with the reason to finish gets the report."""
+    """Yield the upstream server's events. The report is added to the event with the finish reason."""
     rest = b""
     try:
         with upstream_errors():
-            async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which JSON may hold
+            async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which is valid in JSON
                 *lines, rest = (rest + part).split(b"\n")
                 _check_size(rest, MAX_LINE_BYTES)
                 for line in lines:

@@ -1,4 +1,4 @@
-"""The application on Ray Serve: a gateway takes requests, replicas of models answer them.
+"""The application on Ray Serve: a gateway receives requests, and replicas of models answer them.
 
 ``serve run`` and KubeRay take ``ragbias.serving.ray_serve:build`` with the fields of ``Cluster``; see
 ``docs/how-to/ray-serve.yaml``. The extra ``serve-ray`` pins Ray because this uses unstable interfaces:
@@ -34,13 +34,13 @@ from ragbias.serving.server import Metrics, log, log_to_stderr
 from ragbias.serving.settings import ModelSettings, ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-TRIES = 5  # of a request whose replica dies
+TRIES = 5  # attempts for a request whose replica dies
 SECONDS_BETWEEN = 0.5
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
 class ReplicatedModel(ModelSettings):
-    """One model of a cluster. With ``max_replicas``, Ray scales by running requests per replica."""
+    """One model of a cluster. With ``max_replicas``, Ray scales by the number of running requests per replica."""
 
     replicas: int = Field(default=1, ge=1)  # ignored with max_replicas
     min_replicas: int = Field(default=1, ge=0)
@@ -57,18 +57,18 @@ class Cluster(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     models: list[ReplicatedModel] = Field(min_length=1)
-    gateways: int = Field(default=1, ge=1)  # processes that take requests
+    gateways: int = Field(default=1, ge=1)  # processes that receive requests
     settings: ServerSettings = ServerSettings()
 
     def server_settings(self) -> ServerSettings:
-        """The settings, with the key of the environment if they have none."""
+        """Return the settings. If they have no key, take it from the environment."""
         key = self.settings.api_key or os.environ.get("RAGBIAS_API_KEY", "")
         return self.settings.model_copy(update={"api_key": key})
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
 class Replica:
-    """An engine with one model in a separate process. It returns errors, because Ray logs the text of raised ones."""
+    """An engine with one model in a separate process. It returns errors, because Ray logs the text of raised errors."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()
@@ -76,7 +76,7 @@ class Replica:
         self._engine.load()
 
     async def call(self, name: str, *arguments: Any) -> Any:
-        """The result of a method of the engine, or its error."""
+        """Call a method of the engine and return its result or its error."""
         try:
             return await getattr(self._engine, name)(*arguments)
         except Exception as error:
@@ -92,9 +92,9 @@ class Replica:
 
 
 class ClusterEngine:
-    """An engine that forwards requests to replicas, by model name.
+    """An engine that forwards each request to a replica of the named model.
 
-    If a replica dies before it has answered anything, the request goes to another one.
+    If a replica dies before it has sent anything, another replica gets the request.
     """
 
     def __init__(self, handles: dict[str, DeploymentHandle[Any]], affine: dict[str, bool]) -> None:
@@ -102,7 +102,7 @@ class ClusterEngine:
 
     @property
     def is_ready(self) -> bool:
-        return True  # Ray routes no requests here before
+        return True  # Ray routes requests to a gateway only when it is ready
 
     async def models(self) -> list[Json]:
         answers = await asyncio.gather(*(_begun(handle.call.remote, "models") for handle in self._handles.values()))
@@ -144,7 +144,7 @@ class ClusterEngine:
 
 
 def affinity(body: RequestBody) -> str:
-    """A routing key that is equal for requests with the same documents in any order; empty without documents."""
+    """Return a routing key that depends on the set of documents, not on their order. It is empty without documents."""
     documents = documents_of(body, sys.maxsize)  # the replica checks their number
     if not documents:
         return ""
@@ -153,7 +153,7 @@ def affinity(body: RequestBody) -> str:
 
 
 async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = False) -> tuple[Any, Any]:
-    """A replica's response and its answer, or the first item of a stream; tried again if the replica dies."""
+    """Return a replica's response, and its answer or the first item of its stream. Retry if the replica dies."""
     for tries_left in reversed(range(TRIES)):
         response = send(*arguments)
         try:
@@ -166,11 +166,11 @@ async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = 
             died = error
         if tries_left:
             await asyncio.sleep(SECONDS_BETWEEN)
-    raise ApiError(503, "the replicas of this model die", None, "replica_died", retry_after=5) from died
+    raise ApiError(503, "the replicas of this model keep dying", None, "replica_died", retry_after=5) from died
 
 
 async def _received(response: Awaitable[Any]) -> Any:
-    """The result of a replica; an error is raised."""
+    """Await a replica's result. Raise it if it is an error."""
     result = await response
     if isinstance(result, ApiError):
         raise result
@@ -181,7 +181,7 @@ def _as_result(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     log("failed", logging.ERROR, error)
-    return ApiError(500, "internal error; the replica's log has it", None, "internal_error")
+    return ApiError(500, "internal error; see the replica's log", None, "internal_error")
 
 
 @serve.deployment(health_check_period_s=2)
@@ -199,7 +199,7 @@ class Gateway:
 
 
 def build(args: Cluster) -> serve.Application:
-    """The application of a cluster; Ray passes the arguments of its configuration."""
+    """Build the application of a cluster. Ray calls this with the ``args`` of its configuration file."""
     settings = args.server_settings()
     affine = {model.served_name: model.affinity for model in args.models}
     bound = []
@@ -228,7 +228,7 @@ def build(args: Cluster) -> serve.Application:
 
 
 def run(cluster: Cluster, host: str, port: int) -> None:
-    """Serve until a signal ends the process, on the cluster of ``RAY_ADDRESS`` or on this machine."""
+    """Serve until a signal ends the process, on the Ray cluster at ``RAY_ADDRESS`` or on this machine."""
     ended = threading.Event()
     start(cluster, host, port)
     serve.run(build(cluster), name="ragbias", route_prefix="/")

@@ -21,21 +21,21 @@ from ragbias.errors import ArgumentError
 from ragbias.serving.server import log
 from ragbias.serving.settings import ServerSettings
 
-SECONDS_FOR_HEAD = 15.0  # of a request, from the connection or the answer before it
-SECONDS_FOR_ERRORS = 5  # to reach clients after the grace period
+SECONDS_FOR_HEAD = 15.0  # for a request's headers, counted from the connection or from the previous answer
+SECONDS_FOR_ERRORS = 5  # for errors to reach clients after the grace period
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with limits on connections that send no request."""
+    """A uvicorn server that limits connections without a request."""
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         self._state = app.state
-        self._idle_since: dict[tuple[Any, Any], float] = {}  # by connection and its last request
+        self._idle_since: dict[tuple[Any, Any], float] = {}  # key: the connection and its last request
         max_files = os.sysconf("SC_OPEN_MAX") if os.name == "posix" else 2_048
         self._max_connections = min(settings.max_connections, max_files // 2)
         config = uvicorn.Config(
             app,
-            http="h11",  # which bounds headers to 64 KiB
+            http="h11",  # because it limits headers to 64 KiB
             ws="none",
             access_log=False,
             log_config=None,
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         self._grace_seconds = settings.grace_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests finish within the grace period; those that still run then end with an error."""
+        """Let requests finish within the grace period, then end the requests that still run with an error."""
         asyncio.get_running_loop().call_later(self._grace_seconds, self._state.ended.set)
         await super().shutdown(sockets)
 
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections without a request: those that are too old, and the oldest of too many. Runs every 0.1 s."""
+        """Close idle connections: all that are too old, and the oldest if there are too many. Runs every 0.1 s."""
         now, before = time.monotonic(), self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]
@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A listening socket."""
+    """Open a listening socket."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -79,12 +79,12 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Callable[[], None] | None = None) -> None:
-    """Serve an application until a signal ends the process; running requests finish within the grace period.
+    """Serve an application until a signal ends the process. Running requests finish within the grace period.
 
-    Exits with code 0 if threads still compute after the grace period: inside torch, they would abort the interpreter.
+    If threads still compute after the grace period, exit at once with code 0: at interpreter exit torch would abort.
 
     Args:
-        load: loads the models while the server is alive, but not ready; its error ends the server and is raised.
+        load: function that loads the models while the server is not ready yet. An error in it ends the server.
     """
     listener, server = listening(host, port), Server(app, settings)
     failures: list[BaseException] = []
@@ -101,8 +101,8 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     log("listening", host=host, port=listener.getsockname()[1])
     if load is not None:
         threading.Thread(target=load_models, args=(load,), daemon=True, name="ragbias-load").start()
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again after it has ended
-        with suppress(ValueError):  # not in the main thread
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again when it ends
+        with suppress(ValueError):  # raised outside the main thread
             signal.signal(number, lambda *_: None)
     server.run([listener])
     if failures:

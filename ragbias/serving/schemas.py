@@ -20,11 +20,11 @@ from ragbias.adapters.missing_documents import OnMissing
 from ragbias.display import shown
 
 Json = dict[str, Any]
-TEXT_KEYS = ("text", "content", "snippet")  # of a document's data; the first of them is its text
+TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first one present is the text
 
 
 def only(*neutral: Any) -> AfterValidator:
-    """Accept a field of OpenAI's only with a value that changes nothing."""
+    """Accept one of OpenAI's fields only with a value that has no effect."""
 
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
@@ -99,7 +99,7 @@ class StreamOptions(_Fields):
 
 
 class TemplateOptions(BaseModel):
-    """Variables for the model's chat template; ``documents`` mean the same as in the body."""
+    """Variables for the model's chat template. ``documents`` means the same as in the body."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -109,14 +109,14 @@ class TemplateOptions(BaseModel):
 
 
 class ArrangedFields(_Fields):
-    """The fields that ragbias adds; the proxy reads no others."""
+    """The fields that ragbias adds. The proxy reads only these."""
 
     documents: list[AnyDocument] | None = None
     ragbias: RagBiasOptions | None = None
 
     @property
     def options(self) -> RagBiasOptions:
-        """The options of ``ragbias``."""
+        """The ``ragbias`` field, or default options if it is missing."""
         return self.ragbias or RagBiasOptions()
 
 

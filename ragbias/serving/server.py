@@ -1,6 +1,6 @@
-"""What the server and the proxy share: routes for operators, limits, API key, errors, logs, metrics, and uvicorn.
+"""The base of the server and the proxy: routes for operators, limits, API keys, errors, logs and metrics.
 
-Neither logs nor metrics contain text of a prompt or an answer.
+Neither logs nor metrics contain text of prompts or answers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ragbias.errors import ArgumentError
 from ragbias.serving.errors import GONE, ApiError, from_validation, internal, refused, shutting_down
 from ragbias.serving.settings import ServerSettings
 
-OPEN = ("/health", "/ready", "/metrics")  # need no key, and are not logged
+OPEN = ("/health", "/ready", "/metrics")  # these routes need no key and are not logged
 SECONDS_FOR_BODY = 60.0
-STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors, for the OpenAPI schema
+STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors in the OpenAPI schema
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 logger = logging.getLogger("ragbias.serving")
@@ -47,13 +47,13 @@ T = TypeVar("T")
 
 
 class JsonLines(logging.Formatter):
-    """Format a record as a JSON object. An error's message may quote a prompt, so only its class and lines appear."""
+    """Format a record as JSON. Of an error, only class and line numbers appear: the message may quote a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": record.getMessage().partition("\n")[0],  # further lines of asyncio quote the exception
+            "event": record.getMessage().partition("\n")[0],  # asyncio's later lines quote the exception
             **getattr(record, "fields", {}),
         }
         if record.exc_info and record.exc_info[0] is not None:
@@ -64,13 +64,13 @@ class JsonLines(logging.Formatter):
 
 
 def log(event: str, level: int = logging.INFO, error: BaseException | None = None, **fields: Any) -> None:
-    """Write a log line; fields that are None are left out."""
+    """Write a log line without the fields that are None."""
     present = {name: value for name, value in fields.items() if value is not None}
     logger.log(level, event, extra={"fields": present}, exc_info=error)
 
 
 def log_to_stderr() -> None:
-    """Write warnings, the log of the server, and errors that libraries log to standard error, without their text."""
+    """Log to standard error: warnings, the server's log, and library errors without their messages."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
@@ -81,7 +81,7 @@ def log_to_stderr() -> None:
 
 
 class Metrics:
-    """Prometheus metrics of one application, in a separate registry."""
+    """Prometheus metrics of one application. Each application has its own registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -96,7 +96,7 @@ class Metrics:
         self.seconds = histogram("request_seconds", "Time to the last byte of a response.", SECONDS, "path")
         self.first = histogram("time_to_first_token_seconds", "Streamed answers only.", SECONDS, "model")
         self.answers = counter("answers", "Answers by the method that ran.", "model", "method")
-        self.plain = counter("plain_answers", "Answers that ran without the requested method.", "model", "method")
+        self.plain = counter("plain_answers", "Answers for which the requested method did not run.", "model", "method")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.", "model")
         self.cached_tokens = counter("cached_tokens", "Prompt tokens from the document cache.", "model")
         self.completion_tokens = counter("completion_tokens", "Answer tokens.", "model")
@@ -119,11 +119,11 @@ def base_app(
     why_not_ready: Callable[[], Awaitable[str]],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
-    """An application with ``/health``, ``/ready`` and ``/metrics`` only; not ready if ``app.state.draining``."""
+    """Create an application with ``/health``, ``/ready`` and ``/metrics``. Not ready if ``app.state.draining``."""
     responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in STATUSES}
     app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
     app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
-    app.state.ended = asyncio.Event()  # the grace period of a shutdown
+    app.state.ended = asyncio.Event()  # set when the grace period of a shutdown ends
     app.router.route_class = BoundedRoute
     api_keys = [stripped for line in settings.api_key.split("\n") if (stripped := line.strip(" \r"))]
     if settings.api_key and not api_keys:
@@ -134,19 +134,19 @@ def base_app(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """The process is alive."""
+        """Report that the process is alive."""
         return {"status": "ok"}
 
     @app.get("/ready")
     async def ready() -> dict[str, str]:
-        """Requests are answered."""
+        """Report whether the server answers requests."""
         if reason := "the server is shutting down" if app.state.draining else await why_not_ready():
             raise ApiError(503, reason, None, "not_ready")
         return {"status": "ready"}
 
     @app.get("/metrics")
     async def exposition() -> Response:
-        """Prometheus metrics."""
+        """Export Prometheus metrics."""
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
@@ -159,7 +159,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     api_error = error if isinstance(error, ApiError) else ApiError(error.status_code, error.detail, None, code)
     field = None
-    if api_error.param and api_error.code != "unknown_parameter":  # whose name the client may have made up
+    if api_error.param and api_error.code != "unknown_parameter":  # a client may invent any name
         field = re.split(r"[.\[]", api_error.param)[0]
     request.state.log_fields |= {"code": api_error.code, "param": field}
     response = api_error.response()
@@ -197,7 +197,7 @@ class BoundedRequest(Request):
 
 
 class BoundedRoute(APIRoute):
-    """Read the bodies of requests as ``BoundedRequest`` does."""
+    """A route that reads request bodies with ``BoundedRequest``."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -211,13 +211,14 @@ class BoundedRoute(APIRoute):
 class Guard:
     """Check the API key; log and count each request.
 
-    Routes add to ``scope["state"]["log_fields"]``, never text of a prompt; ``scope["state"]["api_key"]`` is the key.
+    Routes may add fields other than prompt text to ``scope["state"]["log_fields"]``. The API key of the request is in
+    ``scope["state"]["api_key"]``.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
         self._keys = {key.encode(): key for key in api_keys}
-        for key in api_keys:  # clients use either encoding
+        for key in api_keys:  # clients encode keys as UTF-8 or Latin-1
             with suppress(UnicodeEncodeError):
                 self._keys[key.encode("latin-1")] = key
 
@@ -233,7 +234,7 @@ class Guard:
         scope.setdefault("state", {}).update(log_fields=fields, api_key=key)
         begin, status, ended = time.perf_counter(), 0, False
 
-        async def recorded(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status, ended
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -243,30 +244,31 @@ class Guard:
 
         try:
             if scope["path"] in OPEN or key is not None:
-                await self._app(scope, receive, recorded)
+                await self._app(scope, receive, send_and_record)
             else:
                 fields["code"] = "invalid_api_key"
                 message = "wrong or missing API key; send it as `Authorization: Bearer KEY`"
-                await ApiError(401, message, None, fields["code"]).response()(scope, receive, recorded)
+                response = ApiError(401, message, None, fields["code"]).response()
+                await response(scope, receive, send_and_record)
         except Exception as error:
             log("failed", logging.ERROR, error, request_id=request_id)
             if status:  # the response has begun
                 raise
-            await internal(request_id).response()(scope, receive, recorded)
+            await internal(request_id).response()(scope, receive, send_and_record)
         finally:
             self._record(scope, status if ended else GONE, time.perf_counter() - begin, fields)
 
     def _key_of(self, headers: Headers) -> str | None:
-        """The API key of a request, empty if none is configured; None if it is wrong or missing."""
+        """Return a request's API key: empty if the server has no keys, None if the key is wrong or missing."""
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        sent = credentials.strip(" ").encode("latin-1")  # other blanks may be bytes of a letter
+        sent = credentials.strip(" ").encode("latin-1")  # other blanks may be part of a UTF-8 letter
         matches = [key for encoded, key in self._keys.items() if hmac.compare_digest(sent, encoded)]
         if not self._keys:
             return ""
         return matches[0] if matches and scheme.lower() == "bearer" else None
 
     def _record(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
-        path = getattr(scope.get("route"), "path", "other")  # clients must not make up labels
+        path = getattr(scope.get("route"), "path", "other")  # clients must not create labels
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
         if status == GONE:
@@ -277,7 +279,7 @@ class Guard:
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of ``work``, cancelled with a 499 if the client disconnects, or a 503 if the grace period ends."""
+    """Await ``work``. Cancel it with a 499 if the client disconnects, or a 503 when the grace period ends."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     ended = asyncio.ensure_future(request.app.state.ended.wait())
     try:
@@ -296,9 +298,9 @@ async def _disconnected(request: Request) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; ``close`` is called after the last one, and if the client leaves.
+    """Server-sent events. ``close`` is called after the last event, or when the client disconnects.
 
-    When the grace period of a shutdown ends, an error event is the last one.
+    When the grace period of a shutdown ends, the last event is an error.
     """
 
     def __init__(
@@ -320,7 +322,7 @@ class EventStream(StreamingResponse):
         finally:
             self._ended.cancel()
             self._next.cancel()
-            await asyncio.wait({self._next})  # a generator that runs cannot be closed
+            await asyncio.wait({self._next})  # a running generator cannot be closed
             await self._events.aclose()
             await self._close()
 

@@ -18,11 +18,11 @@ from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
 
 NAME = "(?:document|doc|passage|chunk)"
-TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # of the usual XML prompts; captures an end
+TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual XML tags; group 1 is an end tag
 
 
 def elements(text: str) -> list[tuple[int, int]]:
-    """The spans from each first tag to the next end; linear in the text, which comes from a client."""
+    """Return the span of each element, from a begin tag to the next end tag, in linear time."""
     spans, begin = [], None
     for tag in TAG.finditer(text):
         if tag[1] is None:
@@ -38,32 +38,32 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    api_key: str = Field(default="", repr=False)  # several, one a line, for several tenants
-    share_cache: bool = False  # let tenants reuse the cached documents of each other
+    api_key: str = Field(default="", repr=False)  # one key a line if there are several tenants
+    share_cache: bool = False  # whether tenants share cached documents
     tenant_header: str = ""  # set by a gateway; names the tenant of a request
     max_body_bytes: int = Field(default=4 * 2**20, ge=1, lt=2**31)
     max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
-    max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: the model's window
-    max_waiting: int = Field(default=256, ge=1, le=1_000_000)  # requests
-    max_connections: int = Field(default=1_000, ge=1, le=1_000_000)  # at most half of the process's open files
+    max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: limited by the model's window
+    max_waiting: int = Field(default=256, ge=1, le=1_000_000)  # queued requests
+    max_connections: int = Field(default=1_000, ge=1, le=1_000_000)  # also limited to half of the open files
     max_batch: int = Field(default=8, ge=1, le=1_000_000)
     max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)  # padding and new tokens included
-    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # for others to share the batch
-    max_streams: int = Field(default=4, ge=1, le=1_000_000)  # at the same time, beside a batch
-    strict: bool = False  # run each request alone, so that its bits do not depend on other requests
+    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # wait for more requests to fill the batch
+    max_streams: int = Field(default=4, ge=1, le=1_000_000)  # concurrent streams, in addition to a batch
+    strict: bool = False  # run each request alone, so that answers are bit-identical
     grace_seconds: int = Field(default=30, ge=0, le=86_400)
     on_missing: OnMissing = "warn"
     separator: str = ""  # between documents, for prompts without `documents`
-    segmenter: re.Pattern[str] | None = None  # of a document; replaces the separator
+    segmenter: re.Pattern[str] | None = None  # matches a document; replaces the separator
     strip_numbering: bool = False  # used by the proxy only
 
     def recogniser(self, text: str) -> Segmenter | None:
-        """The segmenter for a prompt without `documents`; by default XML elements, if there are several."""
+        """Return the segmenter for a prompt without `documents`. By default it finds XML elements, if several."""
         return self.segmenter or self.separator or (elements if len(elements(text)) > 1 else None)
 
     @property
     def batch_size(self) -> int:
-        """Most requests in one padded batch."""
+        """Maximum number of requests in one padded batch."""
         return 1 if self.strict else self.max_batch
 
 
@@ -73,27 +73,27 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model: str
-    name: str | None = None  # for clients; None: as `model`
+    name: str | None = None  # name for clients; None: `model`
     method: str = DEFAULT_METHOD
     dtype: str = "auto"
-    device: str | None = None  # such as "cuda"; None: a GPU if there is one
+    device: str | None = None  # such as "cuda"; None: the GPU if there is one
     strip_numbering: bool = False
-    cache: str | None = None  # folder, which several processes may share
-    cache_memory: str | None = None  # such as "4GB"; None: 2 GB with a folder, else none
+    cache: str | None = None  # a folder that several processes may share
+    cache_memory: str | None = None  # such as "4GB"; None: 2 GB if there is a folder, else no cache
 
     @property
     def served_name(self) -> str:
-        """The name for clients."""
+        """The model's name for clients."""
         return self.name or self.model
 
     def document_cache(self) -> DocumentCache | None:
-        """The cache; None for neither folder nor memory."""
+        """Create the document cache, or return None if neither folder nor memory is set."""
         if self.cache is None and self.cache_memory is None:
             return None
         return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
 
     def check(self) -> None:
-        """Raise an error for a model, method or cache that cannot be loaded, before the weights are read."""
+        """Raise an error for a model, method or cache that cannot be loaded, without reading the weights."""
         methods.get(self.method, self.model)
         self.document_cache()
         refuse_irregular(self.model)
@@ -103,7 +103,7 @@ class ModelSettings(BaseModel):
             load_tokenizer(self.model, {})
 
     def load(self) -> dict[str, DebiasedLM]:
-        """The loaded model by its name."""
+        """Load the model and return it by its name."""
         lm = DebiasedLM.from_pretrained(
             self.model,
             self.method,

@@ -256,7 +256,7 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
             "'shout' is not one of 'warn', 'raise', 'ignore'",
         ),
         (["tiny", "--engine", "spark"], "'spark' is not one of 'local', 'ray'"),
-        (["tiny", "--segmenter", "("], "'(' is no regular expression: missing )"),
+        (["tiny", "--segmenter", "("], "'(' is not a regular expression: missing )"),
     ):
         with logs_restored():
             code, _, errors = cli("serve", *arguments)

@@ -142,7 +142,7 @@ async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
         assert handle.asked == deaths + 1
         handle = Dying(deaths)
         assert await streamed(handle) == [{"report": "there"}] and handle.asked == deaths + 1
-    with pytest.raises(ApiError, match="replicas of this model die") as caught:
+    with pytest.raises(ApiError, match="replicas of this model keep dying") as caught:
         await ClusterEngine({"mine": Dying(99)}, {"mine": True}).answer(request())
     assert caught.value.status_code == 503
 
