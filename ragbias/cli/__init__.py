@@ -1,6 +1,6 @@
 """The command line: ``ragbias COMMAND``, one module per command.
 
-Commands import lazily, so that ``ragbias --help`` needs neither torch nor an extra.
+Commands import lazily, so that ``ragbias --help`` loads neither torch nor an optional dependency.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ragbias.models.named import no_model
 from ragbias.models.threads import use_idle_cores
 
 REFUSED = 2  # exit code of errors that the user can fix
-INTERRUPTED = 130  # exit code of shells
-UNREAD = 1  # standard output is a closed pipe; click's exit code
+INTERRUPTED = 130  # exit code that shells use
+UNREAD = 1  # click's exit code if standard output is a closed pipe
 TRACEBACK = "--traceback"
 COMPUTING = ("ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
-LONGEST = 600  # characters of one line
-UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
+LONGEST = 600  # maximum number of characters of an error line
+UsageError = typer.BadParameter.__mro__[1]  # of click, or of the private copy of click in typer
 
 _in_full = warnings.formatwarning
 
@@ -68,7 +68,7 @@ def options(
         bool, typer.Option(TRACEBACK, help="Show the traceback of an error that ends the command.")
     ] = False,
 ) -> None:
-    """Options shared by all commands. ``main`` reads ``--traceback`` itself so that it also covers parsing errors."""
+    """Declare the options of all commands. ``main`` reads ``--traceback``, so that it applies to parsing errors too."""
 
 
 def _one_line(
@@ -81,20 +81,20 @@ def _one_line(
 
 
 def main() -> None:
-    """Run the command line and exit: code 2 and one line for an error of the user, a traceback for a bug."""
+    """Run the command line and exit. A user's error prints one line and exits with 2; a bug prints a traceback."""
     warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if command in COMPUTING and {"--help", "--cache"}.isdisjoint(arguments):  # states of a cache depend on the threads
+    if command in COMPUTING and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on the threads
         use_idle_cores()
     try:
-        # the option may be anywhere; typer takes it before the command only
+        # users may write --traceback anywhere, but typer accepts it only before the command
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
-        sys.stdout.flush()  # here, so that a full disk or a closed pipe is reported below
+        sys.stdout.flush()  # a full disk or a closed pipe then raises here and is reported below
     except BrokenPipeError:
         _drop_output()
         code = UNREAD
-    except Exception as error:  # some modules turn an interrupt during their import into another error
+    except Exception as error:  # an interrupt during an import may raise another error
         if any(isinstance(cause, KeyboardInterrupt) for cause in chain(error)):
             code = INTERRUPTED
         else:
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _refused(error: Exception, command: str | None, with_traceback: bool) -> int:
-    """Print an error that the user can fix; raise a bug again."""
+    """Print an error that the user can fix. Raise any other error again."""
     line = reason(error, command)
     if line is None:
         raise error
@@ -116,19 +116,19 @@ def _refused(error: Exception, command: str | None, with_traceback: bool) -> int
     print(f"ragbias: {line}", file=sys.stderr)
     if isinstance(error, OSError) and error.filename is None:
         _drop_output()
-    if out_of_memory(error) is not None:  # the libraries' exit handlers need memory too, and would fail loudly
+    if out_of_memory(error) is not None:  # exit handlers of libraries would fail without memory
         sys.stderr.flush()
         os._exit(REFUSED)
     return REFUSED
 
 
 def _drop_output() -> None:
-    """Discard unwritten output; the interpreter would write it again at its end, and fail."""
+    """Discard unwritten output, because the interpreter would try again to write it when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
-    """One line about an error that the user can fix; None for a bug. ``command`` is the failed command."""
+    """Describe an error that the user can fix in one line, or return None for a bug in ``command``."""
     if isinstance(error, UsageError):
         return _usage(error)
     if isinstance(error, RagBiasError):
@@ -139,7 +139,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return missing(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
-        # ``ragbias.files`` names a file that is being written
+        # ``ragbias.files`` sets the file name of an error while writing; standard output has none
         file = "standard output" if error.filename is None else error.filename
         return _shortened(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None

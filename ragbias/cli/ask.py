@@ -14,7 +14,7 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD
 
-FEW, MANY = 3, 10  # chunks at most; a model of 135 M parameters does worse with many
+FEW, MANY = 3, 10  # default number of chunks; a model of 135 M parameters does worse with many
 
 
 def ask(
@@ -26,9 +26,9 @@ def ask(
         int | None,
         whole(limits.CHUNKS, "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
     ] = None,
-    max_new_tokens: Annotated[int, whole(limits.NEW_TOKENS, "Tokens of the answer at most.")] = 128,
+    max_new_tokens: Annotated[int, whole(limits.NEW_TOKENS, "Maximum number of tokens of the answer.")] = 128,
     cache: Annotated[
-        Path | None, typer.Option(help="The folder of `ragbias cache warm`, for a method with reusable documents.")
+        Path | None, typer.Option(help="Folder filled by `ragbias cache warm`, for a method with reusable documents.")
     ] = None,
     json_path: JsonPath = None,
     force: Force = False,
@@ -78,7 +78,7 @@ def ask(
     seconds = f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer."
     console.print(seconds, style="dim")
     if model == "tiny":
-        console.print("(tiny reads only texts of its made-up world; for others, name another --model.)", style="dim")
+        console.print("(tiny can read only texts about its made-up world; use another --model.)", style="dim")
     written = {"model": model, "text": generation.text, "report": report.as_dict(), "documents": passages}
     written["sources"] = [chunks[passage] for passage in passages]
     write_json({**written, "seconds": {"load": load, "find": find, "answer": answer}}, json_path)

@@ -26,8 +26,8 @@ from ragbias.cli.terminal import (
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model
 
-INSIDE = f"segmented,{DEFAULT_METHOD}"
-ARRANGING = "canonical-order,long-context-reorder"  # methods that work in front of a server
+INSIDE = f"segmented,{DEFAULT_METHOD}"  # methods that run inside a local model
+ARRANGING = "canonical-order,long-context-reorder"  # methods that arrange text, for remote models
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 def audit(
-    questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer if known.")],
+    questions: Annotated[Path, typer.Option(help="JSON lines with question, documents and, if known, answer.")],
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Prompted with a stock prompt.")] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
             help="module:object, instead of a model: a LangChain runnable, graph or agent, a LlamaIndex engine, "
-            "workflow or agent, a function of the question, or one without arguments that makes one of these; its "
-            "LLM is one of ragbias. It retrieves its own documents."
+            "workflow or agent, a function of the question, or a function without arguments that returns one of these. "
+            "It must use a ragbias LLM and retrieve its documents itself."
         ),
     ] = None,
     upstream: Annotated[
@@ -55,9 +55,7 @@ def audit(
     upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key of that server.")] = "",
     methods: Annotated[
         str | None,
-        typer.Option(
-            help=f"Methods to compare, comma-separated. Default: {INSIDE}; with --upstream the two that arrange text."
-        ),
+        typer.Option(help=f"Methods to compare, comma-separated. Default: {INSIDE}; with --upstream {ARRANGING}."),
     ] = None,
     orders: Annotated[
         int, whole(limits.AUDIT_ORDERS, "Number of document orders: as retrieved, reversed, then shuffles.")
@@ -67,7 +65,7 @@ def audit(
         bool,
         typer.Option(
             "--cache",
-            help="Also measure whether documents may be computed once, with those of --methods that can, or with ape.",
+            help="Also measure whether documents can be cached, with the methods that support it, or with ape.",
         ),
     ] = False,
     consistency: Annotated[
@@ -80,7 +78,8 @@ def audit(
 ) -> None:
     """Measure whether a pipeline's answers depend on the order of its documents, and what would help.
 
-    Needs no labels. Each question runs in several orders, and again in the same order, as it is and with each method.
+    Needs no labels. The unchanged pipeline and each method answer every question in several document orders, and again
+    in the same order to measure noise.
     """
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, flipped_questions, on_terminal, tables
     from ragbias.evaluation.audit.outcomes import audit as measure
@@ -92,9 +91,9 @@ def audit(
 
     quiet_libraries()
     if upstream is not None and pipeline is not None:
-        raise typer.BadParameter("--upstream and --pipeline; give one of them")
+        raise typer.BadParameter("--upstream and --pipeline are both given; give one of them")
     if upstream is not None and cache:
-        raise typer.BadParameter("--upstream and --cache; the server caches its documents itself, if at all")
+        raise typer.BadParameter("--cache does not work with --upstream, because only the server could cache documents")
     if model is None and pipeline is None and upstream is None:
         raise typer.BadParameter(no_model("--model smollm2, or give --pipeline or --upstream"))
     for option, path in (("--json", json_path), ("--html", html)):
@@ -165,7 +164,7 @@ def audit(
 
 
 def _reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
-    """Shows the flips so far, and after the first question how long all of them take."""
+    """Return a function that shows the flips so far and, after the first question, the time that remains."""
     task, begin = bar.add_task("answering", total=questions * methods), time.monotonic()
 
     def report(flips: Mapping[str, int]) -> None:
@@ -173,7 +172,7 @@ def _reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[
         if bar.tasks[task].completed == methods:
             first, others = time.monotonic() - begin, (time.monotonic() - begin) * (questions - 1)
             left = f"{others:.0f} s" if others < 100 else f"{others / 60:.0f} min"
-            bar.console.print(f"The first question took {first:.0f} s; the others take about {left}.")
+            bar.console.print(f"The first question took {first:.0f} s; the remaining questions take about {left}.")
 
     return report
 
@@ -187,7 +186,7 @@ def _cases(
     methods: Mapping[str, Method],
     bar: Progress,
 ) -> tuple[list[AuditCase], int]:
-    """The prompts to audit, and the number of questions left out."""
+    """Return the cases to audit, and the number of questions left out."""
     from ragbias.adapters.remote import check_arranges_text
     from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
@@ -201,5 +200,5 @@ def _cases(
         loaded = load_pipeline(pipeline)
         task = bar.add_task("running the pipeline", total=len(questions))
         return from_pipeline(loaded, questions, lambda done: bar.update(task, advance=done))
-    assert model is not None  # the command refuses to run without any of the three
+    assert model is not None  # the command requires a model, a pipeline or an upstream server
     return from_questions(DebiasedLM.from_pretrained(model, "none"), questions), 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def bench(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="A YAML file with all settings; or data files, as with --data.")
+        list[Path] | None, typer.Argument(help="A YAML file with all settings, or data files as in --data.")
     ] = None,
     task: Annotated[
         list[str] | None,
@@ -36,25 +36,25 @@ def bench(
     orders: Annotated[
         int | None, whole(limits.ORDERS, "Orders of the other documents, per position. Default: 1.")
     ] = None,
-    limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions of each file. Default: all; of tiny 100.")] = None,
+    limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions per file. Default: all; 100 for tiny.")] = None,
     seed: Annotated[int | None, whole(limits.SEED, "Seed of the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(limits.SEED, "Several seeds, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
     no_chat: Annotated[
         bool, typer.Option("--no-chat", help="Use the bare prompt, not the model's chat template.")
     ] = False,
-    no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
+    no_explain: Annotated[bool, typer.Option("--no-explain", help="Judge without an explanation.")] = False,
     cut_middle: Annotated[bool, typer.Option("--cut-middle", help="Cut the middle of lm-eval's long prompts.")] = False,
     shorten: Annotated[
-        int | None, whole(limits.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
+        int | None, whole(limits.WORDS, "Cut each passage to this many words around the answer. Default: do not cut.")
     ] = None,
     measure: Annotated[
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
     invariant_once: Annotated[
-        bool, typer.Option("--invariant-once", help="Run invariant methods on one order, and copy that to the others.")
+        bool, typer.Option("--invariant-once", help="Run invariant methods on one order and copy the result.")
     ] = False,
-    batch_size: Annotated[int | None, whole(limits.BATCH, "Cases that run together. Default: 8.")] = None,
+    batch_size: Annotated[int | None, whole(limits.BATCH, "Cases per batch. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
     workers: Annotated[
@@ -64,7 +64,7 @@ def bench(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for rows.jsonl and summary.json; resumes the run it holds, also with more questions.",
+            help="Folder for rows.jsonl and summary.json. A run in it resumes, also with more questions.",
             callback=folder,
         ),
     ] = None,
@@ -110,7 +110,7 @@ def bench(
             summary = run(settings, bar)
     except KeyboardInterrupt:
         resume = f"Stopped. Finished records are in {settings.out}; the same command resumes the run."
-        console.print(resume if holds_records(settings.out) else "Stopped; nothing was finished.")
+        console.print(resume if holds_records(settings.out) else "Stopped before any record was finished.")
         raise
     for result in summary["results"]:
         for table in as_tables(result):
@@ -122,7 +122,7 @@ def bench(
 def _settings(
     files: list[Path], task: list[str], task_options: dict[str, Any], changes: dict[str, Any]
 ) -> BenchConfiguration:
-    """The settings from a file and its changes, or from the command line alone."""
+    """Read the settings from a file with ``changes`` applied, or only from the command line."""
     from ragbias.evaluation.bench.configuration import checked, read_settings
 
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
@@ -130,7 +130,7 @@ def _settings(
             option, value = next(iter(task_options.items()), ("", None))
             negated = "no-" if value is False else ""
             named = "--task" if task else f"--{negated}{option.replace('_', '-')}"
-            raise RunError(f"{named} does not go with {files[0]}: put tasks and their options into the file")
+            raise RunError(f"{named} cannot be combined with {files[0]}: put tasks and their options into the file")
         return read_settings(files[0], changes)
     if files:
         task_options = {**task_options, "data": [*task_options.get("data", []), *files]}

@@ -1,4 +1,4 @@
-"""``ragbias cache``: precompute documents for a folder, and manage it."""
+"""``ragbias cache``: precompute documents into a folder, and manage the folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragbias.cli.terminal import MODELS, Force, JsonPath, console, progress, qui
 if TYPE_CHECKING:
     from ragbias.cache import DocumentCache
 
-cache = typer.Typer(help="Precompute documents into a folder, and manage it.")
+cache = typer.Typer(help="Precompute documents into a folder, and manage the folder.")
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the cache.")]
 Disk = Annotated[str | None, typer.Option(help="Size limit of the folder. Default: 20GB.")]
@@ -30,7 +30,7 @@ def warm(
 ) -> None:
     """Compute the chunks that `ragbias ask --cache` will retrieve, for any method with reusable documents.
 
-    The same command resumes a stopped run.
+    Repeat the command to resume a stopped run.
     """
     from ragbias.adapters.warming import warm as compute
     from ragbias.cache import DocumentCache
@@ -61,7 +61,7 @@ def stats(folder: Folder, json_path: JsonPath = None, force: Force = False) -> N
 
 @cache.command()
 def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> None:
-    """Read and check every file. Exit code 1 if one is damaged."""
+    """Read and check every file. Exit with code 1 if any file is damaged."""
     document_cache = _open(folder)
     with progress() as bar:
         task = bar.add_task("files", total=document_cache.stats().disk_entries)
@@ -76,7 +76,7 @@ def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> 
 
 @cache.command()
 def clear(folder: Folder) -> None:
-    """Remove all entries; other files of the folder stay."""
+    """Remove all entries. Other files in the folder stay."""
     document_cache = _open(folder)
     count = document_cache.stats().disk_entries
     document_cache.clear()

@@ -24,7 +24,7 @@ from ragbias.cli.terminal import (
 
 
 def _json_file(context: typer.Context, path: Path) -> Path | None:
-    if path.suffix != ".json":  # a plot with another suffix is saved beside it
+    if path.suffix != ".json":  # the plot next to it has the same name with another suffix
         raise typer.BadParameter(f"{path} does not end with .json; expected the name of a profile")
     writable(context, path.with_suffix(".png"))
     return writable(context, path)
@@ -35,13 +35,13 @@ DTYPE = "Weights: auto, float32, bfloat16 or float16."
 
 def calibrate(
     model: Annotated[str, typer.Option(help=MODELS)],
-    out: Annotated[Path, typer.Option(help="Profile to write; a plot is saved beside it.", callback=_json_file)],
+    out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_json_file)],
     method: Annotated[
         Literal["channel-scaling", "ape", "siw", "position-interpolation"], typer.Option(help="Method to tune.")
     ] = "channel-scaling",
     task: Annotated[
         Literal["kv", "tiny", "data"] | None,
-        typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: by the model."),
+        typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: tiny or kv."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
@@ -49,7 +49,7 @@ def calibrate(
     strings: Annotated[int, whole(limits.STRINGS, "Number of random token strings; 2000 in the paper.")] = 500,
     length: Annotated[int | None, whole(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
     questions: Annotated[int | None, whole(limits.DRAWN_QUESTIONS, "Drawn questions. Default: 100, tiny 40.")] = None,
-    documents: Annotated[int | None, whole(limits.DRAWN_DOCUMENTS, "Documents per question. Default: by task.")] = None,
+    documents: Annotated[int | None, whole(limits.DRAWN_DOCUMENTS, "Documents per question. Default by task.")] = None,
     depths: Annotated[int, whole(limits.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, whole(limits.SEED, "Seed for strings and questions.")] = 0,
     batch_size: Annotated[int, whole(limits.BATCH, "Sequences per batch.")] = 8,
@@ -65,12 +65,12 @@ def calibrate(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Find a method's parameters for a model: by default the channel that carries the position, and its scaling.
+    """Find a method's parameters for a model. By default: the channel that carries the position, and its scaling.
 
-    An interrupted calibration goes on when called again.
+    Repeat the command to resume an interrupted calibration.
 
-    Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss on other
-    questions; APE, which is tuned without labels, ends with 0.
+    The exit code is 1 if no channel is found, or if the best setting does not clearly lower the loss on other
+    questions. It is 0 for APE, which is tuned without labels.
     """
     options = {**locals(), "without": tuple(without or ())}
     from ragbias.calibration import calibration_report as report
@@ -89,7 +89,7 @@ def calibrate(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         if unfinished(out):
-            console.print("Stopped. The same command goes on from here; --restart deletes its results.")
+            console.print("Stopped. Repeat the command to resume, or delete the results with --restart.")
         raise
     report.print_record(record, console)
     console.print(f"Written: {out}")

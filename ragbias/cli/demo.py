@@ -35,11 +35,11 @@ FRAMEWORK_COLUMNS = ("method", "as retrieved", "reversed", "answer")
 
 
 def demo(
-    model: Annotated[str, typer.Option(help=f"{MODELS} The default is the embedded toy.")] = "tiny",
+    model: Annotated[str, typer.Option(help=f"{MODELS} The default is the embedded toy model.")] = "tiny",
     questions: Annotated[
         int | None,
         whole(
-            limits.DEMO_QUESTIONS, "Questions, each with its answer at every position. Default: 40 for tiny, else 20."
+            limits.DEMO_QUESTIONS, "Questions, each run with its answer at every position. Default: 40 (tiny) or 20."
         ),
     ] = None,
     seed: Annotated[int, whole(limits.SEED, "Seed of corpus and questions.")] = 0,
@@ -50,7 +50,7 @@ def demo(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Measure position bias with and without each method, on tiny's questions or, for another model, on short notes."""
+    """Measure position bias with and without each method: tiny on its own world, other models on short notes."""
     console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
     for name in FILES:
@@ -63,7 +63,7 @@ def demo(
 
 
 def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> None:
-    """The embedded model's questions about its world, with every method."""
+    """Run every method on questions about the embedded model's world."""
     from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.tasks.by_position import widest_margin
 
@@ -91,7 +91,7 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
 
 
 def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
-    """A real model's questions about short notes."""
+    """Run a real model on questions about short notes."""
     from ragbias.evaluation.demo import notes_run
     from ragbias.evaluation.report.tables import with_interval
 
@@ -104,7 +104,7 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     console.print(
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
         f"Plain model, best position minus worst: {with_interval(outcome['results']['none']['logprob']['gap'])}. "
-        f"This bias was found, not taught.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
+        f"Nobody trained this bias into the model.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
     save(outcome, notes_run.figure(outcome), out)
     write_json(outcome, json_path)
@@ -121,13 +121,13 @@ def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
 
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
-    """Two tables for a terminal of 80 columns: by position, and against the plain model."""
+    """Build two tables for a terminal of 80 columns: figures by position, and differences from the plain model."""
     from ragbias.evaluation.report.tables import plain_table, with_interval
 
     settings, results = outcome["settings"], outcome["results"]
     positions = list(results["none"]["minus_plain_mean_by_position"])
     count, notes = settings["questions"], settings["documents"]
-    title = f"{count} questions, {notes} notes: gold answer minus the plain mean, if it is in note ..."
+    title = f"{count} questions, {notes} notes: gold answer minus the plain mean, with the answer in note ..."
     by_position = plain_table(title, "method", *(str(int(position) + 1) for position in positions))
     against = plain_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
     for name, row in results.items():
@@ -152,14 +152,14 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
 
 
 def _frameworks(prepared: Demo) -> None:
-    """Answer one question with the chains of all installed frameworks, in both orders of the documents."""
+    """Answer one question in two document orders with the chain of each installed framework."""
     from ragbias.evaluation.demo.demo_run import ask_in_both_orders, order_sensitive_question
     from ragbias.evaluation.report.tables import plain_table
 
     question = order_sensitive_question(prepared)
     console.print(
-        "A question whose plain answer depends on the order in the demo's prompt. Each framework runs its own chain "
-        "and prompt, so its plain answer may not change."
+        "With the demo's prompt, the plain answer to this question depends on the document order. Each framework has "
+        "its own prompt, with which the plain answer may not change."
     )
     table = plain_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):

@@ -1,4 +1,4 @@
-"""``ragbias methods``: requirements, guarantees and cost of each method, as it declares them."""
+"""``ragbias methods``: the requirements, guarantees and cost that each method declares."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FIGURES = "docs/how-to/choose-a-method.md"
 
 
 def list_methods(
-    name: Annotated[str | None, typer.Argument(help="One method, in detail.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one method in detail.")] = None,
     advice: Annotated[
-        bool, typer.Option("--advice", help="Recommend a method for each kind of task, by studies on real models.")
+        bool, typer.Option("--advice", help="Recommend a method for each kind of task, from studies of real models.")
     ] = False,
     json_path: JsonPath = None,
     force: Force = False,
@@ -40,7 +40,7 @@ def list_methods(
 
     if advice:
         if name is not None:
-            raise typer.BadParameter(f"--advice is about all methods; leave it or {name!r} out")
+            raise typer.BadParameter(f"--advice covers all methods; leave out --advice or {name!r}")
         _advise(json_path)
         return
     rows = method_table()
@@ -73,7 +73,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool
 
 
 def _reflowed(documentation: str, width: int) -> str:
-    """A docstring in lines of a width, without the marks of code; items of lists and arguments keep their indents."""
+    """Rewrap a docstring to ``width`` without backticks. List items and arguments stay indented."""
     lines = []
     for paragraph in documentation.replace("`", "").split("\n\n"):
         for block in re.split(r"\n(?=- |    \w[\w, ]*: )", paragraph):
@@ -86,18 +86,18 @@ def _reflowed(documentation: str, width: int) -> str:
 
 def _advise(json_path: Path | None) -> None:
     """Print the recommendation for each kind of task."""
-    # written by studies.publish from the studies on real models; studies/advice.py holds the rule
+    # studies.publish writes this file from the studies of real models; studies/advice.py decides
     evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
-    for each in evidence["advice"]:
-        console.print(each["heading"], style="bold")
-        for reason in each["reasons"]:
+    for advice in evidence["advice"]:
+        console.print(advice["heading"], style="bold")
+        for reason in advice["reasons"]:
             print(indent(fill(reason, console.width - 2), "  "))
     console.print(f"\n{evidence['default']} Run ragbias audit on your own questions.\nFigures: {FIGURES}")
     write_json(evidence["advice"], json_path)
 
 
 def method_table() -> dict[str, dict[str, Any]]:
-    """What each method declares, by name; an unusable one of another distribution is left out with a warning."""
+    """Properties that each method declares, by name. An unusable method of another distribution raises a warning."""
     from ragbias.methods import method_class, method_names
 
     rows = {}
@@ -134,7 +134,7 @@ def method_row(method: type[Method]) -> dict[str, Any]:
 
 
 def cells_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """The row in words, by heading."""
+    """Format a row of ``method_table`` as cells, by heading."""
     from ragbias.binding.architectures import ARCHITECTURES
 
     families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"

@@ -1,4 +1,4 @@
-"""Options for whole numbers, with their bounds in the help and in the errors."""
+"""Options for whole numbers whose help and errors show the bounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 @dataclass(frozen=True)
 class Whole:
-    """Reads one whole number within the bounds."""
+    """Parse one whole number within the bounds."""
 
     bounds: Bounds
-    __name__ = "whole number"  # typer names a parser
+    __name__ = "whole number"  # typer shows a parser's name
 
     def __call__(self, typed: str | int) -> int:
-        text = str(typed)  # a default is a number already
+        text = str(typed)  # typer also parses defaults, which are numbers
         if _WHOLE.fullmatch(text) and self.bounds.least <= int(text) <= self.bounds.most:
             return int(text)
         raise typer.BadParameter(f"must be a whole number from {self.bounds}, got {shown(text)}")
@@ -31,7 +31,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Wholes(Whole):
-    """Checks a list such as ``2,20,100``, see ``numbers``."""
+    """Check a list such as ``2,20,100`` and return its text, which ``numbers`` parses."""
 
     __name__ = "whole numbers"
 
@@ -41,27 +41,27 @@ class Wholes(Whole):
                 super().__call__(part.strip())
         except typer.BadParameter:
             raise typer.BadParameter(
-                f"must be whole numbers from {self.bounds} with commas between them, got {shown(typed)}"
+                f"must be comma-separated whole numbers from {self.bounds}, got {shown(typed)}"
             ) from None
         return typed
 
 
 def whole(bounds: Bounds, help: str) -> Any:
-    """An option for a whole number."""
+    """Declare an option for a whole number."""
     return typer.Option(parser=Whole(bounds), metavar=str(bounds), help=help)
 
 
 def wholes(bounds: Bounds, help: str) -> Any:
-    """An option for whole numbers with commas between them, as text."""
+    """Declare an option for a comma-separated list of whole numbers, which stays text."""
     return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)
 
 
 def numbers(text: str | None) -> list[int] | None:
-    """The numbers of an option made by ``wholes``."""
+    """Parse the numbers of an option declared with ``wholes``."""
     return None if text is None else [int(part) for part in text.split(",")]
 
 
 def ranged(spread: Sequence[float]) -> str:
-    """A median with the lowest and the highest value."""
+    """Format a median with the lowest and the highest value."""
     median, low, high = spread
     return f"{median:.2f} ({low:.2f}-{high:.2f})"

@@ -11,19 +11,19 @@ from ragbias.cli.terminal import Force, JsonPath, console, writable, write_json,
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of benches (their --out).", metavar="DIR...")],
+    folders: Annotated[list[Path], typer.Argument(help="Output folders of `ragbias bench`.", metavar="DIR...")],
     html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=writable)] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=writable)] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=writable)] = None,
     against: Annotated[
-        str | None, typer.Option(help="A method of the benches; show the paired differences of all others to it.")
+        str | None, typer.Option(help="Show the paired differences of all other methods from this method.")
     ] = None,
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Show tables and figures of one or several benches, the method with the best worst position first.
+    """Show tables and figures of one or several benches, sorted by each method's worst position.
 
-    Methods of several benches share a table where model, task and number of documents are equal.
+    Methods of several benches share a table if the model, the task and the number of documents are equal.
     """
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of

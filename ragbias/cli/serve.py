@@ -30,12 +30,12 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise typer.BadParameter(f"{text!r} is no regular expression: {error}") from error
+        raise typer.BadParameter(f"{text!r} is not a regular expression: {error}") from error
 
 
-Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
-Port = Annotated[int, whole(PORTS, "Port to listen on; 0 for any free one.")]
-ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="Key that requests must send, or one a line.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 means all addresses.")]
+Port = Annotated[int, whole(PORTS, "Port to listen on. 0 means any free port.")]
+ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="API key, or several keys one a line.")]
 Separator = Annotated[str, typer.Option(help="Text between documents, for prompts without `documents`.")]
 Segmenter = Annotated[
     re.Pattern[str] | None,
@@ -43,16 +43,16 @@ Segmenter = Annotated[
 ]
 StripNumbering = Annotated[bool, typer.Option("--strip-numbering", help="Remove document numbers.")]
 OnMissing = Annotated[
-    Literal["warn", "raise", "ignore"], typer.Option(help="If a method misses its documents: warn, raise or ignore.")
+    Literal["warn", "raise", "ignore"], typer.Option(help="What to do if a method finds no documents.")
 ]
 MaxDocuments = Annotated[int, whole(COUNTS, "Documents per request.")]
 MaxBody = Annotated[int, whole(MEGABYTES, "Megabytes per request.")]
 MaxConnections = Annotated[int, whole(COUNTS, "Open connections, at most half of the limit of open files.")]
-Grace = Annotated[int, whole(SECONDS, "Time for running requests to finish at shutdown.")]
+Grace = Annotated[int, whole(SECONDS, "Seconds for running requests to finish at shutdown.")]
 
 
 def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
-    """Options that are fields of ``settings``."""
+    """Select the options that are fields of ``settings``."""
     return {name: value for name, value in options.items() if name in settings.model_fields}
 
 
@@ -78,14 +78,14 @@ def serve(
         bool, typer.Option("--share-cache", help="Let all API keys and tenants share cached documents.")
     ] = False,
     tenant_header: Annotated[
-        str, typer.Option(help="Header in which your gateway names the tenant; tenants share no cached documents.")
+        str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
     ] = "",
     separator: Separator = "",
     segmenter: Segmenter = None,
     on_missing: OnMissing = "warn",
     max_batch: Annotated[int, whole(COUNTS, "Requests per padded batch.")] = 8,
     max_batch_tokens: Annotated[int, whole(TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
-    max_streams: Annotated[int, whole(COUNTS, "Streamed answers at the same time.")] = 4,
+    max_streams: Annotated[int, whole(COUNTS, "Concurrent streamed answers.")] = 4,
     max_waiting: Annotated[int, whole(COUNTS, "Requests that may wait.")] = 256,
     max_documents: MaxDocuments = 1_000,
     max_new_tokens: Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")] = None,
@@ -153,9 +153,9 @@ def proxy(
     timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte from the upstream server.")] = 600,
     grace_seconds: Grace = 30,
 ) -> None:
-    """Arrange the documents of requests in front of any OpenAI-compatible server.
+    """Arrange the documents of requests and forward the requests to any OpenAI-compatible server.
 
-    Supports methods that only arrange text, and needs no model. Embeddings and similar routes are passed on unchanged.
+    Supports methods that only arrange text, and needs no model. Forwards embeddings and similar routes unchanged.
     """
     options = {**locals(), "max_body_bytes": max_body_mb * 2**20}
     required_all("serve")

@@ -1,4 +1,4 @@
-"""The console, progress and output files of all commands. A file that no command wrote needs ``--force``."""
+"""The console, progress bars and output files of all commands. Overwriting a user's file requires ``--force``."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from ragbias.models.named import EXPECTED
 
 MODELS = f"{EXPECTED}."
 DEVICES = (("/", "dev"), ("/", "proc"))
-SILENCE = 30.0  # seconds without a line, at most, while work goes on
-LONG = 3600.0  # seconds of steps that the remaining time is estimated from
+SILENCE = 30.0  # maximum number of seconds between two progress lines
+LONG = 3600.0  # estimate the remaining time from the steps of this many seconds
 
 
 class _PlainConsole(Console):
-    """Shows untrusted text without the codes that would act on the terminal."""
+    """A console that strips terminal control codes from untrusted text."""
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
-console = _PlainConsole(markup=False, emoji=False)  # paths, names and answers are shown as they are
+console = _PlainConsole(markup=False, emoji=False)  # paths, names and answers must appear verbatim
 
 
 Force = Annotated[
@@ -52,14 +52,14 @@ Force = Annotated[
 
 
 def _record_of(path: Path) -> Path:
-    """Path of the file with the digest of a written file."""
+    """Return the path of the file that holds the digest of ``path``."""
     from ragbias.models.gguf import cache_folder
 
     return cache_folder(path.name) / "outputs" / sha256(os.fsencode(path.resolve())).hexdigest()
 
 
 def _own(path: Path) -> bool:
-    """Whether a command wrote this file, and nothing changed it since."""
+    """Whether a command wrote this file and it has not changed since."""
     try:
         return _record_of(path).read_text() == sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -68,7 +68,7 @@ def _own(path: Path) -> bool:
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Write a file of a command; remove it if that fails halfway, else remember its content as the command's own."""
+    """Write an output file: remove it if writing fails, else record its digest so that later runs may overwrite it."""
     with writing(path):
         yield
     if path.is_file():
@@ -79,13 +79,13 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Refuse a file with content that no command wrote, or that was changed since, unless the user forces it."""
+    """Refuse to overwrite a file that no command wrote, or that has changed since, unless ``force`` is set."""
     if not force and path.is_file() and path.stat().st_size and not _own(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 
 
 def writable(context: typer.Context, path: Path | None) -> Path | None:
-    """An output file, refused before the work if it cannot or must not be written."""
+    """Check that an output file can and may be written, before the command starts its work."""
     if path is None:
         return None
     if not path.absolute().parent.is_dir():
@@ -102,7 +102,7 @@ def writable(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def folder(path: Path | None) -> Path | None:
-    """A folder for results, created later if missing."""
+    """Check that ``path`` is not a file. A missing folder is created later."""
     if path is not None and path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file; give a folder for the results")
     return path
@@ -114,7 +114,7 @@ JsonPath = Annotated[
 
 
 class _Lines(Progress):
-    """A progress bar; without a terminal, a line for each new description and every half minute."""
+    """A progress bar. Without a terminal, it prints a line for each new description and every half minute."""
 
     _printed = 0.0
 
@@ -136,7 +136,7 @@ class _Lines(Progress):
 
 
 def progress() -> Progress:
-    """A bar for long work."""
+    """Create a progress bar for long work."""
     return _Lines(
         TextColumn("{task.description:20}", markup=False),
         BarColumn(),
@@ -149,7 +149,7 @@ def progress() -> Progress:
 
 
 def status(text: str) -> AbstractContextManager[Any]:
-    """A spinner, or a line without a terminal."""
+    """Show a spinner, or print a line if there is no terminal."""
     if console.is_terminal:
         return console.status(f"{text} ...")
     console.print(f"{text} ...")
@@ -157,7 +157,7 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 def quiet_libraries() -> None:
-    """Silence the libraries' progress bars and advice; their errors are still shown."""
+    """Silence the progress bars and advice of libraries, but not their errors."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -165,12 +165,12 @@ def quiet_libraries() -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a text file of a command."""
+    """Write text to an output file."""
     with output(path):
         path.write_text(text, encoding="utf-8")
 
 
 def write_json(data: Any, path: Path | None) -> None:
-    """Write the results to the file of ``--json``, if one was given."""
+    """Write the results to the file of ``--json``, if it was given."""
     if path is not None:
         write_text(json.dumps(data, indent=2) + "\n", path)

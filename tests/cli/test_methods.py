@@ -35,4 +35,4 @@ def test_methods_are_described_in_80_columns_without_code_marks(cli):
 
 def test_advice_is_about_all_methods(cli):
     code, _, errors = cli("methods", "--advice", "pine")
-    assert code == 2 and "leave it or 'pine' out" in errors
+    assert code == 2 and "leave out --advice or 'pine'" in errors

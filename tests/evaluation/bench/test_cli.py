@@ -134,12 +134,12 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ((*QUICK, "--methods", "none", "--engine", "dask"), "engine:"),
         ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
         (("nothing.yaml",), "nothing.yaml"),
-        (("nothing.yaml", "--task", "tiny"), "--task does not go with nothing.yaml"),
+        (("nothing.yaml", "--task", "tiny"), "--task cannot be combined with nothing.yaml"),
         ((*QUICK, "--methods", "none", "--cut-middle"), "tiny has no option cut_middle"),
         ((*QUICK, "--methods", "none", "--no-explain"), "tiny has no option explain"),
-        (("nothing.yaml", "--no-explain"), "--no-explain does not go with nothing.yaml"),
-        (("nothing.yaml", "--cut-middle"), "--cut-middle does not go with nothing.yaml"),
-        (("nothing.yaml", "--no-indices"), "--no-indices does not go with nothing.yaml"),
+        (("nothing.yaml", "--no-explain"), "--no-explain cannot be combined with nothing.yaml"),
+        (("nothing.yaml", "--cut-middle"), "--cut-middle cannot be combined with nothing.yaml"),
+        (("nothing.yaml", "--no-indices"), "--no-indices cannot be combined with nothing.yaml"),
     ],
 )
 def test_bad_input_ends_with_code_2_before_anything_is_written(bench, tmp_path, arguments, complaint):
