@@ -27,22 +27,22 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
 
-CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those tried with further factors
+CANDIDATES, BEST = 10, 3  # number of channels whose loss is measured, and of channels tried with all factors
 FACTORS = (0.5, 0.0, -0.5, -1.0)
-CURVE_POINTS = 200  # of each layer's curve
-DIGITS = 6  # significant, of every number
+CURVE_POINTS = 200  # maximum number of points in a layer's curve
+DIGITS = 6  # significant digits in the record
 
-Progress = Callable[[str, int, int], None]  # a stage, all its steps, the steps just done
-Measured = dict[ChannelScaling | NoMethod, list[float]]  # the loss of each sample
+Progress = Callable[[str, int, int], None]  # arguments: stage, number of steps in it, steps just done
+Measured = dict[ChannelScaling | NoMethod, list[float]]  # one loss per sample
 
 
 def begin(
     settings: CalibrationSettings, out: Path, restart: bool
 ) -> tuple[DebiasedLM, CalibrationPlan, CalibrationSet, PartialResults]:
-    """The model, the plan for it, its calibration set and the results so far."""
+    """Return the model, the plan and calibration set for the model, and the partial results."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    data = calibration_set(lm, plan)  # may be refused, so before anything is written
+    data = calibration_set(lm, plan)  # first, because it may raise and then nothing should be written
     return lm, plan, data, PartialResults(out, plan.as_dict(), restart)
 
 
@@ -54,7 +54,7 @@ def calibrate(
     try:
         chosen, record = _Search(lm, plan, data, results, progress).run()
     except NoPositionalChannelError:
-        results.remove()  # the search is finished, and would end the same way
+        results.remove()  # the search has finished; resuming it would fail in the same way
         raise
     config = lm.model.config.get_text_config()
     size, n_layers = config.hidden_size, config.num_hidden_layers
@@ -68,7 +68,7 @@ def calibrate(
 
 
 class _Search:
-    """One search; saved measurements are not repeated."""
+    """One search. It does not repeat saved measurements."""
 
     def __init__(
         self, lm: DebiasedLM, plan: CalibrationPlan, data: CalibrationSet, results: PartialResults, progress: Progress
@@ -76,7 +76,7 @@ class _Search:
         self._lm, self._plan, self._data, self._results, self._progress = lm, plan, data, results, progress
 
     def run(self) -> tuple[ChannelScaling, dict[str, Any]]:
-        """The best setting, and everything measured as plain data."""
+        """Search. Return the best setting and a record of all measurements."""
         lm, plan, choose = self._lm, self._plan, self._data.choose
         states = mean_states(lm, plan, self._results, partial(self._progress, "random strings", plan.strings))
         ranking = search(states, CANDIDATES, variant=plan.variant, without=plan.without)
@@ -114,7 +114,7 @@ class _Search:
             },
             "choice": {
                 "plain": loss_by_depth(choose, plain),
-                "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # its loss is in losses
+                "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # "losses" holds the mean
             },
             "losses": _rows(measured, choose, plain),
             **({"two_channels": _rows(together, choose, plain)} if together else {}),
@@ -132,15 +132,15 @@ class _Search:
         return chosen, record
 
     def _losses(self, stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
-        """The losses of all samples, by method."""
+        """Measure the loss of every sample with every method."""
         if not methods:
             return {}
         advance = partial(self._progress, stage, len(samples))
 
         def measure(sample: Sample) -> list[float]:
-            found = losses(self._lm.model, sample, methods)
+            by_method = losses(self._lm.model, sample, methods)
             advance(1)
-            return found
+            return by_method
 
         by_sample = [
             self._results.once(f"{stage}: {index}", advance, 1, partial(measure, sample))
@@ -155,7 +155,7 @@ def _lowest(measured: Measured) -> ChannelScaling:
 
 
 def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float]) -> list[dict[str, Any]]:
-    """Each setting with its loss, and the difference from plain."""
+    """Return a row per setting, with its mean loss and the difference from the plain model."""
     return [
         {
             "channel": method.channel,
@@ -169,10 +169,10 @@ def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float])
     ]
 
 
-def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
-    """Mean difference from plain, and its standard error over questions (their depths are not independent)."""
-    steps = [ours - theirs for ours, theirs in zip(found, plain, strict=True)]
-    by_question = list(_means([sample.question for sample in samples], steps).values())
+def difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
+    """Mean difference from the plain model, and its standard error over questions. Depths are not independent."""
+    differences = [value - reference for value, reference in zip(values, plain, strict=True)]
+    by_question = list(_means([sample.question for sample in samples], differences).values())
     error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
     return {"difference": mean(by_question), "standard_error": error}
 
@@ -183,10 +183,10 @@ def is_clear_gain(against_plain: Mapping[str, float]) -> bool:
     return error > 0 and against_plain["difference"] < -2 * error
 
 
-def loss_by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, Any]:
-    """Mean loss, also by the position of the gold document, counted from 1."""
-    by_depth = _means([sample.gold + 1 for sample in samples], found)
-    return {"loss": mean(found), "by_depth": {str(depth): by_depth[depth] for depth in sorted(by_depth)}}
+def loss_by_depth(samples: Sequence[Sample], values: Sequence[float]) -> dict[str, Any]:
+    """Mean loss, in total and by the position of the gold document, counted from 1."""
+    by_depth = _means([sample.gold + 1 for sample in samples], values)
+    return {"loss": mean(values), "by_depth": {str(depth): by_depth[depth] for depth in sorted(by_depth)}}
 
 
 def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
@@ -197,10 +197,10 @@ def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
 
 
 def search_record(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
-    """The channels that passed, those that were tried, and every channel that is monotone somewhere.
+    """Record the channels that passed, the channels that were tried, and all channels that are monotone in any layer.
 
-    ``position_correlation`` is Pearson's correlation of a tried channel's mean with the position, by layer, over the
-    positions of the monotone test. ``smoothness`` is the roughness.
+    ``position_correlation`` is Pearson's correlation of a tried channel's mean with the position, by layer. It covers
+    the positions of the monotone test. ``smoothness`` is the roughness of a channel.
     """
     tested = layer_outputs(states)[ranking.searched.first : ranking.searched.last + 1, ranking.searched.skip_fit :]
     positions = np.arange(tested.shape[1])
@@ -222,7 +222,7 @@ def search_record(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[
 
 
 def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
-    """A channel's mean by position, thinned to ``CURVE_POINTS``, for the output of each layer."""
+    """Return a channel's mean by layer and position, with at most ``CURVE_POINTS`` positions."""
     outputs = layer_outputs(states)[:, :, channel]
     points = np.unique(np.linspace(0, outputs.shape[1] - 1, min(CURVE_POINTS, outputs.shape[1])).astype(int))
     by_layer = {str(layer): values[points].tolist() for layer, values in enumerate(outputs)}
@@ -230,7 +230,7 @@ def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
 
 
 def round_floats(data: Any) -> Any:
-    """Plain data with floats rounded to ``DIGITS`` significant digits, and tuples as lists."""
+    """Round all floats in plain data to ``DIGITS`` significant digits, and turn tuples into lists."""
     if isinstance(data, dict):
         return {name: round_floats(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):

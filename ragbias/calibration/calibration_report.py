@@ -1,4 +1,4 @@
-"""A calibration on the terminal: progress, the table of settings, the verdict; and the plot."""
+"""Terminal output of a calibration (progress bars, settings, verdict) and the plot of a channel."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ragbias.methods import ChannelScaling
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PANELS = 9  # of the plot
+PANELS = 9  # maximum number of layers in the plot
 
 
 def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
-    """Calibrate with a progress bar per stage; write the record to ``out``, and for a channel a plot beside it."""
+    """Calibrate with a progress bar per stage. Write the record to ``out``, and the plot of a channel next to it."""
     if settings.method != ChannelScaling.name:
         return search_parameters(settings, out, restart, _bars(progress))
     record = calibrate(settings, out, restart, _bars(progress)).as_dict()
@@ -38,7 +38,7 @@ def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progr
 
 
 def _bars(progress: Progress) -> Callable[[str, int, int], None]:
-    """Add one progress bar per stage, when the stage begins."""
+    """Return a progress function that adds a bar when a stage begins."""
     tasks: dict[str, TaskID] = {}
 
     def advance(stage: str, total: int, done: int) -> None:
@@ -62,9 +62,9 @@ def _print_parameters(record: Mapping[str, Any], console: Console) -> None:
         table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
     console.print(table)
     console.print("On other questions:")
-    for name, found in record["check"].items():
-        against_plain = f", {_difference(found)}" if "difference" in found else ""
-        console.print(f"  {name}: divergence {found['divergence']:.4f}, loss {found['loss']:.4f}{against_plain}")
+    for name, row in record["check"].items():
+        against_plain = f", {_difference(row)}" if "difference" in row else ""
+        console.print(f"  {name}: divergence {row['divergence']:.4f}, loss {row['loss']:.4f}{against_plain}")
     console.print(f"Best: {record['method']}")
     if record["beats_plain"] is False:
         console.print("This is not clearly better than the plain model.")
@@ -74,7 +74,7 @@ def _print_channel(record: Mapping[str, Any], console: Console) -> None:
     if not record["channel_search"]["passed"]:
         console.print(
             "No channel passed Algorithm 1 (monotone in more than a quarter of the layers), "
-            "so those monotone in the most layers were tried."
+            "so the channels that are monotone in the most layers were tried."
         )
     plain = record["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
@@ -104,7 +104,7 @@ def _difference(against_plain: Mapping[str, float]) -> str:
 
 
 def plot_channel(record: Mapping[str, Any]) -> Figure:
-    """The channel's mean over random strings by position, a panel for some of the layers.
+    """Plot the channel's mean over random strings by position, for up to ``PANELS`` layers.
 
     The thick line is the cubic fit that the search tests. It is solid where the channel is monotone.
     """
@@ -123,7 +123,7 @@ def plot_channel(record: Mapping[str, Any]) -> Figure:
         fit = Polynomial.fit(positions[skipped:], values[skipped:], FIT_DEGREE)
         panel.plot(*fit.linspace(), color=INK, ls="-" if holds else "--", lw=2)
         panel.set_title(f"layer {layer}" + (", monotone" if holds else ""), fontsize=9)
-        # the first tokens are often outliers that would flatten the rest
+        # the first tokens are often outliers, which would flatten the rest of the curve
         low, high = min(values[visible:]), max(values[visible:])
         panel.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     figure.supxlabel("position in the string", fontsize=10)

@@ -1,4 +1,4 @@
-"""Find the channels of the hidden state that carry the position: Algorithm 1, as in the paper or in its code.
+"""Find the channels of the hidden state that carry the position: Algorithm 1, as in the paper or in the authors' code.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
 and the authors' ``seach_dim_by_statistic.py``, whose results are in ``tests/golden/channel_search``.
@@ -20,9 +20,10 @@ Array = NDArray[np.float64]
 
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
-SKIPS = {"released": (300, 200), "paper": (30, 30)}  # of AUTHORS_LENGTH positions, for fit and smoothing
+SKIPS = {"released": (300, 200), "paper": (30, 30)}  # skipped positions for fit and smoothing, of AUTHORS_LENGTH
 MIN_LENGTH = limits.STRING_LENGTH.least
-SHALLOW = 8  # layers; with fewer, no channel could be monotone in n // 4 layers of the authors' range 2..n-2
+# with fewer layers, the authors' range 2..n-2 is too short for a channel to be monotone in n // 4 layers
+SHALLOW = 8
 
 
 class NoPositionalChannelError(MethodError):
@@ -31,19 +32,19 @@ class NoPositionalChannelError(MethodError):
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Positions and layers that are tested."""
+    """The positions and layers that the search tests."""
 
-    skip_fit: int  # first positions that the monotone test leaves out
-    skip_smooth: int  # and the smoothness
-    first: int  # layer
-    last: int
+    skip_fit: int  # number of first positions that the monotone test ignores
+    skip_smooth: int  # number of first positions that the smoothness test ignores
+    first: int  # first tested layer
+    last: int  # last tested layer
 
     @classmethod
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
-        """The authors' range (skips of 300 and 200, in the paper 30; layers 2 to n-2), smaller for small inputs.
+        """Return the authors' range: layers 2 to n-2, and skips of 300 and 200 positions (30 in the paper).
 
-        Below 1000 positions the skips shrink in proportion. Below 8 layers all are tested but the last, whose output no
-        attention reads.
+        Below 1000 positions the skips shrink in proportion. Below 8 layers, all layers but the last are tested: no
+        attention reads the last layer's output.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
@@ -53,17 +54,17 @@ class SearchRange:
 
 @dataclass(frozen=True)
 class ChannelRanking:
-    """Result of the search. If no channel passed, ``ranked`` goes by the number of monotone layers."""
+    """Result of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
 
-    monotone: dict[int, list[int]]  # by channel, the layers with a monotone cubic fit, all in one direction
+    monotone: dict[int, list[int]]  # by channel: layers whose cubic fits rise, or whose fits fall
     roughness: dict[int, float]  # minimum over the monotone layers (released), or mean over tested layers (paper)
     ranked: list[int]  # the channels to try, best first
-    passed: list[int]  # the channels that are monotone in enough layers, by index
+    passed: list[int]  # the channels that are monotone in enough layers, sorted by index
     searched: SearchRange
 
 
 def layer_outputs(states: Array) -> Array:
-    """Hidden states ``[n_hs, T, D]`` without the embeddings if ``n_hs`` is odd, as in the authors' code."""
+    """Drop the embeddings from hidden states ``[n_hs, T, D]`` if ``n_hs`` is odd, as in the authors' code."""
     return states[1:] if len(states) % 2 else states
 
 
@@ -78,8 +79,8 @@ def search(
 
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
-        without: without ``"monotonicity"`` every channel passes, without ``"smoothness"`` those monotone in the most
-            layers come first.
+        without: criteria to leave out. Without ``"monotonicity"`` every channel passes. Without ``"smoothness"`` the
+            channels that are monotone in the most layers come first.
     """
     outputs = layer_outputs(states)
     n_layers, length, channels = outputs.shape
@@ -114,7 +115,7 @@ def search(
 
 
 def _directions(curves: Array) -> NDArray[np.int64]:
-    """For curves ``[T, D]``: 1 if the cubic fit rises everywhere, -1 if it falls, else 0."""
+    """Return each curve's direction, given ``[T, D]``: 1 if the cubic fit rises everywhere, -1 if it falls, else 0."""
     scaled = _min_max(curves)
     usable = np.isfinite(scaled).all(0)
     positions = np.linspace(-1, 1, len(scaled))
@@ -126,7 +127,7 @@ def _directions(curves: Array) -> NDArray[np.int64]:
 
 
 def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
-    """The rising layers if they outnumber the falling layers, else the falling layers."""
+    """Return the rising layers if they outnumber the falling layers, else the falling layers."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 
@@ -138,7 +139,7 @@ def _roughness(curve: Array) -> float:
 
 
 def _min_max(curves: Array) -> Array:
-    """Scale to [0, 1] along the first axis; NaN for a constant curve."""
+    """Scale curves to [0, 1] along the first axis. A constant curve becomes NaN."""
     low, high = curves.min(0), curves.max(0)
     with np.errstate(invalid="ignore", divide="ignore"):
         scaled: Array = (curves - low) / (high - low)

@@ -1,4 +1,4 @@
-"""What a calibration measures: mean hidden states, attention to the gold document, and the loss of right answers."""
+"""Measurements of a calibration: mean hidden states, attention to the gold document, and the loss of right answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ragbias.prompt import TokenisedPrompt
 
 @torch.no_grad()
 def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
-    """Hidden states ``[n_hs, T, D]`` summed over the strings: first the embeddings, last the output of the norm."""
+    """Sum hidden states ``[n_hs, T, D]`` over strings. The first state is the embeddings, the last is normalised."""
     output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
@@ -37,9 +37,9 @@ def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
 def mean_states(
     lm: DebiasedLM, plan: CalibrationPlan, partial: PartialResults, progress: Callable[[int], None]
 ) -> NDArray[np.float64]:
-    """Mean hidden states ``[n_hs, T, D]`` over the plan's random strings, resumed from ``partial``.
+    """Average hidden states ``[n_hs, T, D]`` over the plan's random strings. Resume from ``partial``.
 
-    Content averages out over random tokens; position stays.
+    Over random tokens, the influence of content averages out and the influence of position remains.
     """
     total, done = partial.sums()
     progress(done)
@@ -64,16 +64,16 @@ def attention_to(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tensor]:
-    """Attention of each prompt's last token to its documents, averaged over heads: float32 ``[n_layers, n]`` each."""
-    found: list[Tensor] = []
+    """Measure the last token's attention to each document, averaged over heads: float32 ``[n_layers, n]`` a prompt."""
+    attention: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
         ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
         observer = DocumentAttention()
         with ragbias.debias(model, observer, spans):
             model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
-        found += observer.found
+        attention += observer.found
         progress(len(spans))
-    return found
+    return attention
 
 
 def gold_attention(
@@ -82,7 +82,7 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Per layer, the last token's attention to the gold document and to the average other one, over the samples."""
+    """Return the last token's mean attention to the gold document and to one other document, by layer."""
     masses = attention_to(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
@@ -94,7 +94,7 @@ def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
     """Layers whose excess attention to the gold document is at least half of the largest excess.
 
     Args:
-        attention: per layer, see ``gold_attention``.
+        attention: result of ``gold_attention``.
     """
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
@@ -102,27 +102,27 @@ def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Ranges of layers to compare. ``around the best``: the layer that retrieves best and unbroken neighbours."""
-    found = retrieving_layers(attention)
+    """Return the layer ranges to compare. ``around the best`` grows from the layer that retrieves best."""
+    retrieving = retrieving_layers(attention)
     first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
-    while first - 1 in found:
+    while first - 1 in retrieving:
         first -= 1
-    while last + 1 in found:
+    while last + 1 in retrieving:
         last += 1
     return {
         "the paper's": papers_layers(len(attention)),
         "around the best": (first, last),
-        "all that retrieve": (min(found), max(found)),
+        "all that retrieve": (min(retrieving), max(retrieving)),
     }
 
 
 def papers_layers(n_layers: int) -> tuple[int, int]:
-    """First and last layer in which candidates are scaled: 10 to 25 of 32 in the paper, in proportion elsewhere."""
+    """Return the first and last layer to scale candidates in: the paper's 10 to 25 of 32, in proportion."""
     return round(10 * n_layers / 32), min(round(25 * n_layers / 32), n_layers - 1)
 
 
 class _RecordedCalls(AttentionMethod):
-    """The plain model; records each layer's call."""
+    """Run the plain model and record the attention call of each layer."""
 
     name = "recorded-calls"
     positions = "model"
@@ -137,10 +137,10 @@ class _RecordedCalls(AttentionMethod):
 
 @torch.no_grad()
 def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
-    """Mean negative log-likelihood per answer token, with each method (``eval_on_valid_set`` of the authors).
+    """Mean negative log-likelihood of an answer token with each method, as in the authors' ``eval_on_valid_set``.
 
-    Channel, factor and layers act on the last token of a prompt only. So the tokens before it run once for all methods;
-    each method then gets its keys, and runs the last token and the answer.
+    A method changes how the last token of a prompt attends, not the tokens before it. So these run once for all
+    methods. Each method then adapts the recorded keys, and runs the last token and the answer.
     """
     *before, last = sample.prompt.ids
     ids = torch.tensor([[last, *sample.answer[:-1]]], device=model.device)
@@ -154,7 +154,7 @@ def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScal
 def _continued(
     model: PreTrainedModel, calls: Sequence[AttentionCall], ids: Tensor, method: ChannelScaling | NoMethod
 ) -> Tensor:
-    """Logits float32 ``[T, V]`` of the tokens ``ids`` ``[1, T]``, which continue the recorded calls."""
+    """Return the logits float32 ``[T, V]`` of the tokens ``ids`` ``[1, T]``, which continue the recorded calls."""
     cache = DynamicCache()
     for call in calls:
         keys = call.key

@@ -1,7 +1,7 @@
 """Search the parameters of APE, SIW and layer-wise position interpolation for a model, axis by axis.
 
-APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. The others
-are tuned by the loss of the right answers. The loss is measured for all.
+APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. SIW and
+position interpolation are tuned by the loss of the right answers. The record holds both figures for all methods.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation
 
-SWEEPS = 4  # at most; most searches end after two
-CACHE_MEMORY = "4GB"  # if more documents are in use, the least recently used are computed again
+SWEEPS = 4  # maximum; most searches end after two
+CACHE_MEMORY = "4GB"  # above this, documents are dropped from the cache and computed again
 TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
 RATIOS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 Setting = dict[str, float]
@@ -36,7 +36,7 @@ Setting = dict[str, float]
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The search space of a method: values to try by parameter, a start, and the figure to minimise."""
+    """The values to try for each parameter of a method, the start, and the figure to minimise."""
 
     axes: Mapping[str, Sequence[float]]
     start: Setting
@@ -45,7 +45,7 @@ class SearchSpace:
 
 
 def _interpolation(setting: Setting, n_layers: int) -> PositionInterpolation:
-    """A ratio for each layer, linear from the first to the last."""
+    """Build a method whose ratio changes linearly from the first to the last layer."""
     first, last = setting["first"], setting["last"]
     steps = [layer / max(1, n_layers - 1) for layer in range(n_layers)]
     return PositionInterpolation([round(first + (last - first) * step, 4) for step in steps])
@@ -75,12 +75,12 @@ def search_parameters(
 ) -> dict[str, Any]:
     """Search the parameters of ``settings.method`` and write the record to ``out``. An interrupted search resumes.
 
-    ``beats_plain``: whether the best loss on other questions is lower than plain by more than two standard errors.
+    ``beats_plain`` says whether the best setting lowers the loss on other questions by more than two standard errors.
     """
     lm, plan, data, results = begin(settings, out, restart)
     search = _Search(lm.model.config.get_text_config().num_hidden_layers, SPACES[plan.method], results, progress)
     if search.method(search.space.start).reusable_documents:
-        lm.cache = DocumentCache(memory=CACHE_MEMORY)  # no setting changes the states of the documents
+        lm.cache = DocumentCache(memory=CACHE_MEMORY)  # the documents' states are the same for all settings
     best = search.descend(Comparison(lm, data.choose))
     chosen, check = search.tried[str(best)], search.check(Comparison(lm, data.check), best)
     by = search.space.by
@@ -102,7 +102,7 @@ def search_parameters(
 
 
 class _Search:
-    """One search; saved measurements are not repeated."""
+    """One search. It does not repeat saved measurements."""
 
     def __init__(self, n_layers: int, space: SearchSpace, results: PartialResults, progress: Progress) -> None:
         self._n_layers, self._results, self._progress = n_layers, results, progress
@@ -113,7 +113,7 @@ class _Search:
         return self.space.method(setting, self._n_layers)
 
     def descend(self, samples: Comparison) -> Setting:
-        """The best setting, one axis after the other until no axis improves it."""
+        """Optimise one axis after the other until no axis improves the setting. Return the best setting."""
         best, by = dict(self.space.start), self.space.by
         for sweep in range(1, SWEEPS + 1):
             before = dict(best)
@@ -133,7 +133,7 @@ class _Search:
         return best
 
     def check(self, unseen: Comparison, best: Setting) -> dict[str, dict[str, float]]:
-        """Plain, start and best on samples of other questions."""
+        """Measure the plain model, the start and the best setting on samples of other questions."""
         methods = {"plain": NoMethod(), "start": self.method(self.space.start), "best": self.method(best)}
         advance = partial(self._progress, "check", len(methods) * len(unseen.samples))
         found = {name: self._measure(f"check {name}", unseen, method, advance) for name, method in methods.items()}
@@ -154,24 +154,24 @@ def _means(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 class Comparison:
-    """Compares methods with the plain model, which runs once per sample."""
+    """Compare methods with the plain model, which runs only once per sample."""
 
     def __init__(self, lm: DebiasedLM, samples: Sequence[Sample]) -> None:
         self._lm, self.samples = lm, samples
-        self._plain: list[Tensor] = []  # float32 [V] of the samples so far, on the CPU to save GPU memory
+        self._plain: list[Tensor] = []  # one float32 [V] per sample so far, on the CPU to save GPU memory
 
     def figures(self, method: Method, advance: Callable[[int], None] = lambda _: None) -> dict[str, list[float]]:
-        """By sample, KL(plain || method) of the next token and the mean loss of an answer token, in nats."""
-        found: dict[str, list[float]] = {"divergence": [], "loss": []}
+        """Measure KL(plain || method) of the next token and the mean loss of an answer token, per sample, in nats."""
+        figures: dict[str, list[float]] = {"divergence": [], "loss": []}
         for index, sample in enumerate(self.samples):
             if index == len(self._plain):
                 self._plain.append(self._logprobs(sample, NoMethod(), sample.answer[:1])[0].cpu())
             logprobs = self._logprobs(sample, method, sample.answer)
             answer = torch.tensor(sample.answer, device=logprobs.device)
-            found["divergence"].append(kl(self._plain[index].to(logprobs.device), logprobs[0]))
-            found["loss"].append(-float(logprobs.gather(1, answer[:, None]).mean()))
+            figures["divergence"].append(kl(self._plain[index].to(logprobs.device), logprobs[0]))
+            figures["loss"].append(-float(logprobs.gather(1, answer[:, None]).mean()))
             advance(1)
-        return found
+        return figures
 
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
         logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend, self._lm.cache)
@@ -179,7 +179,9 @@ class Comparison:
 
 
 def as_typed(method: Method) -> str:
-    """The method with its parameters, as typed on a command line."""
-    given = {name: value for name, value in vars(method).items() if value is not None}
-    values = ",".join(f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in given.items())
+    """Format the method with its parameters, as it would be typed on a command line."""
+    set_values = {name: value for name, value in vars(method).items() if value is not None}
+    values = ",".join(
+        f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in set_values.items()
+    )
     return f"{method.name}({values.replace(' ', '')})"

@@ -1,4 +1,4 @@
-"""Measurements of an unfinished calibration on disk, so that an interrupted one can go on."""
+"""Measurements of an unfinished calibration on disk, from which an interrupted calibration resumes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from ragbias.errors import MethodError
 from ragbias.files import irregular, replacing, write_atomically
 
-SAVE_SECONDS = 20.0  # between two saves of the summed hidden states, which are large for a large model
+SAVE_SECONDS = 20.0  # between two saves of the summed hidden states, which can take a gigabyte
 RESTART = "start again with --restart"
 
 
 class PartialResults:
     """Results by name in ``<out>.partial.json``; the sum of hidden states in ``<out>.partial.npz``.
 
-    The ``settings`` are all that the results depend on; results of other settings are refused.
+    The results depend only on ``settings``. Results with other settings are refused.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
@@ -35,7 +35,7 @@ class PartialResults:
         self.results: dict[str, Any] = self._read()
 
     def put(self, name: str, value: Any) -> None:
-        """Save a result; it is on disk when this returns."""
+        """Save a result to disk."""
         self.results[name] = value
         self._write()
 
@@ -48,7 +48,7 @@ class PartialResults:
         return self.results[name]
 
     def sums(self) -> tuple[NDArray[np.float64], int]:
-        """The sum of hidden states, 0 at first, and the number of strings in it."""
+        """Return the sum of hidden states and the number of strings in it, both 0 at first."""
         if not self._sums.exists():
             return np.zeros(()), 0
         try:
@@ -58,10 +58,10 @@ class PartialResults:
             raise MethodError(f"{self._sums} cannot be read: {error}; {RESTART}") from error
 
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
-        """Save the sum, at once if ``now``, else at most every 20 seconds."""
+        """Save the sum if ``now`` is set or if the last save was more than ``SAVE_SECONDS`` ago."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
             self._write()  # the sum is useless without its settings
-            # straight to the file: the sum of a large model takes a gigabyte
+            # no copy in memory, because the sum of a large model takes a gigabyte
             with replacing(self._sums) as temporary, temporary.open("wb") as file:
                 np.savez(file, sum=total, count=np.array(count))
             self._saved = time.monotonic()
@@ -101,7 +101,7 @@ class PartialResults:
 
 
 def _finite(value: Any) -> bool:
-    """Whether plain data holds finite numbers only, and no empty list or object."""
+    """Whether plain data holds only finite numbers, and no empty list or object."""
     if isinstance(value, (list, dict)):
         return bool(value) and all(map(_finite, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Settings of a calibration, and its questions with a gold document at several positions."""
+"""Settings of a calibration, and its questions, each with the gold document at several positions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ragbias.evaluation.prompts import Sample, data_text, kv_question, kv_text, 
 from ragbias.lm import DebiasedLM
 
 CRITERIA = ("monotonicity", "smoothness", "validation")
-QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer for minutes on one CPU core
+QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; 40 take only minutes on one CPU core
 MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
-RESERVED = 200  # tokens for instruction, question and answer
+RESERVED = 200  # tokens left for instruction, question and answer
 TEXTS = {"kv": kv_text, "tiny": tiny_text, "data": data_text}
 
 
@@ -57,11 +57,11 @@ class CalibrationSettings:
             )
         if self.data is not None and not self.data.is_file():
             raise ArgumentError(
-                f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each"
+                f"calibrate: data={str(self.data)!r} is not a file; expected JSON lines with one question a line"
             )
 
     def plan(self, window: int) -> CalibrationPlan:
-        """The settings with their defaults for a model's window."""
+        """Fill in the defaults that depend on the model and its context window."""
         if self.length is not None and self.length > window:
             raise ArgumentError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
@@ -71,14 +71,14 @@ class CalibrationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationPlan(CalibrationSettings):
-    """Settings for one model. Equal plans give equal results, up to the order of sums."""
+    """Settings for one model. Equal plans give equal results up to rounding."""
 
     task: str
     length: int
     questions: int
 
     def as_dict(self) -> dict[str, Any]:
-        """What the results depend on, as plain data; a data file by its name and SHA-256."""
+        """Return all settings that affect the results, as plain data. A data file appears as name and SHA-256."""
         plain = {**vars(self)}
         del plain["batch_size"]
         if self.data is not None:
@@ -88,7 +88,7 @@ class CalibrationPlan(CalibrationSettings):
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """Samples to choose by, and samples of other questions to check the choice."""
+    """Samples to choose parameters by, and samples of other questions to check the choice."""
 
     choose: list[Sample]
     check: list[Sample]
@@ -97,7 +97,7 @@ class CalibrationSet:
 def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> CalibrationSet:
     """Draw or read a calibration set and tokenise it.
 
-    Drawn sets have two questions to check for each to choose by; in a file, every third question is for the check.
+    A drawn set has two check questions for each question to choose by. In a file, every third is a check question.
     """
     parts = _read(plan) if plan.data is not None else _drawn(lm, plan)
     return CalibrationSet(*(samples_of(lm, questions, TEXTS[plan.task], plan.depths) for questions in parts))
@@ -107,7 +107,7 @@ def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     assert plan.data is not None
     questions = read_questions(plan.data, labelled=True)
     if len(questions) < 3:
-        raise DataError(f"{plan.data} holds {len(questions)} questions; a calibration set needs 3, better 100")
+        raise DataError(f"{plan.data} holds {len(questions)} questions; a calibration set needs at least 3, better 100")
     return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
 
 
@@ -119,7 +119,7 @@ def _drawn(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[
 
 
 def kv_pairs(lm: DebiasedLM) -> int:
-    """The 75 pairs of the benchmark, or as many as fit the window."""
+    """Return the number of pairs in the benchmark, 75, or the number that fits the window if it is smaller."""
     (pair,) = kv_question(random.Random(0), 1).documents
     tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
     return max(2, min(MAX_PAIRS, (lm.window - RESERVED) // tokens))

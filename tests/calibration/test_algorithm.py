@@ -142,7 +142,7 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
     for wrong, message in (
         ({"task": "data"}, "needs a file"),
         ({"task": "kv", "data": file}, "leave out data"),
-        ({"data": tmp_path / "none"}, "is no file"),
+        ({"data": tmp_path / "none"}, "is not a file"),
     ):
         with pytest.raises(ArgumentError, match=message):
             CalibrationSettings("tiny", **wrong)
