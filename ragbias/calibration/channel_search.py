@@ -22,8 +22,7 @@ FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
 SKIPS = {"released": (300, 200), "paper": (30, 30)}  # skipped positions for fit and smoothing, of AUTHORS_LENGTH
 MIN_LENGTH = limits.STRING_LENGTH.least
-# with fewer layers, the authors' range 2..n-2 is too short for a channel to be monotone in n // 4 layers
-SHALLOW = 8
+SHALLOW = 8  # with fewer layers, no channel can be monotone in n // 4 layers of the authors' range 2..n-2
 
 
 class NoPositionalChannelError(MethodError):

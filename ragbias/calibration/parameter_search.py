@@ -180,8 +180,6 @@ class Comparison:
 
 def as_typed(method: Method) -> str:
     """Format the method with its parameters, as it would be typed on a command line."""
-    set_values = {name: value for name, value in vars(method).items() if value is not None}
-    values = ",".join(
-        f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in set_values.items()
-    )
+    typed = {name: value for name, value in vars(method).items() if value is not None}
+    values = ",".join(f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in typed.items())
     return f"{method.name}({values.replace(' ', '')})"

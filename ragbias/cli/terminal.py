@@ -44,8 +44,6 @@ class _PlainConsole(Console):
 
 
 console = _PlainConsole(markup=False, emoji=False)  # paths, names and answers must appear verbatim
-
-
 Force = Annotated[
     bool, typer.Option("--force", help="Overwrite output files that ragbias did not write.", is_eager=True)
 ]

@@ -1,14 +1,14 @@
-"""Measuring bias, quality and cost. These names are here for modules that do not import torch."""
+"""Measurements of bias, quality and cost. This module defines the names that code without torch needs."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
 TASK_NAMES = ("mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny")
-JUDGES = ("judge", "llmbar")  # tasks whose answers prefer one of two responses
-HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+JUDGES = ("judge", "llmbar")  # tasks in which the model prefers one of two responses
+HARNESS_TASK = "lm-eval"  # the task name under which lm-eval's tasks run
 REFERENCE = "none"  # the method that others are compared with
-MMLU = "mmlu"  # short for lm-eval with this task
+MMLU = "mmlu"  # the one task of lm-eval with a name of its own
 
 Measure: TypeAlias = Literal["accuracy", "logprob"]
 ACCURACY: Final = "accuracy"

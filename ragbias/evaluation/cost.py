@@ -1,4 +1,4 @@
-"""Time and memory of methods beside the plain model's, and the versions and the machine that both depend on."""
+"""Time and memory of methods compared with the plain model, and the versions and machine that they depend on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ragbias.prompt import Prompt
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes a line at each start and stop
 
-DECODED = 8  # tokens after the first one, in each round
+DECODED = 8  # number of tokens after the first one, in each round
 
 Spread = tuple[float, float, float]  # median, lowest, highest
 Taken = dict[str | None, list[tuple[float, ...]]]
@@ -31,7 +31,7 @@ Input = TypeVar("Input")
 
 
 def now(device: torch.device) -> float:
-    """Seconds of a clock, once all work of the device is done."""
+    """Wait until the device has finished all work, and return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -42,9 +42,9 @@ def interleave(
     inputs: Sequence[Input],
     measure: Callable[[Input, Method], tuple[float, ...]],
 ) -> Taken:
-    """Measurements by label, one per input; the methods take turns on every input.
+    """Measure every method on every input, alternating between methods. Return the measurements by label.
 
-    The plain model runs in any case; its measurements are under ``None``, and under its label if it has one.
+    The plain model always runs. Its measurements are under ``None``, and under its label if it has one.
     """
     plain = next((label for label, method in methods.items() if method.name == NoMethod.name), None)
     with_plain: dict[str | None, Method] = {plain: NoMethod()}
@@ -58,22 +58,22 @@ def interleave(
 
 
 def figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
-    """The spread of one measurement, and of its ratio to the plain model's, from round ``first`` on."""
-    own, plain = ([each[index] for each in taken[name][first:]] for name in (label, None))
-    return spread(own), spread([mine / base for mine, base in zip(own, plain, strict=True)])
+    """Return the spread of one measurement, and of its ratio to the plain model's, from round ``first`` on."""
+    values, plain = ([measured[index] for measured in taken[name][first:]] for name in (label, None))
+    return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median, lowest and highest."""
+    """Return median, lowest and highest value."""
     return statistics.median(values), min(values), max(values)
 
 
 def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
-    """Peak bytes of tensors on this device during the action, beside those there before, e.g. the model.
+    """Measure the peak bytes of tensors that ``action`` allocates on the device.
 
-    On a CPU the profiler counts, which slows the action down: take no times from it.
+    Tensors from before, such as the model, do not count. On a CPU, profiling slows the action down: do not time it.
     """
-    gc.collect()  # tensors of earlier runs that would be freed during the action
+    gc.collect()  # so that tensors of earlier runs are not freed during the action
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -84,19 +84,19 @@ def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
     events = profiled.profiler.kineto_results.events()
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
     used = peak = 0
-    for _, change in sorted(changes, key=lambda each: each[0]):
+    for _, change in sorted(changes, key=lambda change: change[0]):
         used += change
         peak = max(peak, used)
     return float(peak)
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that compute."""
+    """Versions of the libraries that results depend on."""
     return {"ragbias": version("ragbias"), "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def all_versions() -> dict[str, str]:
-    """Versions of the libraries that compute, and of Python."""
+    """Versions of the libraries that results depend on, and of Python."""
     return {**versions(), "python": platform.python_version()}
 
 
@@ -113,7 +113,7 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    known = Path("/proc/cpuinfo")  # on Linux Python itself knows the architecture only
+    known = Path("/proc/cpuinfo")  # on Linux, the platform module knows only the architecture
     lines = known.read_text().splitlines() if known.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
@@ -121,13 +121,13 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class GenerationCost:
-    """The cost of one method; figures are ``(median, lowest, highest)`` over the rounds.
+    """The cost of one method. Figures are ``(median, lowest, highest)`` over the rounds.
 
     Attributes:
-        prefill_seconds: until the first token, with all work of the method before it.
-        decode_seconds: for each token after it.
-        peak_bytes: the most memory in use at once, beside the model.
-        prefill_ratio, decode_ratio, peak_ratio: to ``none`` on the same prompt in the same round.
+        prefill_seconds: time to the first token, including all work of the method before it.
+        decode_seconds: time per token after the first.
+        peak_bytes: peak memory in addition to the model.
+        prefill_ratio, decode_ratio, peak_ratio: ratios to ``none`` on the same prompt in the same round.
     """
 
     prefill_seconds: Spread
@@ -144,10 +144,10 @@ class GenerationCost:
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
 ) -> dict[str, GenerationCost]:
-    """Measure the cost of every method, by label, with greedy decoding of one prompt after the other.
+    """Measure the cost of every method, by label, with greedy decoding and without batches.
 
-    Each prompt leaves ``DECODED + 1`` tokens of the model's window. One round warms up, and one measures memory, which
-    does not vary.
+    Each prompt must leave ``DECODED + 1`` tokens of the model's window. An extra round warms up. Memory is measured
+    once, because it does not vary.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     times = interleave(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
@@ -156,11 +156,11 @@ def measure_costs(
         return (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method)),)
 
     peaks = interleave(methods, chosen[:1], peak)
-    found: dict[str, GenerationCost] = {}
+    costs: dict[str, GenerationCost] = {}
     for label in methods:
         spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
-        found[label] = GenerationCost(*(own for own, _ in spreads), *(ratio for _, ratio in spreads))
-    return found
+        costs[label] = GenerationCost(*(value for value, _ in spreads), *(ratio for _, ratio in spreads))
+    return costs
 
 
 def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
@@ -168,10 +168,10 @@ def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
 
 
 def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
-    """Seconds of the prefill and of one token after it.
+    """Return the seconds of the prefill and of one token after it.
 
-    Decoding lasts from the end of each forward pass to the end of the next, where that has one token. All else counts
-    as prefill: what a method runs before and between, and a vote afterwards.
+    Decoding time is the time from the end of one forward pass to the end of the next, if the next has one token. All
+    other time counts as prefill, including a method's own passes and a vote.
     """
     device, decoding = lm.model.device, 0.0
     begin = last = now(device)

@@ -1,4 +1,4 @@
-"""Prompts of evaluations: the stock retrieval prompt, questions with one gold document, strings of random tokens."""
+"""Prompts for evaluations: the stock retrieval prompt, samples with one gold document, strings of random tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import FORMAT, ask, sample_entries
 from ragbias.prompt import TokenisedPrompt, tokenise
 
-# of LangChain's documentation
+# the system prompt in LangChain's documentation
 SYSTEM = (
     "Use the given context to answer the question. If you don't know the answer, say you don't know. "
     "Keep the answer concise.\n\nContext: "
@@ -30,7 +30,7 @@ Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
 
 
 def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM) -> str:
-    """The flat prompt, documents verbatim and a blank line apart; in the model's chat template if it has one."""
+    """Render the stock prompt: verbatim documents, with blank lines between, in the model's chat template if any."""
     system = instruction + "\n\n".join(documents)
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
@@ -38,10 +38,10 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
 
 
 def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Strings ``begin`` to ``end - 1`` of a set that depends on ``seed`` only, ``[strings, length]``.
+    """Draw strings ``begin`` to ``end - 1`` of the random token strings for ``seed``, as ids ``[strings, length]``.
 
-    Over many of them content averages out, and the position remains. Tokens are drawn evenly from the vocabulary
-    without its special tokens; each string starts with the BOS token if there is one.
+    Averaged over many strings, the effect of content vanishes and the effect of position remains. Tokens are uniform
+    over the vocabulary without special tokens. Each string starts with the BOS token if there is one.
     """
     tokenizer = lm.tokenizer
     usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
@@ -53,7 +53,7 @@ def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int)
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt: its tokens, those of the right answer, and the indices of the gold document and of the question."""
+    """A tokenised prompt, the tokens of its right answer, and the indices of its gold document and its question."""
 
     prompt: TokenisedPrompt
     answer: list[int]
@@ -62,22 +62,22 @@ class Sample:
 
 
 def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depths: int) -> list[Sample]:
-    """Each question with its gold document at ``depths`` positions, evenly spread; at every one where there are fewer.
+    """Make samples of each question with its gold document at up to ``depths`` evenly spread positions.
 
-    ``text`` makes the flat prompt and its answer from documents in their order and their question.
+    ``text`` renders the flat prompt and the answer, given ordered documents and a question.
     """
     samples = []
-    for index, question in enumerate(questions):
-        assert question.gold is not None  # all sources give it
-        others = [each for at, each in enumerate(question.documents) if at != question.gold]
+    for number, question in enumerate(questions):
+        assert question.gold is not None  # all sources of calibration questions set it
+        others = [document for index, document in enumerate(question.documents) if index != question.gold]
         positions = evenly_spread(len(question.documents), depths)
         for documents, position, _ in gold_orders(question.documents[question.gold], others, positions, 1, ""):
-            samples.append(sample_of(lm, *text(lm, documents, question), documents, position, index))
+            samples.append(sample_of(lm, *text(lm, documents, question), documents, position, number))
     return samples
 
 
 def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
-    """The tokens of one flat prompt and its answer, which must fit the model's window."""
+    """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
     parts, _, reason, _ = in_parts(text, documents, None)
     if reason:
         raise MethodError(f"a prompt cannot be split at its documents: {reason}")
@@ -92,10 +92,10 @@ def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], 
 
 
 def kv_question(rng: random.Random, pairs: int) -> Question:
-    """JSON key-value retrieval of Liu et al.: random identifiers, one of which is the question."""
+    """Draw a question of Liu et al.'s key-value retrieval: a random key among pairs of random keys and values."""
     drawn = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
-    (wanted, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
-    return Question(wanted, texts, (answer,), gold=0)
+    (gold_key, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
+    return Question(gold_key, texts, (answer,), gold=0)
 
 
 def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tup
 
 
 def tiny_question(rng: random.Random, documents: int) -> Question:
-    """A question as ``tiny`` was trained on: names of the training split, which no evaluation of its answers uses."""
+    """Draw a question from ``tiny``'s training names, which no evaluation of its answers uses."""
     entries = sample_entries(rng, documents, held_out=False)
     drawn = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
     texts = tuple(FORMAT.document(0, entry.passage) for entry in entries)
@@ -124,7 +124,7 @@ def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> t
 
 
 def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """As one user message where the model has a chat template; without one the answer follows after a space."""
+    """Put the text into a user message if the model has a chat template, else begin the answer with a space."""
     if lm.tokenizer.chat_template is None:
         return text, " " + answer
     return lm.chat_text([{"role": "user", "content": text}]), answer

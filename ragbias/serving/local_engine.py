@@ -163,8 +163,7 @@ class Scheduler:
     async def _run(self, jobs: Sequence[_Job]) -> None:
         """Answer a batch. If it fails, rerun each job alone, so that only the failing job's client gets the error."""
         requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
-        # a voting method runs several answers per request, which share a batch even if the request runs alone
-        most = max(len(jobs), GenerationSettings.batch_size)
+        most = max(len(jobs), GenerationSettings.batch_size)  # a vote batches several prompts even for one job
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:

@@ -211,8 +211,7 @@ class BoundedRoute(APIRoute):
 class Guard:
     """Check the API key; log and count each request.
 
-    Routes may add fields other than prompt text to ``scope["state"]["log_fields"]``. The API key of the request is in
-    ``scope["state"]["api_key"]``.
+    Routes may add fields without prompt text to ``scope["state"]["log_fields"]``. ``"api_key"`` is the key.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:

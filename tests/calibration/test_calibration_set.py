@@ -92,7 +92,7 @@ def test_a_file_is_split_into_choice_and_check_questions(lm, tmp_path):
         ({"documents": "one"}, "documents: Input should be a valid array, got 'one'"),
         ({"documents": ["x", " "]}, "documents.1: is empty"),
         ({"answer": ""}, "answer: is empty"),
-        ({"documents": ["x"]}, "1 document has no order"),
+        ({"documents": ["x"]}, "1 document; give two or more"),
         ({"question": None}, "question: Input should be a valid string, got None"),
     ],
 )

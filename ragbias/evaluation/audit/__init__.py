@@ -1,1 +1,1 @@
-"""Do a pipeline's answers depend on its documents' order? Measured without labels, see ``docs/how-to/audit.md``."""
+"""Measure without labels whether a pipeline's answers depend on document order. See ``docs/how-to/audit.md``."""

@@ -25,32 +25,32 @@ from ragbias.methods import Method
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROUNDS = 2  # in which costs are measured
-EXAMPLES = 10  # questions whose answers the HTML shows
-IN_TEXT = 2  # of them on the terminal
+ROUNDS = 2  # rounds of cost measurements
+EXAMPLES = 10  # maximum number of questions whose answers the HTML shows
+IN_TEXT = 2  # number of example questions in the JSON file
 HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
-REUSE_TITLE = "May documents be computed once?"
+REUSE_TITLE = "Can documents be computed once and reused?"
 REUSE_HEADINGS = ("method", "against", "agrees", "reversed", "known answers", "cached", "reuse")
 LEGEND = (
-    "Flips: questions that flip between orders of the documents. Same order: the same for repetitions in the retrieved "
-    "order. Beyond: the difference, with its 95% interval. Changed: answers in the retrieved order that differ from "
-    "those of the first line. Time to the first token and peak memory are in units of the plain model. From "
-    f"{WORTH:.0%} on it is a problem."
+    "Flips: questions whose answer changes with the document order. Same order: questions whose answer changes when "
+    "the retrieved order is repeated. Beyond: the difference of the two, with its 95% interval; a problem from "
+    f"{WORTH:.0%} on. Changed: answers in the retrieved order that differ from those of the first method. Time to the "
+    "first token and peak memory are in units of the plain model."
 )
 PREFERENCE_LEGEND = (
-    "How much more often answers come from each part of the positions than if only the documents mattered; flat where "
-    "the order does not matter. Questions count whose document is known in two orders or more."
+    "How often answers come from each part of the positions, minus how often they would if order did not matter. "
+    "Without an effect of order, the curve is flat at 0. Only questions with known documents in several orders count."
 )
 NO_PREFERENCE = "Not shown: too few answers have a known document. This does not mean that no position is preferred."
 REUSE_LEGEND = (
-    "Agrees: questions whose most probable next token is the same as without reuse; reversed: the same for the method "
-    "without reuse, with its documents reversed. Known answers: change of their log-probability. Cached: tokens of the "
-    "prompts that need no computation once the documents are cached."
+    "Agrees: questions with the same most probable next token as without reuse. Reversed: the same when, instead of "
+    "reusing documents, their order is reversed. Known answers: change of their log-probability. Cached: share of "
+    "prompt tokens that need no computation once the documents are cached."
 )
 
 
 def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
-    """The cost of each method on the first prompts, by label."""
+    """Measure the cost of each method on the first prompts, by label."""
     return measure_costs(cases[0].recorded.lm, [case.prompt for case in cases[:ROUNDS]], methods, ROUNDS)
 
 
@@ -61,7 +61,7 @@ def as_dict(
     settings: Mapping[str, Any],
     examples: Sequence[FlippedQuestion],
 ) -> dict[str, Any]:
-    """All figures as plain data; intervals are ``[estimate, low, high]``, as in a bench."""
+    """Return all figures as plain data. Intervals are ``[estimate, low, high]``, as in a bench."""
     return {
         "model": settings["model"],
         "settings": dict(settings),
@@ -75,8 +75,8 @@ def as_dict(
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
                 "cost": costs[label].as_dict() if label in costs else None,
-                "answers": audit.answers[label],
-                "answers_in_the_same_order": audit.repeats[label],
+                "answers": audit.texts_by_order[label],
+                "answers_in_the_same_order": audit.repeated_texts[label],
             }
             for label, outcome in audit.outcomes.items()
         },
@@ -84,10 +84,7 @@ def as_dict(
 
 
 def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str, ReuseGate]) -> dict[str, Grid]:
-    """Tables for the terminal and HTML reports, keyed by name.
-
-    The names are ``flips``, ``positions``, and, if measured, ``right`` and ``reuse``.
-    """
+    """Build the tables by name: ``flips``, ``positions``, and, if measured, ``right`` and ``reuse``."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
         [
@@ -102,18 +99,18 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
         ]
         for label, outcome in audit.outcomes.items()
     ]
-    found = {"flips": Grid(title, HEADINGS, flips)}
+    grids = {"flips": Grid(title, HEADINGS, flips)}
     preferences = [[label, *cells] for label, cells in preference_rows(audit).items()]
     parts = len(preferences[0]) - 2
     headings = ["method", "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
-    found["positions"] = Grid("Positions: answers from each part, beyond chance", headings, preferences)
+    grids["positions"] = Grid("Positions: answers from each part, beyond chance", headings, preferences)
     right = [
         [label, *(f"{value:.2f}" for value in outcome.accuracy_by_order)]
         for label, outcome in audit.outcomes.items()
         if outcome.accuracy_by_order
     ]
     if right:
-        found["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
+        grids["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
     if gates:
         reuse = [
             [
@@ -127,30 +124,32 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
             ]
             for label, gate in gates.items()
         ]
-        found["reuse"] = Grid(f"{REUSE_TITLE} The next token against the method without reuse", REUSE_HEADINGS, reuse)
-    return found
+        grids["reuse"] = Grid(f"{REUSE_TITLE} Next token compared with no reuse", REUSE_HEADINGS, reuse)
+    return grids
 
 
 def on_terminal(grid: Grid) -> Group:
-    """The table for a terminal of 80 columns."""
+    """Format a table for a terminal of 80 columns."""
     return fitted(grid.title, grid.head, grid.rows)
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
-    """Preferred positions by label: the number of answers with a known document, then the parts."""
+    """Cells about preferred positions by label: the number of answers with a known document, then each part's share."""
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     rows = {}
     for label, outcome in audit.outcomes.items():
-        found = outcome.preference
-        shares = [f"{part.estimate:+.1%}" for part in found.excess] or ["-"] * parts
-        rows[label] = [f"{found.answers} of {found.asked}{'' if found.excess else ': too few'}", *shares]
+        preference = outcome.preference
+        shares = [f"{part.estimate:+.1%}" for part in preference.excess] or ["-"] * parts
+        counts = f"{preference.answer_count} of {preference.total_count}"
+        rows[label] = [counts if preference.excess else f"{counts}: too few", *shares]
     return rows
 
 
-def _known_documents(found: PositionPreference) -> str:
-    """How many answers the figures of preferred positions rest on."""
-    text = f"the document of {found.answers} of {found.asked} answers is known, in {found.questions} questions"
-    return text if found.excess else f"{text}; that is too few for shares by part, which need {FEWEST} questions"
+def _known_documents(preference: PositionPreference) -> str:
+    """State how many answers the figures of preferred positions are based on."""
+    counts = f"{preference.answer_count} of {preference.total_count}"
+    text = f"the document of {counts} answers is known, in {preference.questions} questions"
+    return text if preference.excess else f"{text}; shares by part need at least {FEWEST} questions"
 
 
 def order_names(count: int) -> list[str]:
@@ -170,7 +169,7 @@ def as_html(
     flipped: Sequence[FlippedQuestion],
     gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
-    """One file without links, with the texts of the questions and the effect of reuse, if measured."""
+    """Render the report as one HTML file without links. It contains the texts of the questions."""
     grids = {name: replace(grid, title="") for name, grid in tables(audit, costs, gates or {}).items()}
     flips = (address(flip_figure(audit), "flips"), "Share of questions that flip")
     sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[definition(audit), LEGEND])]
@@ -193,26 +192,26 @@ def as_html(
 
 
 def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """The first questions that flip; answers that differ from the retrieved order's are bold."""
-    shown, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
+    """Build the table of the first questions that flip. Answers that differ from the retrieved order's are bold."""
+    examples, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
-    for example in shown:
+    for example in examples:
         question = example.question
         for label, answers in example.answers.items():
             cells = [bold.format(printable(answer)) if differs else answer for answer, differs in answers]
             rows.append([question, label, *cells])
-            question = ""  # in the first of its rows only
+            question = ""  # the other rows of the question leave this cell empty
     text = (
-        f"{len(shown)} of {len(flipped)} questions that flip with at least one method. In bold: answers other than in "
-        "the retrieved order."
+        f"{len(examples)} of {len(flipped)} questions that flip with at least one method. Answers that differ from the "
+        "retrieved order's are bold."
     )
-    if len(shown) < len(flipped):
-        text += " Those of the first method come first; the file of --json holds all answers."
+    if len(examples) < len(flipped):
+        text += " Questions that flip with the first method come first. The file of --json holds all answers."
     return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows, keys=2)], text=[text])
 
 
 def flip_figure(audit: Audit) -> Figure:
-    """Bars by method: flips between orders, beside flips in the same order."""
+    """Draw bars by method: flips between orders, next to flips in the same order."""
     figure, (axis,) = canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {
@@ -227,16 +226,16 @@ def flip_figure(audit: Audit) -> Figure:
 
 
 def preference_figure(audit: Audit) -> Figure:
-    """Positions that answers come from, beyond chance."""
+    """Draw the excess of answers from each part of the positions, by method."""
     figure, (axis,) = canvas(height=3.2)
     styles = styles_of(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
         if found := outcome.preference.excess:
-            at = [position + 0.05 * index for position in range(len(found))]  # apart, as equal ones would overlap
+            at = [position + 0.05 * index for position in range(len(found))]  # shifted: equal curves would overlap
             line(axis, at, [value.as_list() for value in found], styles[label], label, band=False)
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     axis.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
-    axis.set(xlabel="part of the positions, from first to last", ylabel="answers from there, beyond chance")
+    axis.set(xlabel="part of the positions, from first to last", ylabel="answers from this part, beyond chance")
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axis.axhline(0, color=PALE, linewidth=0.8, zorder=0)
     legend(figure)
@@ -244,9 +243,11 @@ def preference_figure(audit: Audit) -> Figure:
 
 
 class FlippedQuestion(NamedTuple):
-    """A question that flips: by method, the answer in each order, and whether it differs from the first.
+    """A question that flips.
 
-    ``flips`` are the methods with which it flips.
+    Attributes:
+        answers: by method, the answer in each order, and whether it differs from the first answer.
+        flips: the methods with which the question flips.
     """
 
     question: str
@@ -254,7 +255,7 @@ class FlippedQuestion(NamedTuple):
     flips: list[str]
 
     def example(self) -> str:
-        """The question and two answers that differ, on one line."""
+        """Format the question and two different answers on one line."""
         answers = self.answers[self.flips[0]]
         order, other = next((index, text) for index, (text, differs) in enumerate(answers) if differs)
         name = order_names(len(answers))[order]
@@ -263,17 +264,17 @@ class FlippedQuestion(NamedTuple):
 
 
 def flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
-    """Questions that flip with any method; those of the first method first."""
-    found = []
+    """Return the questions that flip with any method. Questions that flip with the first method come first."""
+    flipped = []
     for index, question in enumerate(questions[: audit.questions]):
         compared = question if audit.labelled else Question(question.question)
         if audit.labelled and not question.answers:
             continue
         answers = {
-            label: [(answer, differ(compared, (given[index][0], answer))) for answer in given[index]]
-            for label, given in audit.answers.items()
+            label: [(text, differ(compared, (texts[index][0], text))) for text in texts[index]]
+            for label, texts in audit.texts_by_order.items()
         }
-        flips = [label for label, given in answers.items() if any(differs for _, differs in given)]
+        flips = [label for label, row in answers.items() if any(differs for _, differs in row)]
         if flips:
-            found.append(FlippedQuestion(question.question, answers, flips))
-    return sorted(found, key=lambda example: audit.as_it_is not in example.flips)
+            flipped.append(FlippedQuestion(question.question, answers, flips))
+    return sorted(flipped, key=lambda example: audit.as_it_is not in example.flips)

@@ -1,7 +1,7 @@
-"""The prompts of an audit: each question in other orders of its documents, repeated, and with other methods.
+"""The cases of an audit: a question and its prompt, which runs in several document orders and with several methods.
 
-They come from a local model, a pipeline, or a model behind an OpenAI-compatible server, where documents are arranged as
-text.
+Prompts come from a local model, a pipeline, or a model behind an OpenAI-compatible server. For a server, only methods
+that arrange text can run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
-# a blank line before the first document as well, so that ``segmented`` has the tokens of ``none``
+# a blank line also precedes the first document, so that ``segmented`` gets the same tokens as ``none``
 INSTRUCTION = SYSTEM.rstrip() + "\n\n"
-MAX_NEW_TOKENS = 64  # of an answer to the stock prompt, which asks for a concise one
+MAX_NEW_TOKENS = 64  # enough, because the stock prompt requests a concise answer
 BATCH_SIZE = 8
-BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # the system message and the question, while documents are searched for
-SECONDS, TRIES = 600.0, 4  # of a request to a server
+BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # joins the system message and the question while documents are located
+SECONDS, TRIES = 600.0, 4  # timeout and number of attempts of a request to a server
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class AuditCase:
 
     @property
     def greedy(self) -> bool:
-        """Whether equal prompts have equal answers."""
+        """Whether decoding is greedy, so that equal prompts have equal answers."""
         return not self.recorded.settings.get("temperature")
 
     @property
@@ -50,7 +50,7 @@ class AuditCase:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt that the pipeline made, with its documents in retrieved order."""
+        """The pipeline's prompt, with its documents in retrieved order."""
         return self.recorded.request.origin.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
@@ -59,7 +59,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Questions with their documents, in the stock prompt and without a method."""
+    """Build cases from questions with documents, in the stock prompt and without a method."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     cases = []
     for question in questions:
@@ -70,7 +70,7 @@ def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditC
 
 
 def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
-    """Different orders: as retrieved, reversed, then shuffles; fewer than ``count`` if there are no more."""
+    """Return up to ``count`` different orders: as retrieved, reversed, then shuffles."""
     rng = random.Random(f"audit {seed}")
     orders = [list(range(documents)), list(range(documents))[::-1]]
     while len(orders) < min(count, math.factorial(documents)):
@@ -80,15 +80,15 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
     return orders[:count]
 
 
-def answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
-    """Generate answers with the settings of the pipeline; the sampling seed grows by one with every attempt.
+def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
+    """Generate answers with the pipeline's settings. The sampling seed grows by one with every attempt.
 
-    They run in one batch unless their seeds differ, since all orders of a question have the same length.
+    Requests run in one batch unless their seeds differ, because all orders of a question have the same length.
     """
     lm, settings, seed = case.recorded.lm, case.recorded.settings, case.recorded.settings.get("seed")
     if case.greedy or seed is None:
-        found: list[Generation] = lm.batch(requests, batch_size=BATCH_SIZE, **settings)
-        return found
+        generations: list[Generation] = lm.batch(requests, batch_size=BATCH_SIZE, **settings)
+        return generations
     return [
         lm.batch([request], batch_size=1, **{**settings, "seed": seed + attempt})[0]
         for attempt, request in enumerate(requests, first_attempt)
@@ -96,40 +96,40 @@ def answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0
 
 
 class UpstreamLM:
-    """A model behind OpenAI's chat completions, decoded greedily; without a name, the server's only model."""
+    """A model behind OpenAI's chat completions, decoded greedily. ``model`` may be None if the server has only one."""
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
         self._connection = Connection(url, key, SECONDS, TRIES)
         self.name = model or str(self._connection.model(None)["id"])
 
     def request(self, question: Question) -> Request:
-        """A question with its documents; raises ``DataError`` where they are not found."""
+        """Build the request of a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
         text = INSTRUCTION + "\n\n".join(question.documents) + BETWEEN + question.question
-        found = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
-        if found.report.n_found < len(question.documents) or found.origin.reason:
-            reason = found.origin.reason or found.report.reason
+        request = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
+        if request.report.n_found < len(question.documents) or request.origin.reason:
+            reason = request.origin.reason or request.report.reason
             raise DataError(f"question {question.question!r:.60}: its documents are not found: {reason}")
-        return found
+        return request
 
     def variant(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
-        """The same request with its documents in another order, or for another method."""
+        """Return the request with its documents in another order, or with another method."""
         origin = request.origin if order is None else request.origin.reordered(order)
         return order_text(replace(origin, method_requested=method or origin.method_requested))
 
     def batch(self, requests: Sequence[Request], batch_size: int, max_new_tokens: int) -> list[Generation]:
-        """Send all requests at the same time; one answer per request."""
+        """Send all requests concurrently and return one answer per request."""
         bodies = [self._body(request, max_new_tokens) for request in requests]
         answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _body(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
         system, _, question = request.origin.flat.text.rpartition(BETWEEN)
-        talk = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-        return {"model": self.name, "messages": talk, "max_tokens": max_new_tokens, "temperature": 0}
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        return {"model": self.name, "messages": messages, "max_tokens": max_new_tokens, "temperature": 0}
 
 
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Questions with their documents, for a served model."""
+    """Build cases from questions with documents, for a model behind a server."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     return [AuditCase(question, Recorded(lm, lm.request(question), settings)) for question in questions]
 
@@ -139,8 +139,6 @@ def _generation(request: Request, body: dict[str, Any]) -> Generation:
         choice, counts = body["choices"][0], body.get("usage") or {}
         text = str(choice["message"]["content"] or "")
     except (KeyError, IndexError, TypeError) as error:
-        raise ServerError(
-            f"the answer is none of OpenAI's chat completions ({type(error).__name__}: {error})"
-        ) from error
+        raise ServerError(f"the answer is not an OpenAI chat completion ({type(error).__name__}: {error})") from error
     usage = Usage(int(counts.get("prompt_tokens") or 0), int(counts.get("completion_tokens") or 0))
     return Generation(text, [], usage, request.report, "length" if choice.get("finish_reason") == "length" else "stop")

@@ -1,4 +1,4 @@
-"""A user's pipeline: import it, call it, and record its prompts."""
+"""Import a user's pipeline, call it, and record its prompts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ ACCEPTED = (
     "a LangChain runnable, a LangGraph graph or an agent of create_agent, a LlamaIndex query or chat engine, workflow "
     "or agent, a function of the question, or a function without arguments that makes one of these"
 )
-KEYS = ("input", "question", "query")  # of the question in LangChain's chains and graphs
-MESSAGES = "messages"  # of a conversation in agents
-RUN_KEYS = ("user_msg", "query", "question", "input")  # of it in LlamaIndex
-FAILURES = (Exception, SystemExit)  # of a user's code; a script's sys.exit would end the audit
+KEYS = ("input", "question", "query")  # input keys that LangChain chains and graphs use for the question
+MESSAGES = "messages"  # input key that agents use for a conversation
+RUN_KEYS = ("user_msg", "query", "question", "input")  # parameters that LlamaIndex workflows use for the question
+FAILURES = (Exception, SystemExit)  # what a user's code may raise; a script may call sys.exit
 SWAP = (
-    "let its LLM be one of ragbias: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
+    "use a ragbias LLM in it: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
 )
 
 
 def load_pipeline(location: str) -> Any:
-    """The object at ``module:object``, or its result if it is a function without arguments.
+    """Import the object at ``module:object``, and call it if it is a function without arguments.
 
-    Modules are also searched for in the current folder. Raises ``RunError`` for anything that cannot be called.
+    The module may be in the current folder. Raises ``RunError`` if the result is not a pipeline that can be called.
     """
     module_name, colon, path = location.partition(":")
     if not (module_name and colon and path):
@@ -78,36 +78,37 @@ def from_pipeline(
 ) -> tuple[list[AuditCase], int]:
     """Run a pipeline on each question and record its last request with two or more documents.
 
-    Returns the cases, and the number of questions answered without two documents.
+    Return the cases, and the number of questions whose requests all had fewer than two documents.
     """
-    tried = list(calls(pipeline))
+    candidates = list(calls(pipeline))
     cases: list[AuditCase] = []
-    other: list[Recorded] = []
+    without_documents: list[Recorded] = []
     for question in questions:
-        worked, records = _run(tried, question.question)
-        tried = [worked]
+        call, records = _run(candidates, question.question)
+        candidates = [call]
         if not records:
-            raise RunError(f"the pipeline answered {question.question!r:.80} without a model of ragbias; {SWAP}")
-        holding = [record for record in records if len(record.request.origin.tokens.documents) > 1]
-        if holding:
-            cases.append(AuditCase(question, holding[-1]))
+            raise RunError(f"the pipeline answered {question.question!r:.80} without a ragbias LLM; {SWAP}")
+        suitable = [record for record in records if len(record.request.origin.tokens.documents) > 1]
+        if suitable:
+            cases.append(AuditCase(question, suitable[-1]))
         else:
-            other.append(records[-1])
+            without_documents.append(records[-1])
         progress(1)
     if not cases:
-        why = (record.request.report.reason or record.request.origin.boundaries.reason for record in other)
-        reason = "; ".join(dict.fromkeys(filter(None, why)))
+        requests = (record.request for record in without_documents)
+        reasons = (request.report.reason or request.origin.boundaries.reason for request in requests)
+        reason = "; ".join(dict.fromkeys(filter(None, reasons)))
         raise RunError(
-            f"no prompt of the pipeline holds two documents or more ({reason or 'none were retrieved'}); let the "
-            "retriever return several, or name them by the LLM's segmenter or documents"
+            f"no prompt of the pipeline holds two or more documents ({reason or 'none were retrieved'}); let the "
+            "retriever return several, or describe them with the LLM's segmenter or documents"
         )
-    return cases, len(other)
+    return cases, len(without_documents)
 
 
-def _run(tried: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
-    """The first call that succeeds, and the prompts recorded during that call."""
+def _run(candidates: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
+    """Return the first call that succeeds, and the prompts recorded during that call."""
     failures: dict[str, BaseException] = {}
-    for call in tried:
+    for call in candidates:
         with recording() as records:
             try:
                 call.run(question)
@@ -124,19 +125,19 @@ def _description(error: BaseException) -> str:
 
 
 class Call(NamedTuple):
-    """How to call a pipeline: the call as code, for errors, and the function of a question."""
+    """A way to call a pipeline: the call as code, for error messages, and a function of the question."""
 
     name: str
     run: Callable[[str], Any]
 
 
 def calls(pipeline: Any) -> Iterator[Call]:
-    """Possible calls of a pipeline, the likeliest first; none for other objects."""
+    """Yield the possible calls of a pipeline, most likely first. An object that is not a pipeline has none."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):
         reset = getattr(pipeline, "reset", lambda: None)
-        # a question must not see those before it
+        # reset the engine, so that a question does not see earlier questions
         yield Call("chat(question)", lambda question: (reset(), complete(chat(question))))
     elif callable(query := getattr(pipeline, "query", None)):
         yield Call("query(question)", lambda question: complete(query(question)))
@@ -149,7 +150,7 @@ def calls(pipeline: Any) -> Iterator[Call]:
 
 
 def complete(value: Any) -> Any:
-    """Await a returned coroutine, or read a returned stream to its end."""
+    """Complete a pipeline's return value: await a coroutine, or read a stream to its end."""
 
     async def finished() -> Any:
         return [part async for part in value] if inspect.isasyncgen(value) else await value
@@ -165,12 +166,12 @@ def complete(value: Any) -> Any:
 
 
 def _invocations(runnable: Any) -> Iterator[Call]:
-    """Ways to invoke the runnable; keys declared in its schema come first."""
+    """Yield ways to invoke the runnable. Keys that its schema declares come first."""
     try:
         declared = runnable.get_input_jsonschema().get("properties", ())
     except FAILURES:  # not every runnable has a schema
         declared = ()
-    # a graph with a checkpointer needs a conversation; a question must not see those before it
+    # a graph with a checkpointer needs a thread; a new one per question hides earlier questions
     remembers = getattr(runnable, "checkpointer", None) not in (None, False)
 
     def call(name: str, value: Callable[[str], Any]) -> Call:
@@ -185,23 +186,23 @@ def _invocations(runnable: Any) -> Iterator[Call]:
 
     plain = call("question", lambda question: question)
     named = [with_key(key) for key in sorted(KEYS, key=lambda key: key not in declared)]
-    talk = call("{'messages': [...]}", lambda question: {MESSAGES: [{"role": "user", "content": question}]})
+    conversation = call("{'messages': [...]}", lambda question: {MESSAGES: [{"role": "user", "content": question}]})
     if any(key in declared for key in KEYS):
-        yield from [*named, talk, plain]
+        yield from [*named, conversation, plain]
     elif MESSAGES in declared:
-        yield from [talk, *named]
+        yield from [conversation, *named]
     else:
         yield from [plain, *named]
 
 
 def _runs(workflow: Any) -> Iterator[Call]:
-    """Ways to run the workflow: by a field of its first event, or by a parameter of its ``run``."""
+    """Yield ways to run the workflow: with a field of its start event, or with a parameter of its ``run``."""
     fields = list(getattr(getattr(workflow, "start_event_class", None), "model_fields", ()))
     declared = fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
 
     def call(key: str) -> Call:
         async def run(question: str) -> Any:
-            return await workflow.run(**{key: question})  # inside a loop, as workflows begin at once
+            return await workflow.run(**{key: question})  # called in the loop, because run starts the workflow
 
         return Call(f"run({key}=question)", lambda question: asyncio.run(run(question)))
 

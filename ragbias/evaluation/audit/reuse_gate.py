@@ -1,8 +1,8 @@
-"""Whether documents may be computed once: how that changes answers to the user's questions, and what it saves.
+"""Measure whether documents can be computed once and reused: the effect on answers, and the tokens saved.
 
-With a method whose documents are reusable, answers are bit-identical with and without the cache. Accuracy suffers
-because documents cannot attend to each other. So the method is compared with one that does not reuse: the pipeline's
-own method, or the plain model if that method has reusable documents or is a vote.
+A method with reusable documents gives bit-identical answers with and without the cache. What can suffer is accuracy,
+because documents cannot attend to each other. So the method is compared with a method without reuse: the pipeline's own
+method, or the plain model if the pipeline's method has reusable documents or runs several prompts.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from ragbias.generation.request import Request, check_length
 from ragbias.generation.scoring import continuation_ids, teacher_forced
 from ragbias.methods import Method, NoMethod
 
-LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probability
+LESS_PROBABLE = 0.10  # nats that a known answer may lose, about a tenth of its probability
 
 
 @dataclass(frozen=True)
 class ReuseGate:
-    """Compares a method that reuses documents with one that does not, by the token after the prompt.
+    """Comparison of a method that reuses documents with a method that does not, by the token after the prompt.
 
     Attributes:
-        questions: those on which the method ran; the others do not count.
-        agreement: share of them where the most probable token is the same.
-        reversed_agreement: the same for the method without reuse, with its documents reversed.
+        against: name of the method without reuse.
+        questions: number of questions on which the method with reuse ran. Only these count.
+        agreement: share of questions on which both methods find the same token the most probable.
+        reversed_agreement: share of questions on which reversing the documents, without reuse, keeps that token.
         margin: ``agreement - reversed_agreement``, paired by question.
-        known: change of a known answer's log-probability in nats; None: too few are known.
-        cacheable: share of the prompts' tokens that need no computation once the documents are cached.
-        pairs: whether all prompts have two documents, as a judge's have.
+        known: change of a known answer's log-probability in nats; None: too few questions have a known answer.
+        cacheable: share of prompt tokens that need no computation once the documents are cached.
+        pairs: whether all prompts have two documents, as for a judge.
     """
 
     against: str
@@ -49,27 +50,26 @@ class ReuseGate:
 
     @property
     def verdict(self) -> str:
-        """``"for"``, ``"against"`` or ``"too few examples"``.
+        """The verdict on reuse: ``"for"``, ``"against"`` or ``"too few examples"``.
 
-        By the known answers, if there are enough: for, unless they may lose ``LESS_PROBABLE`` nats; against, if they
-        are clearly less probable. Else by the margin: for, unless the method may agree less often than reversing the
-        documents does by ``WORTH``; against, if it clearly agrees less often.
+        It depends on ``known`` if enough answers are known, else on ``margin``. ``"for"`` means that the interval rules
+        out a loss of ``LESS_PROBABLE`` or ``WORTH``. ``"against"`` means that the interval lies below 0.
         """
-        found, bearable = (self.margin, WORTH) if self.known is None else (self.known, LESS_PROBABLE)
-        if found.low > -bearable:
+        change, tolerated = (self.margin, WORTH) if self.known is None else (self.known, LESS_PROBABLE)
+        if change.low > -tolerated:
             return "for"
-        return "against" if found.high < 0 else "too few examples"
+        return "against" if change.high < 0 else "too few examples"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data; intervals are ``[estimate, low, high]``."""
-        plain = {name: each.as_list() if isinstance(each, Interval) else each for name, each in vars(self).items()}
+        """Return the fields and the verdict as plain data. Intervals are ``[estimate, low, high]``."""
+        plain = {name: value.as_list() if isinstance(value, Interval) else value for name, value in vars(self).items()}
         return {**plain, "verdict": self.verdict}
 
 
 def measure(
     cases: Sequence[AuditCase], method: Method, progress: Callable[[int], None] = lambda done: None
 ) -> ReuseGate:
-    """Each question's next token without reuse, the same with its documents reversed, and with the method."""
+    """Compare each question's next token with reuse, without reuse, and without reuse in reversed order."""
     agrees: list[float] = []
     reversed_agrees: list[float] = []
     known: dict[str, float] = {}
@@ -77,13 +77,13 @@ def measure(
     for case in cases:
         request = case.request(None, method)
         if request.report.method_ran == method.name:
-            base, base_known = _next_token(case, case.request(None, _without(case)))
-            turned, _ = _next_token(case, case.request(range(case.document_count)[::-1], _without(case)))
-            own, own_known = _next_token(case, request)
-            agrees.append(float(own.argmax() == base.argmax()))
-            reversed_agrees.append(float(turned.argmax() == base.argmax()))
-            if own_known is not None and base_known is not None:
-                known[str(len(agrees))] = own_known - base_known
+            base, base_known = _next_token(case, case.request(None, _without_reuse(case)))
+            backwards = case.request(range(case.document_count)[::-1], _without_reuse(case))
+            reused, reused_known = _next_token(case, request)
+            agrees.append(float(reused.argmax() == base.argmax()))
+            reversed_agrees.append(float(_next_token(case, backwards)[0].argmax() == base.argmax()))
+            if reused_known is not None and base_known is not None:
+                known[str(len(agrees))] = reused_known - base_known
             for prompt in request.candidates():
                 total += len(prompt.tokens.ids)
                 cacheable += len(prompt.tokens.ids) - len(prompt.tokens.suffix)
@@ -91,29 +91,29 @@ def measure(
     if len(agrees) < FEWEST:
         raise RunError(f"{method.name} ran on {len(agrees)} questions; measuring reuse needs {FEWEST}")
     return ReuseGate(
-        against=_without(cases[0]).name,
+        against=_without_reuse(cases[0]).name,
         questions=len(agrees),
         agreement=rate(agrees),
         reversed_agreement=rate(reversed_agrees),
-        margin=rate([own - turned for own, turned in zip(agrees, reversed_agrees, strict=True)], least=-1),
+        margin=rate([agree - reverse for agree, reverse in zip(agrees, reversed_agrees, strict=True)], least=-1),
         known=share(known) if len(known) >= FEWEST else None,
         cacheable=cacheable / total,
         pairs={case.document_count for case in cases} == {2},
     )
 
 
-def _without(case: AuditCase) -> Method:
-    """The requested method, or the plain one if it reuses documents or runs several prompts."""
-    own = case.recorded.request.origin.method_requested
-    return NoMethod() if own.reusable_documents or own.runs_several else own
+def _without_reuse(case: AuditCase) -> Method:
+    """Return the pipeline's method, or the plain one if it reuses documents or runs several prompts."""
+    method = case.recorded.request.origin.method_requested
+    return NoMethod() if method.reusable_documents or method.runs_several else method
 
 
 def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
-    """Log-probabilities ``[V]`` of the next token, and the highest log-probability of a known answer."""
+    """Return the next token's log-probabilities ``[V]`` and the highest log-probability of a known answer."""
     lm = case.recorded.lm
     before = request.origin.parts.suffix
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
     longest = max(map(len, targets), default=1)
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
-    found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
-    return found.next_token, max(found.logprobs, default=None)
+    scores = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
+    return scores.next_token, max(scores.logprobs, default=None)

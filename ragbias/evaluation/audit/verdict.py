@@ -11,18 +11,18 @@ from ragbias.evaluation.audit.reuse_gate import LESS_PROBABLE, ReuseGate
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod
 
-LOSS = 0.02  # accuracy that a recommended method may lose at most, by its interval
+LOSS = 0.02  # maximum loss of accuracy, at the interval's low end, of a recommended method
 OF_ANSWERS = (
     "A flip: the answer means something else in another order. 'Paris' and 'Lyon' are a flip; 'Paris' and 'It is "
-    "Paris.' are none, because one holds the other."
+    "Paris.' are not, because one contains the other."
 )
 OF_RIGHTNESS = (
     "A flip: the answer is right in one order and wrong in another. If 'Paris' is right, 'It is Paris.' and 'Lyon' are "
-    "a flip; 'Lyon' and 'Rome' are none, because both are wrong."
+    "a flip; 'Lyon' and 'Rome' are not, because both are wrong."
 )
 APART = (
-    "Documents that are computed separately cannot attend to each other. Questions that join several of them lose the "
-    "most, and a judge cannot compare documents: do not reuse them there."
+    "Documents that are computed separately cannot attend to each other. Do not reuse documents for questions that "
+    "combine several documents, or for a judge that compares them."
 )
 PAIRS = "Each prompt holds two documents; do not reuse them if this is a judge that compares them."
 
@@ -36,10 +36,10 @@ class Verdict(Enum):
 
 
 def verdict(outcome: Outcome) -> Verdict:
-    """By the share of flips beyond the floor, ``x`` with its 95% interval ``[low, high]``.
+    """Decide from the share ``x`` of flips beyond the noise floor and its 95% interval ``[low, high]``.
 
-    No problem: ``high < 10%``, or the method is invariant and ran on every question. A problem: ``x >= 10%`` and
-    ``low > 0``. Else the questions are too few to tell.
+    ``NO_PROBLEM``: ``high < 10%``, or the method is invariant and ran on every question. ``PROBLEM``: ``x >= 10%`` and
+    ``low > 0``. Otherwise ``TOO_FEW``: more questions are needed.
     """
     excess = outcome.headline.excess
     if excess.high < WORTH or (outcome.method.invariant and outcome.ran == 1 and excess.estimate <= 0):
@@ -49,7 +49,7 @@ def verdict(outcome: Outcome) -> Verdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The result of an audit; ``method`` is None if nothing should change or no method helps."""
+    """The result of an audit. ``method`` is None if no change is needed or no method helps."""
 
     verdict: Verdict
     method: str | None
@@ -58,35 +58,36 @@ class Recommendation:
 
 
 def definition(audit: Audit) -> str:
-    """What a flip is in this audit, with two examples."""
+    """Define a flip in this audit, with two examples."""
     return OF_RIGHTNESS if audit.labelled else OF_ANSWERS
 
 
 def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
-    """The verdict on the pipeline as it is, and which of the methods would help.
+    """Give the verdict on the unchanged pipeline and recommend a method.
 
-    A method helps if it leaves no problem, or if it removes half of the flips beyond the floor and the interval of the
-    rest lies below the present share. The most accurate of these is recommended where answers are known, else the one
-    with the fewest flips; of equals the one with the least time ratio. A method whose accuracy may fall is recommended
-    only if ``consistent``, see ``may_lose``; then the fewest flips decide.
+    A method helps if it leaves no problem, or if it at least halves the flips beyond the floor and the interval of the
+    remaining flips lies below the current share. Of the methods that help, the most accurate is recommended if answers
+    are known, else the method with the fewest flips, then with the lowest time ratio. A method that ``may_lose``
+    accuracy is recommended only if ``consistent``. In that case accuracy is ignored.
     """
     label = audit.as_it_is
     now = audit.outcomes[label]
-    found = verdict(now)
-    if found is Verdict.NO_PROBLEM:
+    decision = verdict(now)
+    if decision is Verdict.NO_PROBLEM:
         running = "" if now.method.name == NoMethod.name else f" with {now.method.name}"
-        return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + running)
-    if found is Verdict.TOO_FEW:
-        return Recommendation(found, None, _too_few(audit, now), found.value)
+        return Recommendation(decision, None, _no_problem(audit, now, time_ratios), decision.value + running)
+    if decision is Verdict.TOO_FEW:
+        return Recommendation(decision, None, _too_few(audit, now), decision.value)
     problem = f"You have the problem: {_share_of_flips(now)}."
-    others = {name: each for name, each in audit.outcomes.items() if name != label and each.method.acts_on != "nothing"}
+    outcomes = audit.outcomes.items()
+    others = {name: other for name, other in outcomes if name != label and other.method.acts_on != "nothing"}
     helpful = {name: other for name, other in others.items() if _helps(other, now)}
     safe = {name: other for name, other in helpful.items() if consistent or not may_lose(other)}
     if not safe:
         text = f"{problem} None of the methods tried helps enough (tried: {', '.join(others) or 'none'})."
         if helpful:
             text = f"{problem} No method is recommended: {_losses(helpful)} --consistency ignores accuracy."
-        return Recommendation(found, None, text, found.value)
+        return Recommendation(decision, None, text, decision.value)
 
     def rank(name: str) -> tuple[float, float, bool, float]:
         outcome = safe[name]
@@ -95,17 +96,17 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: b
 
     best = min(safe, key=rank)
     text = f"{problem} {_advice(best, safe[best], time_ratios.get(best))}"
-    return Recommendation(found, best, text, found.value)
+    return Recommendation(decision, best, text, decision.value)
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether the estimate of accuracy falls, or its interval reaches below ``-LOSS``; False if unknown."""
+    """Whether accuracy falls by the estimate, or by more than ``LOSS`` at the interval's low end. False if unknown."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -LOSS)
 
 
 def _helps(outcome: Outcome, now: Outcome) -> bool:
-    left, present = outcome.headline.excess, now.headline.excess
-    fewer = left.estimate <= present.estimate / 2 and left.high < present.estimate
+    remaining, current = outcome.headline.excess, now.headline.excess
+    fewer = remaining.estimate <= current.estimate / 2 and remaining.high < current.estimate
     return verdict(outcome) is Verdict.NO_PROBLEM or fewer
 
 
@@ -122,24 +123,24 @@ def _losses(outcomes: Mapping[str, Outcome]) -> str:
 
 
 def _share_of_flips(outcome: Outcome) -> str:
-    found = outcome.headline
+    headline = outcome.headline
     what = "get another answer" if outcome.rightness is None else "turn from right to wrong, or back,"
     return (
-        f"{_percent(found.flips)} of your questions {what} when only the order of the documents changes; repetition in "
-        f"the same order changes {found.floor.estimate:.0%}"
+        f"{_percent(headline.flips)} of your questions {what} when only the order of the documents changes; "
+        f"repetition in the same order changes {headline.floor.estimate:.0%}"
     )
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
-    """Whether the model ignores the order by itself, or by the pipeline's own method."""
+    """Explain a verdict of no problem: the model ignores the order, with or without the pipeline's method."""
     if now.method.name == NoMethod.name:
-        return f"You do not have this problem: {_at_most(now)}. There is nothing here worth paying for."
+        return f"You do not have this problem: {_at_most(now)}. No method is worth its cost here."
     name = now.method.name
     if now.method.invariant and now.ran == 1:
         why = "its answers do not depend on the order, and it ran on every question"
     else:
         why = _at_most(now)
-    text = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
+    text = f"With {name}, which your pipeline already uses, you do not have this problem: {why}."
     plain = next((outcome for outcome in audit.outcomes.values() if outcome.method.name == NoMethod.name), None)
     return f"{text} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
 
@@ -152,13 +153,13 @@ def _at_most(outcome: Outcome) -> str:
 
 
 def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
-    """The effect of dropping the pipeline's method; ``plain`` is the model alone, None if not tried."""
+    """Describe the effect of dropping the pipeline's method. ``plain`` is the plain model's outcome, if measured."""
     if plain is None:
-        return f"Whether you could drop {name} is unknown, as the plain model was not measured; add none to --methods."
-    found = verdict(plain)
-    if found is Verdict.PROBLEM:
+        return f"Whether you could drop {name} is unknown: the plain model was not measured; add none to --methods."
+    decision = verdict(plain)
+    if decision is Verdict.PROBLEM:
         return f"Without it {_share_of_flips(plain)}, so keep it."
-    if found is Verdict.TOO_FEW:
+    if decision is Verdict.TOO_FEW:
         return f"Without it {_share_of_flips(plain)}; these are too few examples to tell whether you need it."
     costs = "" if ratio is None else f", and it takes {ratio:.2f} times as long to the first token"
     return f"Without it you would not have the problem either: {_at_most(plain)}. You do not need it for this{costs}."
@@ -168,8 +169,8 @@ def _too_few(audit: Audit, now: Outcome) -> str:
     excess = now.headline.excess
     return (
         f"Too few examples to tell: with {audit.questions} questions, anything from {max(0.0, excess.low):.0%} to "
-        f"{excess.high:.0%} of your answers may depend on the order of the documents, and {WORTH:.0%} is where it "
-        "matters. Give more questions."
+        f"{excess.high:.0%} of your answers may depend on the order of the documents. It is a problem from {WORTH:.0%} "
+        "on. Give more questions."
     )
 
 
@@ -177,12 +178,12 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
     costs = "" if ratio is None else f" and takes {ratio:.2f} times as long to the first token"
     text = (
         f"{label} brings this to {outcome.headline.flips.estimate:.0%}, changes {outcome.changed.estimate:.0%} of the "
-        f"answers that you give now{costs}."
+        f"current answers{costs}."
     )
     if outcome.method.acts_on == "order":
         text += (
             " It only fixes the order: answers are consistent, but the model still overlooks documents at the "
-            "positions it disregards."
+            "positions that it neglects."
         )
     if outcome.better is None:
         return f"{text} Only questions with known answers show whether the changed answers are better."
@@ -204,7 +205,7 @@ def _percent(interval: Interval) -> str:
 
 
 def reuse_advice(gates: Mapping[str, ReuseGate]) -> str:
-    """Whether to compute documents once, in plain words."""
+    """Advise in plain words whether to compute documents once and reuse them."""
     sentences = [_reuse(label, gate) for label, gate in gates.items()]
     return " ".join([*sentences, *([PAIRS] if any(gate.pairs for gate in gates.values()) else []), APART])
 

@@ -1,1 +1,1 @@
-"""The bench: every model with every method on every task, one record per answer; a stopped run resumes."""
+"""The bench: run every model with every method on every task. It writes a record per answer and can resume."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-import yaml  # comes with transformers
+import yaml  # a dependency of transformers
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -33,18 +33,18 @@ from ragbias.models.named import no_model
 
 
 def _split(value: Any) -> Any:
-    """A string with commas as a list, and a single number as a list of one."""
+    """Split a string at its commas, and put a single number into a list."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return [value] if type(value) is int else value
 
 
 def _joined(value: Any) -> Any:
-    """A list of strings as one string with commas."""
+    """Join a list of strings with commas."""
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
-# the settings without a default: how to give them on the command line or in a YAML file
+# settings without a default, and how to set them on the command line or in a YAML file
 NEEDED = {
     "methods": "--methods (methods:), e.g. none,pine",
     "tasks": "--task (tasks:), e.g. mdqa",
@@ -55,7 +55,7 @@ Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_leng
 
 
 class HarnessOptions(BaseModel):
-    """Options of the task that lm-eval runs; ``include_path`` is a folder with more of lm-eval's ``tasks``."""
+    """Options of the task ``lm-eval``. ``include_path`` is a folder with definitions of further lm-eval tasks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,7 +79,7 @@ class TaskSettings(BaseModel):
         if not isinstance(value, dict) or value.get("name") != MMLU:
             return value
         if "tasks" in value:
-            raise ValueError(f"{MMLU} has no option tasks; name: {HARNESS_TASK} runs other tasks")
+            raise ValueError(f"{MMLU} has no option tasks; use name: {HARNESS_TASK} for other tasks")
         return {**value, "name": HARNESS_TASK, "tasks": [MMLU]}
 
     @model_validator(mode="after")
@@ -91,22 +91,22 @@ class TaskSettings(BaseModel):
                 make(self.name, **self.options)
         except ValidationError as error:
             raise ValueError(f"{self.name}: {complaints(error)}") from error
-        except RagBiasError as error:  # pydantic names the key for ValueErrors only
+        except RagBiasError as error:  # pydantic adds the key only to a ValueError
             raise ValueError(str(error)) from error
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """All but the name, as given."""
+        """The options, as the user wrote them."""
         return dict(self.model_extra or {})
 
     @property
     def seeded(self) -> bool:
-        """Whether the settings' seeds change its cases."""
+        """Whether the task's cases depend on the seeds of the bench."""
         return "seed" not in self.options and _has(self.name, "seed")
 
     def made(self, seed: int, limit: int | None) -> Task:
-        """The task; its own seed and limit override these."""
+        """Make the task. ``seed`` and ``limit`` apply unless the task's options set them."""
         shared = {"limit": limit} if _has(self.name, "limit") else {}
         if self.seeded:
             shared["seed"] = seed
@@ -122,16 +122,16 @@ class BenchConfiguration(BaseModel):
 
     Attributes:
         models: ``"tiny"``, hub names or folders.
-        methods: as ``ragbias.methods`` reads them, or a list of such texts.
-        tasks: names, or a name with the task's options.
-        measure: ``"accuracy"`` of generated answers, ``"logprob"`` of the gold ones, or both.
-        seeds: each draws the cases anew, for tasks that draw.
-        limit: of questions, for tasks without their own.
-        batch_size: cases that run together.
-        invariant_once: whether an invariant method runs on one order of the same documents in a batch, and that record
-            is copied to the others: its flips and gaps are then 0 by assumption, not by measurement.
-        dtype: as ``from_pretrained`` takes it.
-        workers: actors of the engine ``ray``, each with a model.
+        methods: text that ``ragbias.methods.parse_methods`` reads, or a list of such texts.
+        tasks: names of tasks, or mappings with a name and the task's options.
+        measure: ``"accuracy"`` of generated answers, ``"logprob"`` of gold answers, or both.
+        seeds: seeds of the cases, for tasks that draw cases at random.
+        limit: number of questions, for tasks without a limit in their options.
+        batch_size: number of cases that run together.
+        invariant_once: whether an invariant method runs on only one order of the same documents in a batch. The record
+            is copied to the other orders, so flips and gaps are 0 by assumption, not by measurement.
+        dtype: argument of ``from_pretrained``.
+        workers: number of actors of the engine ``ray``. Each actor loads a model.
         cost: whether time and memory are measured at the end.
         out: the folder for the results.
     """
@@ -163,14 +163,14 @@ class BenchConfiguration(BaseModel):
     def _fit_together(self) -> BenchConfiguration:
         for name in ("models", "measure", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} {list(getattr(self, name))}: one of them is given twice")
+                raise ValueError(f"{name} {list(getattr(self, name))}: one value is given twice")
         if LOGPROB in self.measure and any(task.name == HARNESS_TASK for task in self.tasks):
             raise ValueError(f"measure {LOGPROB!r} and task {HARNESS_TASK!r}: lm-eval has its own measures; drop one")
         return self
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a repeated key; YAML's own loader takes the last one."""
+    """A YAML loader that refuses repeated keys. The default loader silently uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -182,14 +182,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
-    """Read the settings of a YAML file; ``changes`` replace some of them."""
+    """Read the settings of a YAML file and apply ``changes`` to them."""
     if kind := irregular(file):
-        raise RunError(f"{file} is {kind}; expected a regular file of YAML")
+        raise RunError(f"{file} is {kind}; expected a regular YAML file")
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except RecursionError as error:
         raise RunError(f"{file} is not readable YAML: nested too deep") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date, or not UTF-8
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date, or text that is not UTF-8
         raise RunError(f"{file} is not readable YAML: {error}") from error
     if not isinstance(content, dict):
         raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
@@ -197,7 +197,7 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
 
 
 def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
-    """The settings, or a ``RunError`` that names the key and its ``source``."""
+    """Validate the settings. A ``RunError`` names the key and its ``source``, such as a file."""
     known = tuple(BenchConfiguration.model_fields)
     if wrong := [key for key in content if not isinstance(key, str)]:
         raise RunError(f"{source}: key {wrong[0]!r} is not a word; known: {', '.join(known)}")

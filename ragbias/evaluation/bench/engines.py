@@ -22,12 +22,12 @@ from ragbias.extras import required
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 
-TRIES = 3  # attempts at a unit whose worker dies, before the run fails
-STORE_BYTES = 200 * 2**20  # of shared memory on this machine; units and records are small
+TRIES = 3  # attempts at a unit whose worker dies; then the run fails
+STORE_BYTES = 200 * 2**20  # shared memory for Ray; units and records are small
 
 
 class Models:
-    """Loads models by name, onto the GPU if there is one, and keeps the last model."""
+    """Load models by name, onto the GPU if there is one. Only the last model stays loaded."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -35,7 +35,7 @@ class Models:
 
     def load(self, name: str) -> DebiasedLM:
         if self._lm is None or self._lm.name != name:
-            self._lm = None  # two at once may not fit into memory
+            self._lm = None  # two models may not fit into memory
             self._lm = DebiasedLM.from_pretrained(name, "none", dtype=self._dtype, device="auto")
         return self._lm
 
@@ -48,8 +48,8 @@ def run_here(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list
 
 
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
-    """Yield the records of one method after the other."""
-    plain: list[GoldScore] = []  # computed once, as every method is compared with it
+    """Yield the records of the unit, one list per method."""
+    plain: list[GoldScore] = []  # computed once for all methods, which are compared with it
     for label, method in unit.methods.items():
         sources = unit.sources(method)
         distinct = list(dict.fromkeys(sources))
@@ -65,12 +65,12 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
                 plain = plain or [gold_score(lm, unit.task, case, NoMethod()) for case in unit.cases]
                 golds = plain if method == NoMethod() else [gold_score(lm, unit.task, case, method) for case in cases]
         except RagBiasError as error:
-            where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
+            where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
-        given = dict(zip(distinct, zip_longest(answers, golds), strict=True))
+        results = dict(zip(distinct, zip_longest(answers, golds), strict=True))
         records = []
         for index, source in enumerate(sources):
-            answer, gold = given[source]
+            answer, gold = results[source]
             record = _record(unit, label, index, source, answer, gold)
             if gold is not None:
                 record = replace(
@@ -85,12 +85,12 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
         yield records
 
 
-def _record(unit: Unit, label: str, index: int, source: int, given: Answer | None, gold: GoldScore | None) -> Record:
-    """The record of case ``index``, answered as case ``source``; without times and log-probability."""
+def _record(unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None) -> Record:
+    """Make the record of case ``index`` from the answer to case ``source``, without times and log-probability."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
-    answer = given or (gold.answer if gold else None)
-    assert answer is not None  # a unit measures something
-    as_given = range(len(ran.documents)) if method.acts_on == "nothing" else ()
+    answer = written or (gold.answer if gold else None)
+    assert answer is not None  # every unit has a measure
+    unchanged = range(len(ran.documents)) if method.acts_on == "nothing" else ()
     return Record(
         id=case.id,
         task=unit.task.name,
@@ -103,34 +103,34 @@ def _record(unit: Unit, label: str, index: int, source: int, given: Answer | Non
         order=case.order,
         seed=case.seed,
         prediction=answer.prediction,
-        score=unit.task.score(case, answer.prediction) if given else None,
+        score=unit.task.score(case, answer.prediction) if written else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
         seconds=0.0,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
-        shown=ranking(ran.contents or ran.documents, answer.report.order or as_given),
+        shown=ranking(ran.contents or ran.documents, answer.report.order or unchanged),
         shorten=case.shorten,
         copied=index != source,
     )
 
 
 class Worker:
-    """An actor: answers units with its model, in its process."""
+    """A Ray actor that answers units with a model in its own process."""
 
     def __init__(self, dtype: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self._models = Models(dtype)
 
     def records(self, unit: Unit) -> list[list[Record]]:
-        """The records of each method."""
+        """Return the records of the unit, one list per method."""
         return list(records_of(unit, self._models.load(unit.model)))
 
 
 def run_by_ray(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
     """Yield the records of each unit, one method at a time, in the order in which the units finish.
 
-    A unit whose worker dies runs again. Runs on the cluster that ``RAY_ADDRESS`` names, else on this machine.
+    A unit whose worker dies runs again. Workers run on the Ray cluster at ``RAY_ADDRESS``, else on this machine.
     """
     ray = load_ray()
     started = not ray.is_initialized()
@@ -157,26 +157,26 @@ def _run_in_ray(ray: Any, units: Iterator[Unit], dtype: str, workers: int) -> It
         (done,), _ = ray.wait(list(running), num_returns=1)
         actor, unit = running.pop(done)
         try:
-            found = ray.get(done)
+            unit_records = ray.get(done)
         except ray.exceptions.RayActorError as error:
             raise RunError(
-                f"{TRIES} workers died over task {unit.task.name}, case {unit.cases[0].id!r} and those batched with "
-                f"it; is there memory for {workers} models? {error}"
+                f"{TRIES} workers died while running task {unit.task.name}, batch of case {unit.cases[0].id!r}; is "
+                f"there memory for {workers} models? {error}"
             ) from None
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         if (following := next(units, None)) is not None:
             running[actor.records.remote(following)] = actor, following
-        for records in found:
+        for records in unit_records:
             yield unit, records
 
 
 def load_ray() -> Any:
-    """Ray's module."""
+    """Import Ray with settings that silence it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of other workers when a run ends with an error
-    required("ray.exceptions", "ray")  # not loaded by ``ray`` itself
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # to silence a warning
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # to silence other workers after an error
+    required("ray.exceptions", "ray")  # ``import ray`` does not load it
     return required("ray", "ray")
 
 
@@ -185,5 +185,5 @@ def _start(ray: Any, workers: int) -> None:
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, **quiet)
     else:
-        own: dict[str, Any] = dict(include_dashboard=False, num_cpus=workers, object_store_memory=STORE_BYTES)
-        ray.init(address="local", **own, **quiet)
+        sizes: dict[str, Any] = dict(include_dashboard=False, num_cpus=workers, object_store_memory=STORE_BYTES)
+        ray.init(address="local", **sizes, **quiet)

@@ -1,4 +1,4 @@
-"""The units of a bench in order; the same for every process that resumes the run."""
+"""The plan of a bench: its units, in an order that is the same in every process that resumes the run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ragbias.evaluation.data.records import Key, Record
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method, parse_methods
 
-NOISE_QUESTIONS = 50  # questions that run a second time, per task, seed and number of documents
+NOISE_QUESTIONS = 50  # number of questions that run twice, per task, seed and number of documents
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Cases that run together, with every method in turn, so that their times are comparable.
+    """A batch of cases that runs with every method in turn, so that times are comparable.
 
     Attributes:
-        methods: by label.
+        methods: methods by label.
         measures: ``"accuracy"``, ``"logprob"`` or both.
-        noise: whether a case runs again, alone, to see how much answers differ in the same order.
-        invariant_once: the setting of this name.
+        noise: whether the unit repeats one case, to measure how much answers differ in the same order.
+        invariant_once: see ``BenchConfiguration``.
     """
 
     model: str
@@ -37,7 +37,7 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """For each case, the index of the case that runs for it: itself, or the first with the same documents."""
+        """For each case, return the index of the case that is run: itself, or the first with equal documents."""
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
@@ -45,11 +45,11 @@ class Unit:
         return [first.setdefault(documents, index) for index, documents in enumerate(same)]
 
     def keys(self, label: str) -> list[Key]:
-        """Record keys of one method."""
+        """Return the keys of one method's records."""
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
     def without(self, records: Mapping[Key, Record]) -> Unit:
-        """The unit without the methods whose records are complete."""
+        """Return the unit without the methods whose records are complete."""
         missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
         return replace(self, methods={label: self.methods[label] for label in missing})
 
@@ -59,8 +59,8 @@ class Plan:
     """All units of a run.
 
     Attributes:
-        methods: by model and label.
-        tasks: without the one that lm-eval runs; each with all seeds.
+        methods: methods by model and label.
+        tasks: each task once per seed, without lm-eval's tasks.
     """
 
     methods: Mapping[str, Mapping[str, Method]]
@@ -71,12 +71,12 @@ class Plan:
 
     @classmethod
     def of(cls, settings: BenchConfiguration) -> Plan:
-        """The plan for these settings; refuses methods and measures that do not fit a task."""
+        """Make the plan for the settings. Refuse a method or measure that a task does not support."""
         methods = {model: parse_methods(settings.methods, model) for model in settings.models}
         tasks = tuple(
-            tuple(each.made(seed, settings.limit) for seed in (settings.seeds if each.seeded else settings.seeds[:1]))
-            for each in settings.tasks
-            if each.name != HARNESS_TASK
+            tuple(task.made(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1]))
+            for task in settings.tasks
+            if task.name != HARNESS_TASK
         )
         for task, *_ in tasks:
             if LOGPROB in settings.measure and not task.answers_at_once:
@@ -93,7 +93,7 @@ class Plan:
         return cls(methods, tasks, settings.batch_size, settings.measure, settings.invariant_once)
 
     def units(self) -> Iterator[Unit]:
-        """Every unit, in order; reads the data anew, so that not all of it is in memory at once."""
+        """Yield every unit in order. Each call reads the data files again instead of holding all cases in memory."""
         for model, methods in self.methods.items():
             for task, cases in self._by_seed():
                 while batch := tuple(islice(cases, self.batch_size)):
@@ -103,29 +103,29 @@ class Plan:
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
     def _by_seed(self) -> Iterator[tuple[Task, Iterator[Case]]]:
-        """Tasks with their cases, by seed; cases that do not depend on the seed come with the first seed only."""
+        """Yield each task and its cases, seed by seed. Cases that do not depend on the seed come only once."""
         for seeded in self.tasks:
             seen: set[str] = set()
             for task in seeded:
                 yield task, _unseen(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
-        """The keys of all records in order, and of the noise records; refuses a repeated case id."""
-        found: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
+        """Return the keys of all records and of all noise records, in order. Refuse a repeated case id."""
+        keys: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
         for unit in self.units():
             for label in unit.methods:
                 for key in unit.keys(label):
-                    if key in found[unit.noise]:
+                    if key in keys[unit.noise]:
                         raise RunError(
-                            f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and run other "
-                            "options into another folder"
+                            f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and use another "
+                            "folder for other options"
                         )
-                    found[unit.noise][key] = None
-        return list(found[False]), list(found[True])
+                    keys[unit.noise][key] = None
+        return list(keys[False]), list(keys[True])
 
 
 def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
-    """Yield the cases with new ids, then add these ids to ``seen``."""
+    """Yield the cases whose ids are not in ``seen``, then add the ids to ``seen``."""
     ids: set[str] = set()
     for case in cases:
         if case.id not in seen:
@@ -135,7 +135,7 @@ def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
 
 
 def _first_cases(cases: Iterable[Case]) -> Iterator[Case]:
-    """One case of each of the first ``NOISE_QUESTIONS`` questions, for each number of documents."""
+    """Yield a case of each of the first ``NOISE_QUESTIONS`` questions, for each number of documents."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

@@ -1,4 +1,4 @@
-"""Run a bench: from its settings to a folder of records and their aggregates."""
+"""Run a bench and write a folder of records and aggregates."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
 
-COST_PROMPTS = 5  # for each number of documents; one in each round
+COST_PROMPTS = 5  # prompts per number of documents, one for each round of the cost measurement
 
 
 def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
-    """Run what the folder does not hold yet; errors come before anything is written, where possible.
+    """Run all units that the folder lacks. If possible, raise errors before anything is written.
 
     Returns:
         the aggregates, as in ``summary.json``.
@@ -51,7 +51,7 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
 
 
 def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
-    """Fail before a folder is made: load each model, and prepare the prompts with the most characters."""
+    """Fail before a folder is created: load each model, and prepare the longest prompt of each task."""
     if settings.engine == "ray":
         load_ray()
     for options in _harness_options(settings):
@@ -60,7 +60,7 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
         task_manager(options.tasks, options.include_path)
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
-        # to the CPU for ray, whose workers need the GPU
+        # with ray, load onto the CPU, because the workers need the GPU
         lm = (
             DebiasedLM.from_pretrained(model, "none", dtype=settings.dtype)
             if settings.engine == "ray"
@@ -82,7 +82,7 @@ def _harness_options(settings: BenchConfiguration) -> list[HarnessOptions]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run with an open folder; every step adds only what the folder lacks."""
+    """A run with an open folder. Every step adds only the results that the folder lacks."""
 
     settings: BenchConfiguration
     plan: Plan
@@ -95,10 +95,10 @@ class _Run:
         progress = self.bar.add_task("answering", total=total)
         missing = self._missing(progress)
         if self.settings.engine == "ray":
-            found = run_by_ray(missing, self.settings.dtype, self.settings.workers)
+            finished = run_by_ray(missing, self.settings.dtype, self.settings.workers)
         else:
-            found = run_here(missing, self.models)
-        for unit, records in found:
+            finished = run_here(missing, self.models)
+        for unit, records in finished:
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
             self.bar.update(progress, advance=self._file(unit).append(records), description=name)
 
@@ -106,27 +106,27 @@ class _Run:
         return self.store.noise if unit.noise else self.store.records
 
     def _missing(self, progress: TaskID) -> Iterator[Unit]:
-        """The units with missing records. They stay whole, because padding affects the last digits."""
+        """Yield the units with missing records. A unit is never split, because padding affects the last digits."""
         for unit in self.plan.units():
-            found = self._file(unit).by_key
-            advance = sum(key in found for label in unit.methods for key in unit.keys(label))
+            stored = self._file(unit).by_key
+            advance = sum(key in stored for label in unit.methods for key in unit.keys(label))
             self.bar.update(progress, advance=advance)
-            left = unit.without(found)
-            if left.methods:
-                yield left
+            rest = unit.without(stored)
+            if rest.methods:
+                yield rest
 
     def run_harness(self) -> None:
-        """Run lm-eval's tasks: all of a model, method and seed at once, so only whole parts resume."""
+        """Run lm-eval's tasks. All tasks of a model, method and seed run as one part, and only whole parts resume."""
         counts = read_counts(self.store.folder)
         for options in _harness_options(self.settings):
             from ragbias.evaluation.lm_eval.harness import harness_records
 
             limit = options.limit or self.settings.limit
             parts = [
-                (model, seed, *each)
+                (model, seed, label, method)
                 for model, methods in self.plan.methods.items()
                 for seed in self.settings.seeds
-                for each in methods.items()
+                for label, method in methods.items()
             ]
             progress = self.bar.add_task(HARNESS_TASK, total=len(parts))
             for model, seed, label, method in parts:
@@ -137,46 +137,46 @@ class _Run:
                     for record in self.store.records.by_key.values()
                 )
                 if counts.get(part) != stored:
-                    found = harness_records(
+                    records = harness_records(
                         model, method, label, options.tasks, limit, seed, options.include_path, options.cut_middle
                     )
-                    counts[part] = len(found)
-                    self.store.write(HARNESS, counts)  # before the records, to show whether those were cut off
-                    self.store.records.append(found)
+                    counts[part] = len(records)
+                    self.store.write(HARNESS, counts)  # first, so that a later run detects records that are missing
+                    self.store.records.append(records)
                 self.bar.update(progress, advance=1)
 
     def costs(self) -> Costs:
-        """Costs by ``cost_key`` and label; costs missing from the folder are measured."""
-        found = read_costs(self.store.folder)
+        """Return the costs by ``cost_key`` and label. Measure the costs that the folder lacks."""
+        costs = read_costs(self.store.folder)
         parts = [(model, task) for model in self.plan.methods for task, *_ in self.plan.tasks]
         progress = self.bar.add_task("cost", total=len(parts))
         for model, task in parts:
             for documents, cases in _typical(task).items():
                 name = cost_key(model, task.name, documents)
-                if name not in found:
+                if name not in costs:
                     self.bar.update(progress, description=f"{model} {task.name} cost")
                     lm = self.models.load(model)
                     if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
-                        costs = measure_costs(lm, prompts, self.plan.methods[model])
-                        found[name] = {label: cost.as_dict() for label, cost in costs.items()}
-                        self.store.write(COST, found)
+                        by_label = measure_costs(lm, prompts, self.plan.methods[model])
+                        costs[name] = {label: cost.as_dict() for label, cost in by_label.items()}
+                        self.store.write(COST, costs)
             self.bar.update(progress, advance=1)
-        return found
+        return costs
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:
-    """One case of each of the first questions, by number of documents, of which there are two or more."""
-    found: dict[int, dict[str, Case]] = {}
+    """Return a case of each of the first questions, by number of documents, if that is two or more."""
+    typical: dict[int, dict[str, Case]] = {}
     for case in task.cases():
         if len(case.documents) > 1:
-            chosen = found.setdefault(len(case.documents), {})
+            chosen = typical.setdefault(len(case.documents), {})
             if len(chosen) < COST_PROMPTS:
                 chosen.setdefault(case.question, case)
-    return {documents: list(chosen.values()) for documents, chosen in found.items()}
+    return {documents: list(chosen.values()) for documents, chosen in typical.items()}
 
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
-    """The prompt in parts; None if the window is too short to time decoding."""
+    """Split the prompt of a case into parts. Return None if the window is too short to time decoding."""
     prompt, *_ = in_parts(task.prompt(lm, case), case.documents, None)
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED < lm.window else None

@@ -1,4 +1,4 @@
-"""Write a run's folder: one process at a time, one set of settings, every finished record saved."""
+"""Write the folder of a run. Only one process writes at a time, with one set of settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOCK = ".lock"
 
 
 def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
-    """Settings as plain data: records depend only on ``decides``; other entries say how and where they were made."""
+    """Settings as plain data. Records depend only on ``decides``. The other entries document how and where they ran."""
     return {
         "decides": {
             "models": settings.models,
@@ -49,7 +49,7 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:
-    """The task settings as given. Data files are identified by hash, so they can be moved."""
+    """Task settings as plain data. Data files are identified by hash, so that they can be moved."""
     plain = {"name": task.name, **task.options}
     if task.name != HARNESS_TASK and "data" in plain:
         files = task.made(0, None).data  # type: ignore[attr-defined]
@@ -58,17 +58,17 @@ def _task(task: TaskSettings) -> dict[str, Any]:
 
 
 class RecordFile:
-    """A file of records as JSON lines; every record is written once."""
+    """A file of records as JSON lines. It writes every record only once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
         self.by_key: dict[Key, Record] = {record.key: record for record in read_records(path)}
-        with path.open("r+b") as file:  # drop a write that was cut off
+        with path.open("r+b") as file:  # drop a last line that was cut off
             file.truncate(file.read().rfind(b"\n") + 1)
 
     def append(self, records: Sequence[Record]) -> int:
-        """Write the new records, and sync them to disk. Returns their number."""
+        """Write the records that are new, sync them to disk, and return their number."""
         new = [record for record in records if record.key not in self.by_key]
         with naming(self.path), self.path.open("ab") as file:
             file.write(as_lines(new).encode())
@@ -78,23 +78,23 @@ class RecordFile:
         return len(new)
 
     def put_in_order(self, keys: Sequence[Key]) -> None:
-        """Rewrite the file in the order of ``keys``, if it has another; records with other keys go last."""
+        """Rewrite the file in the order of ``keys`` if it is in another order. Records with other keys go last."""
         if list(self.by_key)[: len(keys)] != keys:
             self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
             write_atomically(self.path, as_lines(self.by_key.values()).encode())
 
 
 class Store:
-    """The folder of a run, locked while this is open.
+    """The folder of a run, locked while the store is open.
 
-    A run that stops before its first record leaves nothing behind. Where one was killed so early, another run may use
-    its folder. A run may resume with a higher limit, whose first questions are the same; not with lm-eval's tasks,
-    which resume in whole parts only.
+    A run that stops before its first record removes its files. If it is killed that early, another run may use its
+    folder. A run may resume with a higher limit, because its first questions are the same. That does not work with
+    lm-eval's tasks, which resume only in whole parts.
 
     Args:
-        folder: created if missing.
-        about: plain data that describes the run; ``about["decides"]`` must be the same for each process that writes
-            here, except for a higher ``"limit"``.
+        folder: folder of the run, created if missing.
+        about: plain data that describes the run. ``about["decides"]`` must be the same in each process that writes to
+            the folder, except for a higher ``"limit"``.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Store:
         except BaseException as error:
             self._lock.close()
             if isinstance(error, BlockingIOError):
-                raise RunError(f"{folder}: another process writes there; wait for it, or give a new folder") from None
+                raise RunError(f"{folder}: another process writes to it; wait for it, or give a new folder") from None
             raise
 
     def _check_settings(self, about: dict[str, Any]) -> None:
@@ -121,11 +121,11 @@ class Store:
                 return
             if read_counts(self.folder) or not _only_a_higher_limit(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
-            (self.folder / SUMMARY).unlink(missing_ok=True)  # it has fewer questions
+            (self.folder / SUMMARY).unlink(missing_ok=True)  # the summary of fewer questions
         self.write(SETTINGS, about)
 
     def write(self, name: str, data: Any) -> None:
-        """Replace the JSON file of this name in one step."""
+        """Replace a JSON file atomically."""
         write_atomically(self.folder / name, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
 
     def __enter__(self) -> Store:
@@ -137,7 +137,7 @@ class Store:
         if error is not None and not holds_records(self.folder):
             for name in (*FILES, LOCK):
                 (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # the user put a file there, or another process has started
+            with suppress(OSError):  # a user's file or another process's run may be in it
                 for made in self._made:
                     made.rmdir()
         self._lock.close()
@@ -149,26 +149,26 @@ def holds_records(folder: Path) -> bool:
 
 
 def refuse_other_contents(folder: Path) -> None:
-    """Raise ``RunError`` for a file, and for a folder with anything but a run to resume."""
+    """Raise ``RunError`` if ``folder`` is a file, or holds anything else than a run that can resume."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give a folder for the results")
     for path in (packed(folder, ROWS), packed(folder, NOISE)):
         if path.exists():
             raise RunError(
-                f"{folder} holds {path.name}, compressed answers that cannot be extended; give a new folder, or unpack "
-                "it with gunzip first"
+                f"{folder} holds {path.name}: compressed answers cannot be extended; give a new folder, or unpack it "
+                "with gunzip first"
             )
     if folder.is_dir() and not (folder / SETTINGS).exists():
         for name in sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS))):
             if name in FILES:
                 raise RunError(
-                    f"{folder} holds {name!r} and no {SETTINGS} of a bench; put that back, or give a new folder"
+                    f"{folder} holds {name!r} but no {SETTINGS} of a bench; restore that file, or give a new folder"
                 )
-            raise RunError(f"{folder} holds {name!r} and no run of a bench; give a new folder")
+            raise RunError(f"{folder} holds {name!r} but no run of a bench; give a new folder")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences in words."""
+    """Describe in words the settings that differ."""
     return [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
         for name in sorted({*before, *now})

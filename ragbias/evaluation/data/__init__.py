@@ -1,1 +1,1 @@
-"""Evaluation files: questions to read; records of answers and run folders to write."""
+"""Evaluation files: questions, records of answers, and run folders."""

@@ -1,4 +1,4 @@
-"""Read files of JSON objects, one per line or in one list, plain or gzipped; errors name the file and the line."""
+"""Read files of JSON objects, one per line or in one list, plain or gzipped. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ragbias.display import complaints
 from ragbias.errors import DataError, RunError
 from ragbias.files import irregular
 
-LONGEST_LINE = 2**28  # bytes, so that a file without line ends does not fill the memory
+LONGEST_LINE = 2**28  # bytes; a limit, because a file without line ends could fill the memory
 
 
 class Row(BaseModel):
-    """Fields of a JSON object; others are ignored."""
+    """Base of classes that read fields of a JSON object. Other fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -32,7 +32,7 @@ def _not_blank(text: str) -> str:
 
 
 Filled = Annotated[str, AfterValidator(_not_blank)]
-Answers = Annotated[tuple[Filled, ...], Field(min_length=1)]  # a blank answer would be part of every prediction
+Answers = Annotated[tuple[Filled, ...], Field(min_length=1)]  # every prediction contains a blank answer
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Row)
@@ -43,8 +43,8 @@ class Line(Generic[R]):
     """One object of a file.
 
     Attributes:
-        number: of the line, or of the entry of a list; counted from 1.
-        where: the file with the line or the entry, for errors.
+        number: number of the line, or of the entry in a list, counted from 1.
+        where: file and line or entry, for error messages.
     """
 
     number: int
@@ -52,19 +52,19 @@ class Line(Generic[R]):
     row: R
 
     def error(self, reason: str) -> DataError:
-        """The error that names file, line and ``reason``."""
+        """Create an error that names the file, the line and ``reason``."""
         return DataError(f"{self.where}: {reason}")
 
 
 def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
-    r"""The objects of a file, one by one: one per line, or the entries of a ``.json`` file that is one list.
+    r"""Yield the objects of a file: one per line, or the entries of a ``.json`` file that holds one list.
 
-    Either may be gzipped (``.gz``). Blank lines are skipped. Lines end at ``\n`` alone: other characters that break
-    lines, such as U+2028, may occur inside JSON strings.
+    The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because other line breaks, such
+    as U+2028, may occur inside JSON strings.
     """
     if kind := irregular(path):
-        raise DataError(f"{path} is {kind}; expected a regular file of JSON lines, .jsonl or .jsonl.gz")
-    form, number, found = TypeAdapter(row), 0, False
+        raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
+    form, number, not_empty = TypeAdapter(row), 0, False
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             while raw := file.readline(LONGEST_LINE):
@@ -74,42 +74,42 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
                     raise DataError(f"{where}: longer than {LONGEST_LINE >> 20} MiB; expected one object per line")
                 if not raw.strip():
                     continue
-                if not found and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
+                if not not_empty and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
                     entries = parse(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
                     yield from (Line(index, f"{path}, entry {index}", entry) for index, entry in enumerate(entries, 1))
-                    found = bool(entries)
+                    not_empty = bool(entries)
                     break
-                found = True
+                not_empty = True
                 yield Line(number, where, parse(raw, where, form))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}, line {number + 1}: broken gzip ({error}); fetch the file again") from error
-    if not found:
+    if not not_empty:
         raise DataError(f"{path} holds no examples; expected one JSON object per line")
 
 
 def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
-    """Parse JSON as ``form``; an error begins with ``where``."""
+    """Parse JSON as ``form``. An error message begins with ``where``."""
     try:
         return form.validate_json(raw)
     except ValidationError as error:
-        raise DataError(f"{where}: {complaints(error)}; repair it, or drop it") from error
+        raise DataError(f"{where}: {complaints(error)}; repair or remove it") from error
 
 
 def sources(paths: Sequence[Path]) -> dict[str, Path]:
-    """The files by name without ending; case ids begin with this name."""
+    """Index the files by name without suffix. Case ids begin with that name."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     named: dict[str, Path] = {}
     for path in paths:
         name = path.name.removesuffix(".gz").removesuffix(".jsonl")
         if name in named:
-            raise RunError(f"data files {named[name]} and {path} are both named {name!r}; drop or rename one of them")
+            raise RunError(f"data files {named[name]} and {path} are both named {name!r}; remove or rename one of them")
         named[name] = path
     return named
 
 
 def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[R]) -> Iterator[tuple[str, Line[R]]]:
-    """The first ``limit`` lines of each file, with the id of the question: file name and line number."""
+    """Yield the first ``limit`` lines of each file, each with a question id made of file name and line number."""
     for source, path in sources(paths).items():
         for line in islice(read_lines(path, row), limit):
             yield f"{source}/{line.number}", line

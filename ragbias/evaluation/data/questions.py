@@ -13,8 +13,8 @@ class Question:
     """A question.
 
     Attributes:
-        documents: as retrieved, the best first; empty where a pipeline retrieves them.
-        answers: any of them is right; empty if unknown.
+        documents: retrieved documents, best first. Empty if a pipeline retrieves them.
+        answers: accepted answers. Empty if unknown.
         gold: index of the document that holds the answer, counted from 0; None: unknown.
     """
 
@@ -36,10 +36,10 @@ class _DocumentsRow(_QuestionRow):
 
 
 def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
-    """The questions of a file: ``question``, ``documents``, and, if known, ``answer`` or ``answers`` and ``gold``.
+    """Read questions from a file whose lines hold ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
 
-    Each line must have two documents; with ``documents=False`` they are not read. With ``labelled`` each line must have
-    an answer and ``gold``.
+    Each line must have at least two documents, unless ``documents=False``: then they are not read. Answers and ``gold``
+    are optional unless ``labelled``.
     """
     if not documents:
         return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]
@@ -49,7 +49,7 @@ def read_questions(path: Path, documents: bool = True, labelled: bool = False) -
 def _question(line: Line[_DocumentsRow], labelled: bool) -> Question:
     row = line.row
     if len(row.documents) < 2:
-        raise line.error(f"{len(row.documents)} document has no order; give two or more")
+        raise line.error(f"{len(row.documents)} document; give two or more, so that their order can change")
     if row.gold is not None and not 0 <= row.gold < len(row.documents):
         raise line.error(f"'gold' is {row.gold} with {len(row.documents)} documents; expected an index, counted from 0")
     answers = _answers(row)
@@ -57,7 +57,7 @@ def _question(line: Line[_DocumentsRow], labelled: bool) -> Question:
         missing = "gold" if answers else "answer"
         raise line.error(
             f"no {missing!r}; each line needs question (text), documents (list of texts), answer (text), gold (index "
-            "of the document that holds it)"
+            "of the document that holds the answer)"
         )
     return Question(row.question, row.documents, answers, row.gold)
 

@@ -1,4 +1,4 @@
-"""Records of a bench's answers: what ``rows.jsonl`` and ``noise.jsonl`` hold, gzipped (``.gz``) or not."""
+"""Records of a bench's answers, as in ``rows.jsonl`` and ``noise.jsonl``, gzipped (``.gz``) or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ragbias.files import irregular
 Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
 OF_LOGPROB = ("answer_tokens", "kl", "agrees")  # measured together with ``logprob``
-PACKED = ".gz"  # ends the name of a compressed file of records
+PACKED = ".gz"  # suffix of a compressed file of records
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,28 @@ class Record:
     """The answer of one model to one case with one method.
 
     Attributes:
-        id: of the case; with ``task``, ``model`` and ``method`` it identifies the record.
-        method: as typed, with its parameters, e.g. ``"attention-sorting(rounds=2)"``.
-        question: cases of one question, with equally many ``documents`` and the same ``seed``, differ in the documents'
-            order only.
-        documents: their number.
-        gold_position: of the gold document, counted from 0; None: there is none.
-        seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
-        prediction: empty where only log-probabilities are measured.
-        score: 0 to 1; None: not measured.
-        seconds: wall time of its batch, divided by the cases of the batch.
-        method_ran: ``"none"`` where the method could not act; ``reason`` says why.
-        shown: the documents in the order in which the model saw them, numbered by ``tasks.orders.ranking``: a number
-            is the same document in all records of one question, equally many ``documents`` and the same ``seed``.
-            Only of methods that reorder the documents, and of ``none`` and ``segmented``; else empty.
+        id: id of the case. With ``task``, ``model`` and ``method`` it identifies the record.
+        method: the method with its parameters, as typed, e.g. ``"attention-sorting(rounds=2)"``.
+        question: id of the question. Cases with the same ``question``, ``documents`` and ``seed`` differ only in the
+            order of the documents.
+        documents: number of documents.
+        gold_position: position of the gold document, counted from 0; None: there is no gold document.
+        seed: seed that drew the documents; 0 if the data file gives the documents, even if the seed shuffled them.
+        prediction: the model's answer; empty if only log-probabilities are measured.
+        score: score of the prediction, from 0 to 1; None: not measured.
+        seconds: wall time of the batch, divided by the number of its cases.
+        method_ran: the method that ran; ``"none"`` if the method could not run, and ``reason`` says why.
+        shown: the documents in the order in which the model saw them, as numbers of ``tasks.orders.ranking``. A number
+            means the same document in all records with the same ``question``, ``documents`` and ``seed``. Empty unless
+            the method reorders documents or is ``none`` or ``segmented``.
         cut: the lost part of a prompt longer than the window: ``"front"``, ``"middle"``, or nothing.
-        logprob: of the most probable gold answer, in nats, summed over its tokens. None: not measured, like the fields
-            below.
-        answer_tokens: of that gold answer.
+        logprob: log-probability of the most probable gold answer, in nats, summed over tokens. If it was not measured,
+            this and the next three fields are None.
+        answer_tokens: number of tokens of that gold answer.
         kl: KL(plain || method) of the token after the prompt, in nats.
         agrees: whether the most probable token after the prompt is the plain model's.
-        shorten: words that each passage was cut to, around the answer; None: passages are whole.
-        copied: whether the record is that of the same documents in another order (setting ``invariant_once``).
+        shorten: number of words around the answer to which each passage was cut; None: passages are whole.
+        copied: whether the record was copied from another order of the same documents (see ``invariant_once``).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -81,12 +81,12 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Task, model, method and id: no two records of a run share it."""
+        """Task, model, method and case id, which identify a record of a run."""
         return self.task, self.model, self.method, self.id
 
 
 def as_lines(records: Iterable[Record]) -> str:
-    """One JSON line per record, each with its line end."""
+    """Format the records as JSON lines."""
     return "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
 
 
@@ -94,12 +94,12 @@ _RECORD = TypeAdapter(Record)
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file of records. An unfinished last line, as an interrupted run leaves it, is skipped.
+    """Read a file of records. Skip an unfinished last line, which an interrupted run may leave.
 
-    Records that differ in nothing but their ``seconds`` count once.
+    Records that differ only in ``seconds`` count once.
     """
     if kind := irregular(path):
-        raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
+        raise DataError(f"{path} is {kind}; expected a regular file of records from a bench")
     raw = _unpack(path) if path.suffix == PACKED else path.read_bytes()
     found: dict[Key, tuple[int, Record]] = {}
     for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].split(b"\n"), start=1):
@@ -109,7 +109,7 @@ def read_records(path: Path) -> list[Record]:
             if replace(record, seconds=same.seconds) != same:
                 raise DataError(
                     f"{path}, lines {first} and {number}: two records of task {record.task!r}, model {record.model!r}, "
-                    f"method {record.method!r} and case {record.id!r}, which differ; drop the wrong one"
+                    f"method {record.method!r} and case {record.id!r} differ; remove the wrong one"
                 )
     return [record for _, record in found.values()]
 
@@ -120,14 +120,14 @@ def _unpack(path: Path) -> bytes:
             return gzip.decompress(raw)
         raise EOFError("it is empty")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged, no whole gzip file: {error}; put the file back") from error
+        raise DataError(f"{path} is damaged, not a whole gzip file: {error}; restore the file") from error
 
 
 def _record(line: bytes, where: str) -> Record:
     record = parse(line, where, _RECORD)
     if record.score is None and record.logprob is None:
-        raise DataError(f"{where}: neither score nor logprob was measured; repair the line, or drop it")
+        raise DataError(f"{where}: neither score nor logprob was measured; repair or remove the line")
     if any((getattr(record, name) is None) != (record.logprob is None) for name in OF_LOGPROB):
         together = ", ".join(("logprob", *OF_LOGPROB))
-        raise DataError(f"{where}: of {together} some are missing; repair the line, or drop it")
+        raise DataError(f"{where}: some of {together} are missing; repair or remove the line")
     return record

@@ -1,4 +1,4 @@
-"""The folder of a bench run: the names of its files, and its JSON files read and checked."""
+"""The folder of a bench run: the names of its files, and functions that read its JSON files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ragbias.evaluation.data.records import PACKED
 from ragbias.files import irregular
 
 ROWS = "rows.jsonl"
-NOISE = "noise.jsonl"  # answers to cases that run a second time
+NOISE = "noise.jsonl"  # second answers to repeated cases
 COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
-HARNESS = "harness.json"  # numbers of records of the parts that lm-eval has run
+HARNESS = "harness.json"  # number of records of each part that lm-eval has run
 FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY, HARNESS)
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class _Decides(BaseModel):
 
 
 class _About(BaseModel):
-    """The content of ``settings.json``; checks only what is read back."""
+    """The content of ``settings.json``. Only fields that are read are checked."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -50,12 +50,12 @@ _Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
 
 
 def packed(folder: Path, name: str) -> Path:
-    """The compressed file of records (``ROWS``, ``NOISE``) in a published run folder."""
+    """Path of the compressed file of records (``ROWS`` or ``NOISE``) in a published run folder."""
     return folder / f"{name}{PACKED}"
 
 
 def records_file(folder: Path, name: str) -> Path | None:
-    """The file of records of this name, plain or compressed; None: there is neither."""
+    """Find a file of records, plain or compressed. Return None if there is neither."""
     found = [path for path in (folder / name, packed(folder, name)) if path.is_file()]
     if len(found) > 1:
         raise RunError(f"{folder} holds both {name} and {name}{PACKED}; remove the one that is out of date")
@@ -63,33 +63,33 @@ def records_file(folder: Path, name: str) -> Path | None:
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
-    """The key of the methods' costs in ``cost.json``."""
+    """Key in ``cost.json`` of the costs for a model, task and number of documents."""
     return f"{model}|{task}|{documents}"
 
 
 def read_costs(folder: Path) -> Costs:
-    """Figures ``[median, low, high]`` by ``cost_key`` and label; empty if nothing was measured."""
+    """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Empty if costs were not measured."""
     return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
 
 
 def read_counts(folder: Path) -> dict[str, int]:
-    """Numbers of records by part of an lm-eval run; empty where it ran nothing."""
+    """Read the number of records by part of an lm-eval run. Empty if lm-eval ran nothing."""
     return _checked(folder / HARNESS, TypeAdapter(dict[str, int])) or {}
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """The run's settings, versions and machine, with ``"decides"``; empty where the file is missing."""
+    """Read the settings, versions and machine of a run, see ``plain_settings``. Empty if the file is missing."""
     about = _checked(folder / SETTINGS, TypeAdapter(_About))
     return about.model_dump(exclude_unset=True) if about else {}
 
 
 def _checked(path: Path, form: TypeAdapter[T]) -> T | None:
-    """The content of a JSON file; None if there is no file."""
+    """Read and check a JSON file. Return None if it does not exist."""
     if not path.exists():
         return None
-    remedy = "put the file back" if path.name == SETTINGS else "put the file back, or remove it"
+    remedy = "restore the file" if path.name == SETTINGS else "restore or remove the file"
     if kind := irregular(path):
-        raise DataError(f"{path} is {kind}, no regular file; {remedy}")
+        raise DataError(f"{path} is {kind}, not a regular file; {remedy}")
     try:
         return form.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:

@@ -1,1 +1,1 @@
-"""``ragbias demo`` and ``ragbias ask``: a FAISS index, a biased model, and answers from text files."""
+"""The measurements of ``ragbias demo``, and the text files of ``ragbias ask``."""

@@ -1,4 +1,4 @@
-"""The demo of ``tiny``: a FAISS index, a biased model, and every method, measured on held-out questions."""
+"""The demo of ``tiny``: a FAISS index, a biased model, and every method on held-out questions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MODEL = "tiny"
 
 
 def demo_methods() -> list[Method]:
-    """Every method of the demo, ``none`` first."""
+    """Return the methods of the demo, ``none`` first."""
     return [
         NoMethod(),
         Segmented(),
@@ -51,7 +51,7 @@ def demo_methods() -> list[Method]:
 
 
 def as_text(passage: Passage) -> str:
-    """A passage as the retriever stores it."""
+    """Format a passage for the index and the prompt."""
     return f"{passage.title}\n{passage.text}"
 
 
@@ -59,7 +59,7 @@ class Demo:
     """Corpus, index, questions and model of one run.
 
     Args:
-        questions: number of questions, each with its answer at every position.
+        questions: number of questions. Each runs with the gold document at every position.
         corpus: number of passages in the index.
         positions: number of positions of the gold document.
         documents: numbers of retrieved documents.
@@ -80,12 +80,12 @@ class Demo:
         self.index = Index([as_text(passage) for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """The ``k`` nearest passages, and whether the gold one is among them; if not, it replaces the last one."""
-        found, gold = self.index.search(question.question, k), as_text(question.gold)
-        return (found, True) if gold in found else ([*found[:-1], gold], False)
+        """Return ``k`` passages, and whether the retriever found the gold one. If not, it replaces the last passage."""
+        nearest, gold = self.index.search(question.question, k), as_text(question.gold)
+        return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
     def task(self, documents: int) -> tuple[StockQA, float]:
-        """The questions with this number of passages, and the share whose gold passage was retrieved."""
+        """Return the task with this number of passages, and the share of questions whose gold passage was retrieved."""
         drawn, hits = [], 0
         for question in self.questions:
             texts, hit = self.retrieve(question, documents)
@@ -101,7 +101,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
     """Measure every method.
 
     Returns:
-        ``settings``, ``results`` as plain data, and ``curves``: the same as ``Curve`` objects.
+        ``settings`` and ``results`` as plain data, and ``curves``, the results as ``Curve`` objects.
     """
     methods, results = demo_methods(), {}
     curves: dict[int, dict[str, Curve]] = {}
@@ -138,9 +138,9 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
 
 
 def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float]:
-    """Median time to the first token in units of ``none``, all methods interleaved on the same prompts."""
-    lm, first = task.lm, [case for case in task.cases() if case.gold_position == task.positions[0]]
-    prompts = [in_parts(case.text, case.documents, None)[0] for case in first[: shared.ROUNDS]]
+    """Measure each method's median time to the first token, relative to ``none`` on the same prompts."""
+    lm, cases = task.lm, [case for case in task.cases() if case.gold_position == task.positions[0]]
+    prompts = [in_parts(case.text, case.documents, None)[0] for case in cases[: shared.ROUNDS]]
 
     def seconds(prompt: Prompt, method: Method) -> tuple[float]:
         begin = now(lm.model.device)
@@ -153,7 +153,7 @@ def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:
-    """The first question whose plain answer changes when the documents are reversed, or else the first."""
+    """Return the first question whose plain answer changes when the documents are reversed, or the first of all."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.documents))
         orders = [texts, texts[::-1]]
@@ -165,10 +165,10 @@ def order_sensitive_question(demo: Demo) -> WorldQuestion:
 
 
 def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[str, str, str, str]]:
-    """``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
+    """Yield ``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
 
-    Each installed integration has, under the entry point group ``ragbias.demo``, a function ``(passages, question, lm,
-    method, documents) -> (answer as retrieved, answer reversed)``, which runs its framework's chain.
+    Each installed integration provides an entry point in the group ``ragbias.demo``: a function ``(passages, question,
+    lm, method, documents) -> (answer as retrieved, answer reversed)`` that runs a chain of the framework.
     """
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:
@@ -184,7 +184,7 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """Accuracy by position and method, in one panel per number of documents."""
+    """Draw the accuracy by position and method, in one panel per number of documents."""
     title = f"documents, {outcome['settings']['questions']} questions, {MODEL}"
     panels = {
         f"{documents} {title}": {name: curve_figures(curve.scores)["by_position"] for name, curve in curves.items()}

@@ -1,7 +1,7 @@
 """The demo for a real model: its bias on questions about thirty short made-up notes (``notes.jsonl``, CC0).
 
-Each question's note is at several positions among its nearest notes by MiniLM. Measured are the log-probability of the
-gold answer, which shows a bias on few questions, and how often the answer holds it.
+The note with the answer is placed at several positions among the notes that MiniLM finds nearest to the question. The
+demo measures the log-probability of the gold answer, which shows a bias with few questions, and the accuracy.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 
 @dataclass(frozen=True)
 class Note:
-    """A text, a question that it answers, the beginning of the answer, and the words that follow.
+    """A text, a question about it, the beginning of the answer sentence, and the words that complete it.
 
-    The beginning is given because a model that writes whole sentences gives a bare word no probability.
+    The prompt includes the beginning, because a model that writes whole sentences gives a bare word no probability.
     """
 
     title: str
@@ -51,7 +51,7 @@ class Note:
 
 
 def notes() -> list[Note]:
-    """All notes; made up, so that a model must read them."""
+    """Read all notes. They are made up, so that a model cannot answer from memory."""
     lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
     return [Note(**json.loads(line)) for line in lines]
 
@@ -61,7 +61,7 @@ class NotesDemo:
 
     Args:
         questions: number of questions, drawn with ``seed``.
-        documents: notes in a prompt.
+        documents: number of notes in a prompt.
         positions: number of positions of the gold note.
 
     Raises:
@@ -69,30 +69,30 @@ class NotesDemo:
     """
 
     def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
-        everything = notes()
-        if questions > len(everything):
+        all_notes = notes()
+        if questions > len(all_notes):
             raise RunError(
-                f"questions={questions}, but the demo of a model other than tiny has {len(everything)} notes; use fewer"
+                f"questions={questions}, but the demo of a model other than tiny has {len(all_notes)} notes; use fewer"
             )
         if questions < FEWEST:
-            raise RunError(f"questions={questions}; intervals need {FEWEST} or more")
+            raise RunError(f"questions={questions}; expected at least {FEWEST}, for intervals")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
         self.settings = {"model": model, **sizes, "seed": seed}
         self.lm = DebiasedLM.from_pretrained(model, "none")
-        index = Index([note.document for note in everything])
+        index = Index([note.document for note in all_notes])
         drawn = []
-        for note in random.Random(seed).sample(everything, questions):
-            found = [text for text in index.search(note.question, documents + 1) if text != note.document]
-            drawn.append(GoldQuestion(note.question, note.document, found[: documents - 1], note.answer, note.begin))
+        for note in random.Random(seed).sample(all_notes, questions):
+            others = [text for text in index.search(note.question, documents + 1) if text != note.document]
+            drawn.append(GoldQuestion(note.question, note.document, others[: documents - 1], note.answer, note.begin))
         self.task = StockQA(self.lm, drawn, evenly_spread(documents, positions), best_subspan_em)
 
 
 def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
-    """Measure every method, an invariant method in one order only, because its answers are bit-identical in all orders.
+    """Measure every method. An invariant method runs in one order, because all orders give bit-identical answers.
 
     Returns:
-        Plain data: ``settings``, and ``results`` by method, each figure ``[estimate, low, high]`` with a 95% interval,
-        paired by question; log-probabilities are in nats.
+        Plain data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95% intervals,
+        differences are paired by question, and log-probabilities are in nats.
     """
     begin = time.perf_counter()
     progress = bar.add_task("", total=len(METHODS) * len(demo.task.questions) * len(demo.task.positions))
@@ -115,7 +115,7 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
 
 
 def _measure(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> tuple[Scores, Scores]:
-    """Log-probability of the gold answer in nats, and whether the answer contains it, by question and position."""
+    """Measure the gold answer's log-probability in nats and the accuracy, by question and position."""
     task, positions = demo.task, list(demo.task.positions)
     logprobs = np.empty((len(task.questions), len(positions)))
     right = np.empty_like(logprobs)
@@ -133,10 +133,10 @@ def _measure(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> t
 
 
 def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
-    found, accuracy, minus = curve_figures(logprobs, NATS), curve_figures(right), minus_plain(logprobs, plain)
-    assert minus is not None  # all methods run on the same questions
+    logprob, accuracy, minus = curve_figures(logprobs, NATS), curve_figures(right), minus_plain(logprobs, plain)
+    assert minus is not None  # all methods ran on the same questions
     return {
-        "logprob": {name: found[name] for name in ("mean", "worst", "best", "gap")},
+        "logprob": {name: logprob[name] for name in ("mean", "worst", "best", "gap")},
         **{f"minus_plain_{name}": minus[name] for name in ("mean", "worst", "best")},
         "minus_plain_mean_by_position": minus["by_position"],
         "accuracy": accuracy["mean"],
@@ -145,6 +145,6 @@ def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """The picture of the start page, for these notes."""
+    """Draw the picture of the documentation's start page, for these notes."""
     curves = {name: row["minus_plain_mean_by_position"] for name, row in outcome["results"].items()}
     return before_and_after(curves, outcome["settings"]["model"])

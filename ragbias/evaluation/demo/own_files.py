@@ -1,4 +1,4 @@
-"""Text files of the user as documents: chunk them, and fit the chunks into the window."""
+"""Documents from the user's text files: split the files into chunks, and select chunks that fit the window."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ragbias.files import irregular, naming
 from ragbias.lm import DebiasedLM
 
 ENDINGS = (".txt", ".md", ".rst")
-LARGEST = 2**28  # bytes of one file
+LARGEST = 2**28  # maximum number of bytes of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
-    """Paragraphs of all text files at ``path``, joined up to about ``size`` characters, and cut where they are longer.
+    """Split all text files at ``path`` into chunks of whole paragraphs, with at most about ``size`` characters.
 
-    Returns the first file of each chunk, relative to ``path``.
+    Longer paragraphs are cut. Return each chunk with the path of the first file that contains it, relative to ``path``.
     """
     problem = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
     if problem:
@@ -32,7 +32,7 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
         for chunk in _chunks(_read(file), size):
             chunks.setdefault(chunk, str(file.relative_to(folder)))
     if not chunks:
-        raise DataError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
+        raise DataError(f"{path} holds no text; expected non-empty {', '.join(ENDINGS)} files")
     return chunks
 
 
@@ -58,15 +58,15 @@ def _chunks(text: str, size: int) -> Iterator[str]:
 
 
 def _paragraphs(text: str, size: int) -> Iterator[str]:
-    """Pieces of at most ``size`` characters: cut after a sentence if possible, else between words, else inside one."""
+    """Yield paragraphs, cut to at most ``size`` characters: after a sentence if possible, else between words."""
     end = r"(?=\s|$)"
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
-        yield from [paragraph] if len(paragraph) <= size else (found.strip() for found in piece.findall(paragraph))
+        yield from [paragraph] if len(paragraph) <= size else (part.strip() for part in piece.findall(paragraph))
 
 
 def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
-    """The first documents, as many as fit into the model's window with question and answer; one at least."""
+    """Return the first documents: as many as fit the window with question and answer, but at least one."""
     count = len(documents)
     while count > 1:
         prompt = stock_prompt(lm, documents[:count], question)

@@ -1,4 +1,4 @@
-"""The demos' parts: a FAISS index, questions in the stock prompt, and the conditions of a run."""
+"""Parts that both demos use: a FAISS index, questions in the stock prompt, and the conditions of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM
 
-ROUNDS = 7  # of timing the first token
+ROUNDS = 7  # rounds in which the first token is timed
 
 
 class Index:
@@ -34,7 +34,7 @@ class Index:
         self._faiss.add(vectors)
 
     def search(self, query: str, k: int) -> list[str]:
-        """The ``k`` nearest texts, nearest first."""
+        """Return the ``k`` texts nearest to the query, nearest first."""
         _, found = self._faiss.search(self._encode([query]), min(k, len(self.texts)))
         return [self.texts[index] for index in found[0]]
 
@@ -43,7 +43,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document, the other documents (nearest first), and a given beginning of the answer."""
+    """A question, its gold document, the others (nearest first), the answer, and its beginning in the prompt."""
 
     question: str
     gold: str
@@ -63,19 +63,19 @@ class StockQA(Task):
 
     name = "demo"
     max_new_tokens = 8
-    chat = False  # the stock prompt is in the chat template already
+    chat = False  # the stock prompt already includes the chat template
 
     def cases(self) -> Iterator[Case]:
-        for index, each in enumerate(self.questions):
-            question = f"{index:06}"
-            for documents, position, _ in gold_orders(each.gold, each.others, self.positions, 1, question):
-                prompt = stock_prompt(self.lm, documents, each.question)
+        for index, question in enumerate(self.questions):
+            name = f"{index:06}"
+            for documents, position, _ in gold_orders(question.gold, question.others, self.positions, 1, name):
+                prompt = stock_prompt(self.lm, documents, question.question)
                 yield Case(
-                    id=f"{question}/{position}",
-                    question=question,
-                    text=prompt + self.continuation(prompt, each.begin) if each.begin else prompt,
+                    id=f"{name}/{position}",
+                    question=name,
+                    text=prompt + self.continuation(prompt, question.begin) if question.begin else prompt,
                     documents=tuple(documents),
-                    answers=(each.answer,),
+                    answers=(question.answer,),
                     gold_position=position,
                 )
 
@@ -84,5 +84,5 @@ class StockQA(Task):
 
 
 def conditions(lm: DebiasedLM) -> dict[str, Any]:
-    """The model's dtype, the versions, and torch's threads."""
+    """Record the model's dtype, the library versions, and the number of torch threads."""
     return {"dtype": str(lm.model.dtype), "versions": all_versions(), "threads": torch.get_num_threads()}

@@ -1,1 +1,1 @@
-"""Tasks of lm-eval with a method: the model ``ragbias`` of lm-eval, and records of its answers."""
+"""lm-eval's tasks with a method: the lm-eval model ``ragbias``, and records of its answers."""

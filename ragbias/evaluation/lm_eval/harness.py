@@ -1,7 +1,7 @@
-"""Side effects on ordinary benchmarks, MMLU above all: lm-eval's tasks with the model ``ragbias``.
+"""The model ``ragbias`` for lm-eval, to measure a method's side effects on benchmarks such as MMLU.
 
 ``python -m ragbias.evaluation.lm_eval.harness --model ragbias --model_args pretrained=tiny,method=ms-poe --tasks mmlu``
-is the command line of lm-eval, which by itself finds no models of other packages.
+runs lm-eval's command line, which on its own does not find models of other packages.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from lm_eval.api.registry import register_model  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-PREFERRED = ("acc", "exact_match", "score")  # of the measures that a task reports; ``score`` is LongBench's
+PREFERRED = ("acc", "exact_match", "score")  # preferred measures of a task; ``score`` is LongBench's
 Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
 @register_model("ragbias")
 class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
-    """lm-eval's ``hf`` model with a method, for the side effects of methods that need no documents.
+    """lm-eval's ``hf`` model with a method that needs no documents.
 
-    Continuations are scored as they would be generated: the context is the prompt and enters in one forward pass, the
-    continuation follows with the cache, since methods treat the two differently. Prompts run one at a time, whatever
-    the ``batch_size``, except for generated answers; choices of one token share the pass of their context. Whole texts
-    (for perplexity) have no prompt, and enter in one pass.
+    Methods treat prompt and continuation differently, so continuations are scored as if they were generated: the
+    context is the prompt and runs in one forward pass, and the continuation then runs with its cache. ``batch_size``
+    applies only to generated answers. Choices of one token share the pass of their context. Whole texts (for
+    perplexity) have no prompt and run in one pass.
 
-    A prompt too long for the window loses its beginning, as in lm-eval, with a warning.
+    A prompt that is too long for the window loses its beginning, as in lm-eval, with a warning.
 
     Args:
-        cut_middle: cut the middle of such a prompt instead, as LongBench does.
+        cut_middle: cut the middle of prompts that are too long, as LongBench does.
         settings: any other argument of lm-eval's ``hf`` model.
 
     Attributes:
@@ -72,14 +72,15 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         self.cut: dict[str, int] = {}
         self.method = methods.get(method, pretrained)
         if self.method.needs_documents:
+            usable = [name for name, method_class in methods.METHODS.items() if not method_class.needs_documents]
             raise RunError(
-                f"{self.method.name} needs documents, and the prompts of lm-eval have none; take a method that acts on "
-                f"any prompt: {', '.join(name for name, each in methods.METHODS.items() if not each.needs_documents)}"
+                f"{self.method.name} needs documents, and lm-eval's prompts have none; use a method that acts on any "
+                f"prompt: {', '.join(usable)}"
             )
         path = local_path(pretrained)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         super().__init__(pretrained=path, backend="causal", device=device, **settings)
-        with debias(self.model, self.method):  # refuses at once what does not fit the model
+        with debias(self.model, self.method):  # raises if the method does not support the model
             pass
 
     def tok_batch_encode(
@@ -89,26 +90,26 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         left_truncate_len: int | None = None,
         truncation: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Token ids and mask ``[len(strings), width]`` of prompts, padded on the left; too long ones are cut."""
+        """Tokenise prompts: ids and mask ``[len(strings), width]``, padded on the left. Cut long prompts."""
         ids, mask = super().tok_batch_encode(strings, padding_side, None, truncation)
         if left_truncate_len is None or ids.shape[1] <= left_truncate_len:
             return ids, mask
         cut = [
-            self._cut(prompt, own[seen.bool()].tolist(), left_truncate_len)
-            for prompt, own, seen in zip(strings, ids, mask, strict=True)
+            self._cut(prompt, row[row_mask.bool()].tolist(), left_truncate_len)
+            for prompt, row, row_mask in zip(strings, ids, mask, strict=True)
         ]
         padded = self.tokenizer.pad({"input_ids": cut}, padding_side="left", return_tensors="pt")
         return padded["input_ids"], padded["attention_mask"]
 
     def _cut(self, prompt: str, tokens: list[int], limit: int) -> list[int]:
-        """At most ``limit`` of a prompt's tokens."""
+        """Cut a prompt's tokens to at most ``limit``."""
         if len(tokens) <= limit:
             return tokens
         if not self.cut_middle and not self.cut:
             warnings.warn(
-                f"a prompt of {len(tokens)} tokens is longer than the {limit} that fit the model's window of "
-                f"{self.max_length}, so it loses its beginning, like all longer ones; cut_middle=True (ragbias bench "
-                "--cut-middle) cuts its middle instead",
+                f"a prompt has {len(tokens)} tokens, but only {limit} fit the model's window of {self.max_length}; "
+                "prompts that are too long lose their beginning; cut_middle=True (ragbias bench --cut-middle) cuts "
+                "their middle instead",
                 stacklevel=2,
             )
         self.cut[prompt] = limit
@@ -123,15 +124,15 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     def _loglikelihood_tokens(
         self, requests: Sequence[Scored], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """Log-probability of each continuation, and whether it is what greedy decoding would write."""
+        """Score each continuation: its log-probability, and whether greedy decoding would write it."""
         results = []
-        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits after them
+        first: tuple[list[int], Tensor] | None = None  # tokens of the last context and the logits after them
         for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
             limit = self.max_length + 1 - len(continuation)
             if limit < 1:
                 raise RunError(
                     f"a continuation of {len(continuation)} tokens leaves no tokens for its prompt in the model's "
-                    f"window of {self.max_length}; take a model with a longer one"
+                    f"window of {self.max_length}; use a model with a longer window"
                 )
             if texts is not None:
                 context = self._cut(texts[0], context, limit)
@@ -152,13 +153,13 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
 
     @torch.no_grad()
     def _after(self, context: list[int], continuation: list[int]) -> Tensor:
-        """Logits ``[len(continuation), V]`` for the tokens of a continuation, which follows the prompt's pass."""
+        """Compute the logits ``[len(continuation), V]`` of a continuation that runs after the prompt's pass."""
         with debias(self.model, self.method):
             return continued(self.model, *prefilled(self.model, context), continuation)
 
     @torch.no_grad()
     def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
-        """Logits ``[len(continuation), V]`` for the tokens of a text that enters in one pass."""
+        """Compute the logits ``[len(continuation), V]`` at the end of a text that runs in one pass."""
         with debias(self.model, self.method):
             ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
             logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
@@ -175,10 +176,10 @@ def harness_records(
     include_path: Path | None = None,
     cut_middle: bool = False,
 ) -> list[Record]:
-    """Run tasks or groups of lm-eval; one record for each example, whose ``group`` is the task in the group.
+    """Run tasks or groups of lm-eval and return a record per example. ``Record.group`` is a task of the group.
 
-    ``label`` is the method's name in the records; ``limit`` counts examples of each task in a group; ``seed`` draws the
-    examples of few-shot prompts; ``include_path`` is a folder with more tasks, as YAML files.
+    ``label`` is the method's name in the records. ``limit`` is the number of examples of each task in a group. ``seed``
+    draws the examples in few-shot prompts. ``include_path`` is a folder with further tasks as YAML files.
     """
     manager = task_manager(tasks, include_path)
     lm = RagBiasLM(model, method=method, cut_middle=cut_middle)
@@ -186,15 +187,15 @@ def harness_records(
 
 
 def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
-    """lm-eval's task index: only the folder's if it has all tasks, because lm-eval's take long to list."""
+    """Index the tasks. If the folder defines all of them, skip lm-eval's own tasks, which are slow to index."""
     if include_path is not None:
-        own = TaskManager(include_path=str(include_path), include_defaults=False)
-        if set(tasks) <= set(own.all_tasks):
-            return own
+        only_folder = TaskManager(include_path=str(include_path), include_defaults=False)
+        if set(tasks) <= set(only_folder.all_tasks):
+            return only_folder
     manager = TaskManager(include_path=None if include_path is None else str(include_path))
     if unknown := [task for task in tasks if task not in manager.all_tasks]:
         where = "" if include_path is None else f" nor in {include_path}"
-        raise RunError(f"no task {', '.join(map(repr, unknown))} in lm-eval{where}; `lm-eval ls tasks` lists all")
+        raise RunError(f"no task {', '.join(map(repr, unknown))} in lm-eval{where}; `lm-eval ls tasks` lists all tasks")
     return manager
 
 
@@ -213,15 +214,15 @@ def _records_of(
         torch_random_seed=seed,
         fewshot_random_seed=seed,
     )
-    samples = {  # the first filter's, where a task has several
+    samples = {  # if a task has several filters, only the first one's
         (part, sample["doc_id"]): sample
-        for part, all_of_it in results["samples"].items()
-        for sample in reversed(all_of_it)
+        for part, part_samples in results["samples"].items()
+        for sample in reversed(part_samples)
     }
     seconds = (time.perf_counter() - began) / max(len(samples), 1)
     measures = {
-        part: _measure(part, all_of_it, results["higher_is_better"].get(part, {}))
-        for part, all_of_it in results["samples"].items()
+        part: _measure(part, part_samples, results["higher_is_better"].get(part, {}))
+        for part, part_samples in results["samples"].items()
     }
     for (part, number), sample in sorted(samples.items()):
         prompt, prediction, prompt_tokens, completion_tokens = _answer(lm, sample)
@@ -247,7 +248,7 @@ def _records_of(
 
 
 def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, str, int, int]:
-    """The prompt of an example, the model's answer, and the number of tokens of both."""
+    """Return the prompt of an example, the model's answer, and the number of tokens of each."""
     responses, arguments = sample["filtered_resps"], sample["arguments"]
     if isinstance(responses[0], str):
         prompt, answer = arguments[0][0], responses[0]
@@ -255,36 +256,37 @@ def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, str, int, int]:
     best = max(range(len(responses)), key=lambda index: responses[index][0])
     prompt, choice = arguments[best]
     tokens, continuation = lm._encode_pair(prompt, choice)
-    likely = len(responses) > 1 or responses[0][1]  # a single continuation is an answer if greedy decoding writes it
+    # a single continuation counts as the answer only if greedy decoding would write it
+    likely = len(responses) > 1 or responses[0][1]
     return prompt, choice.strip() if likely else "", len(tokens), len(continuation)
 
 
 def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dict[str, bool]) -> str:
-    """The measure that scores a task's examples: a preferred one if usable, else the first usable one."""
+    """Select the measure that scores a task's examples: the first usable one, preferred measures first."""
     measured: list[str] = samples[0]["metrics"]
     reasons = {}
-    for name in dict.fromkeys([*(each for each in PREFERRED if each in measured), *measured]):
-        wrong = [
+    for name in dict.fromkeys([*(name for name in PREFERRED if name in measured), *measured]):
+        unusable = [
             sample[name]
             for sample in samples
             if not (isinstance(sample[name], (Real, np.bool_)) and 0 <= sample[name] <= 1)
         ]
-        if wrong:
-            value = shown(wrong[0]) if isinstance(wrong[0], Real) else f"a {type(wrong[0]).__name__}"
+        if unusable:
+            value = shown(unusable[0]) if isinstance(unusable[0], Real) else f"a {type(unusable[0]).__name__}"
             reasons[name] = f"is {value} for an example"
         elif higher_is_better.get(name) is False:
-            reasons[name] = "is better the lower it is"
+            reasons[name] = "is better if lower"
         else:
             return name
-    found = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+    listed = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
     raise RunError(
-        f"task {task!r} has no measure that can be used: {found}; expected one that is a number from 0 to 1 of each "
-        "example, the higher the better"
+        f"task {task!r} has no usable measure: {listed}; expected a measure that gives each example a number from 0 to "
+        "1, with higher values better"
     )
 
 
 def main() -> None:
-    """The command line of lm-eval, with the model ``ragbias``."""
+    """Run lm-eval's command line with the model ``ragbias``."""
     from lm_eval.__main__ import cli_evaluate
 
     try:

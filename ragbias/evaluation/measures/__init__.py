@@ -1,1 +1,1 @@
-"""Figures computed from answers: metrics, accuracy by position, consistency, bootstrap intervals."""
+"""Figures computed from answers: metrics, accuracy by position, consistency and bootstrap intervals."""

@@ -1,7 +1,7 @@
-"""The aggregates of a bench: one entry for each model, task and number of documents, plain data for JSON.
+"""The aggregates of a bench as plain data for JSON, with an entry for each model, task and number of documents.
 
-Figures with an interval are lists ``[estimate, low, high]``; ``low`` and ``high`` are ``None`` where there are too few
-questions for one, and a note says so.
+Figures with an interval are lists ``[estimate, low, high]``. With too few questions, ``low`` and ``high`` are
+``None``, and a note says so.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ragbias.evaluation.measures.estimates import (
 from ragbias.evaluation.measures.metrics import SUBSETS, question_weights
 from ragbias.evaluation.measures.per_question import grouped, means
 
-LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
-REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
+LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # key: ``Record.cut``
+REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # key: number of documents
 
 SCORE = attrgetter("score")
 
@@ -38,18 +38,18 @@ Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
 def summarise(
     records: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
 ) -> dict[str, Any]:
-    """All aggregates of a run.
+    """Compute all aggregates of a run.
 
     Args:
-        records: one for each answer.
-        cost: figures of each method by ``run_folder.cost_key`` and label; copied unchanged.
-        noise: second answers in the same order, for the noise floor.
+        records: records of all answers.
+        cost: cost of each method by ``run_folder.cost_key`` and label, which is copied unchanged.
+        noise: records of second answers in the same order, for the noise floor.
 
     Returns:
-        ``results``: one entry for each model, task and number of documents, with ``methods`` by label. Cases without
-        documents, and with the gold document alone, are ``reference_lines`` of the same task with more documents
-        (``closed_book`` and ``oracle``) where there is one. Positions are counted from 0. ``kendall_tau`` is how much
-        the orders agree in which the model saw the same documents.
+        ``results``: an entry for each model, task and number of documents, with ``methods`` by label. If the task also
+        ran with more documents, cases without documents (``closed_book``) and with only the gold document (``oracle``)
+        become ``reference_lines`` of those entries. Positions are counted from 0. ``kendall_tau`` is the agreement of
+        the orders in which the model saw the same documents.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
@@ -83,7 +83,7 @@ def setting_of(record: Record) -> Setting:
 
 
 def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
-    """The methods of one setting, and notes on them."""
+    """Aggregate the methods of one setting, with notes."""
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
     scores = {label: Scores.of(answered(answers)) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
@@ -124,25 +124,25 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
 
 
 def answered(records: Iterable[Record]) -> list[Record]:
-    """Records with a scored answer."""
+    """Select the records with a scored answer."""
     return [record for record in records if record.score is not None]
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Flips between orders and between repetitions. For a judge, the preferred answer is compared."""
-    says = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
+    """Compute flips between orders and between repetitions. For a judge, compare the preferred responses."""
+    compared = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
     orders = Counter((record.question, record.seed) for record in records)
     return {
         "orders": max(orders.values()),
-        "flip_rate": share(per_question.flips(answered(records), says)),
-        "noise_floor": share(per_question.repeats(records, noise, says)),
+        "flip_rate": share(per_question.flips(answered(records), compared)),
+        "noise_floor": share(per_question.repeats(records, noise, compared)),
     }
 
 
 def _judge(records: Sequence[Record]) -> dict[str, Any]:
-    """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer first, second.
+    """Figures of a judge: consistency when responses are swapped, preference for the first response, and accuracy.
 
-    And accuracy by section of RewardBench, if the pairs are of one. No verdict in either order is consistent too.
+    Accuracy is by the better response's position and RewardBench's section. No verdict in both orders is consistent.
     """
     consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
@@ -186,7 +186,7 @@ def _line(records: Sequence[Record], name: str) -> Estimate | None:
 
 
 def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
-    """Numbers of answers by the plain model instead of the method, by reason."""
+    """Number of answers that the plain model gave instead of the method, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))
@@ -198,15 +198,15 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
     if few < FEWEST:
         notes.append(f"{few} questions are too few for intervals; at least {FEWEST} are needed.")
     if len({curve.questions for curve in scores}) > 1:
-        notes.append("The methods answered different questions; differences are over those in common.")
+        notes.append("The methods answered different questions; differences are over the questions in common.")
     if len({curve.positions for curve in scores}) > 1:
-        notes.append("The methods ran at different positions; differences are over those in common.")
+        notes.append("The methods ran at different positions; differences are over the positions in common.")
     if REFERENCE not in methods:
-        notes.append(f"{REFERENCE!r} did not run, so there are no differences to it.")
-    present = {group for method in methods.values() for group in method["groups"]}
+        notes.append(f"{REFERENCE!r} did not run, so there are no differences from it.")
+    groups = {group for method in methods.values() for group in method["groups"]}
     if any(method.get("judge", {}).get("sections") for method in methods.values()):
-        notes.append(f"Sections are over the {len(present & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets asked.")
-        if others := sorted(present - SUBSETS):
+        notes.append(f"Sections cover {len(groups & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets.")
+        if others := sorted(groups - SUBSETS):
             notes.append(f"No section of RewardBench has {', '.join(map(repr, others))}.")
     for label, method in methods.items():
         if undecided := method.get("judge", {}).get("undecided"):

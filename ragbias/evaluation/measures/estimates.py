@@ -1,6 +1,6 @@
-"""Figures of a summary: ``[estimate, low, high]``, without an interval where there are too few questions.
+"""Figures of a summary: ``[estimate, low, high]``, or ``None`` without data.
 
-A figure without data is ``None``.
+With too few questions, ``low`` and ``high`` are ``None``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Estimate, Figures
 from ragbias.evaluation.measures.per_question import means
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
+    from ragbias.evaluation.data.records import Record  # imports pydantic, which the demo does not need
 
 MINUS_PLAIN: Figures = {
     "mean": ("mean", "mean"),
@@ -26,23 +26,23 @@ MINUS_PLAIN: Figures = {
     "gap": ("gap", "gap"),
 }
 NATS = (-math.inf, 0.0)  # bounds of a log-probability
-ENDS = ("worst", "best", "gap")  # what there is of several positions only
+ENDS = ("worst", "best", "gap")  # figures that need several positions
 
 
 def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """One measure's part of a method's summary; empty if the measure is missing."""
+    """Return one measure's part of a method's summary, which is empty if the measure is missing."""
     return method if measure == ACCURACY else method[measure] or {}
 
 
 def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
-    """``by_position``, ``mean``, and for several positions ``worst``, ``best``, ``gap`` and ``gap_by_chance``."""
+    """Compute ``by_position`` and ``mean``; with several positions also ``ENDS`` and ``gap_by_chance``."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
-    found = bootstrap.curve(scores, bounds=bounds)
-    figures = {name: [interval.as_list() for interval in intervals] for name, intervals in found.items()}
+    curve = bootstrap.curve(scores, bounds=bounds)
+    figures = {name: [interval.as_list() for interval in intervals] for name, intervals in curve.items()}
     several = len(scores.positions) > 1
     return {
-        "by_position": _shown(dict(zip(scores.positions, figures["by_position"], strict=True))),
+        "by_position": _as_json(dict(zip(scores.positions, figures["by_position"], strict=True))),
         "mean": figures["mean"][0],
         **{name: figures[name][0] if several else None for name in ENDS},
         "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
@@ -52,45 +52,45 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
 def differences(
     scores: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1
 ) -> dict[str, Estimate] | None:
-    """``bootstrap.differences``, or ``None`` if the two have no question and position in common."""
+    """See ``bootstrap.differences``. Return ``None`` if the two have no question and position in common."""
     if not scores.in_common(reference)[0].values.size:
         return None
-    found = bootstrap.differences(scores, reference, figures, most)
-    return {name: interval.as_list() for name, interval in found.items()}
+    intervals = bootstrap.differences(scores, reference, figures, most)
+    return {name: interval.as_list() for name, interval in intervals.items()}
 
 
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
-    """The differences of a method to the plain model; ``None`` where the two have nothing in common.
+    """Compute a method's differences from the plain model; ``None`` if they have no question and position in common.
 
-    ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean over positions,
-    its worst and its best one; ``worst_to_worst`` and ``gap`` are differences of like figures; ``by_position`` is the
-    method at each position minus the plain mean. Two scores differ by at most ``most``: 1 for accuracies.
+    ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean, worst position
+    and best position. ``worst_to_worst`` and ``gap`` compare the same figure of both. ``by_position`` is the method at
+    each position minus the plain mean. ``most`` is the largest possible difference of two scores: 1 for accuracies.
     """
-    found = differences(scores, plain, MINUS_PLAIN, most)
-    if found is None:
+    figures = differences(scores, plain, MINUS_PLAIN, most)
+    if figures is None:
         return None
     several = len(scores.in_common(plain)[0].positions) > 1
-    like = {name: figure if several or name == "mean" else None for name, figure in found.items()}
+    known = {name: figure if several or name == "mean" else None for name, figure in figures.items()}
     by_position = {at: interval.as_list() for at, interval in bootstrap.relative(scores, plain).items()}
-    return {**like, "by_position": _shown(by_position)}
+    return {**known, "by_position": _as_json(by_position)}
 
 
 def share(values: Mapping[str, float], weights: Mapping[str, float] | None = None) -> Estimate | None:
-    """See ``bootstrap.share``; ``None`` without values."""
+    """See ``bootstrap.share``. Return ``None`` without values."""
     return bootstrap.share(values, weights).as_list() if values else None
 
 
-def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
-    """Figures by position, as JSON, without position -1 (questions without a gold document)."""
+def _as_json(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
+    """Convert figures by position for JSON. Leave out -1, the position of questions without a gold document."""
     return {str(position): figure for position, figure in by_position.items() if position >= 0}
 
 
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
-    """The gold answers' log-probabilities under a method, paired by question; ``plain``: those of ``none``, if it ran.
+    """Summarise the gold answers' log-probabilities with a method.
 
-    The figures of accuracy, and ``spread``, the mean over questions of the highest minus the lowest over all orders of
-    the same documents. ``kl`` and ``agreement`` compare the token after the prompt with the plain model's:
-    KL(plain || method), and how often both find the same token the most probable.
+    The figures are those of ``curve_figures`` and ``minus_plain``, and ``spread``: the highest minus the lowest value
+    over all orders of the same documents, averaged over questions. ``kl`` and ``agreement`` compare the token after the
+    prompt with the plain model's: KL(plain || method), and the share of answers with the same most probable token.
     """
     measured = [record for record in records if record.logprob is not None]
     return {

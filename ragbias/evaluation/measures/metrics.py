@@ -1,4 +1,4 @@
-"""Scores of answers, 0 to 1, as the benchmarks count them; the document an answer comes from; RewardBench's weights."""
+"""Scores of answers from 0 to 1 as in the benchmarks, the source document of an answer, and RewardBench's weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-# RewardBench's sections: the weight of each subset is its number of pairs; math-prm counts as much as the code subsets.
+# RewardBench's sections: a subset's weight is its number of pairs; math-prm weighs as much as all code subsets.
 # Source: Lambert et al., arXiv 2403.13787, rewardbench/constants.py of the released code (Apache-2.0)
 SECTIONS: dict[str, dict[str, int]] = {
     "Chat": {
@@ -48,43 +48,43 @@ SUBSETS = {subset for weights in SECTIONS.values() for subset in weights}
 
 
 def normalised(answer: str) -> str:
-    """Lower case, single spaces, no full stop at the end."""
+    """Convert to lower case with single spaces and without a final full stop."""
     return " ".join(answer.split()).rstrip(".").lower()
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers have the same meaning: one contains the other, as whole words.
+    """Whether two answers have the same meaning, that is, one contains the other as whole words.
 
-    Case, punctuation, white space and articles do not count.
+    Case, punctuation, white space and articles are ignored.
     """
     one, other = (f" {' '.join(_words(ARTICLES.sub(' ', text.lower())))} " for text in (first, second))
     return one == other or bool(one.strip() and other.strip() and (one in other or other in one))
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case without ASCII punctuation and articles, single spaces: the normalisation of SQuAD's evaluation."""
+    """Normalise as in SQuAD's evaluation: lower case, single spaces, no ASCII punctuation and no articles."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """Whether any answer is part of the prediction's first line, both normalised: lost-in-the-middle's measure."""
+    """Whether the prediction's first line contains an answer, both normalised: the measure of Lost in the Middle."""
     words = squad_normalised(prediction.split("\n")[0])
     return float(any(squad_normalised(answer) in words for answer in answers))
 
 
 def qa_f1(prediction: str, answers: Sequence[str]) -> float:
-    """The best F1 of normalised words over the answers: LongBench's measure of question answering."""
+    """Best F1 of normalised words over all answers: LongBench's measure of question answering."""
     words = Counter(squad_normalised(prediction).split())
     return max(_f1(words, Counter(squad_normalised(answer).split())) for answer in answers)
 
 
-def _f1(words: Counter[str], wanted: Counter[str]) -> float:
-    shared = (words & wanted).total()
-    return 2 * shared / (words.total() + wanted.total()) if shared else 0.0
+def _f1(words: Counter[str], expected: Counter[str]) -> float:
+    shared = (words & expected).total()
+    return 2 * shared / (words.total() + expected.total()) if shared else 0.0
 
 
 def value_in_answer(prediction: str, value: str) -> float:
-    """Whether the value is part of the prediction, regardless of case: lost-in-the-middle's key-value measure."""
+    """Whether the prediction contains the value, ignoring case: the key-value measure of Lost in the Middle."""
     return float(value.lower() in prediction.lower())
 
 
@@ -94,10 +94,10 @@ def exact(prediction: str, answers: Sequence[str]) -> float:
 
 
 def source(answer: str, documents: Sequence[str], question: str) -> int | None:
-    """Index of the document that an answer comes from, judged by its words; None if none or several may be it.
+    """Find the index of the document that an answer comes from, judged by words. Return None if that is ambiguous.
 
-    It is the only one with the normalised answer as whole words. If there is none, it is the only one with most of the
-    answer's words, those of the question aside, if that is at least half of them.
+    It is the only document that contains the normalised answer as whole words. If no document does, it is the only
+    document with the most words of the answer that are not in the question, if it contains at least half of them.
     """
     words = " ".join(_words(answer))
     if not words:
@@ -105,10 +105,10 @@ def source(answer: str, documents: Sequence[str], question: str) -> int | None:
     texts = [f" {' '.join(_words(document))} " for document in documents]
     holders = [index for index, text in enumerate(texts) if f" {words} " in text]
     if not holders:
-        own = set(_words(answer)) - set(_words(question))
-        counts = [sum(f" {word} " in text for word in own) for text in texts]
+        new_words = set(_words(answer)) - set(_words(question))
+        counts = [sum(f" {word} " in text for word in new_words) for text in texts]
         most = max(counts)
-        holders = [index for index, count in enumerate(counts) if count == most > 0 and 2 * most >= len(own)]
+        holders = [index for index, count in enumerate(counts) if count == most > 0 and 2 * most >= len(new_words)]
     return holders[0] if len(holders) == 1 else None
 
 
@@ -117,15 +117,15 @@ def _words(text: str) -> list[str]:
 
 
 def question_weights(subsets: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """The weight of each question in its section of RewardBench, by section, from the question's subset.
+    """Weights of the questions of each section of RewardBench, from the questions' subsets.
 
-    The weighted mean over a section is that of its subsets' means. Sections without a question are left out.
+    The mean with these weights is the section's weighted mean of subset means. Sections without questions are left out.
     """
     sizes = Counter(subsets.values())
-    found = {
+    weighted = {
         section: {
             question: weights[subset] / sizes[subset] for question, subset in subsets.items() if subset in weights
         }
         for section, weights in SECTIONS.items()
     }
-    return {section: questions for section, questions in found.items() if questions}
+    return {section: questions for section, questions in weighted.items() if questions}

@@ -1,4 +1,4 @@
-"""One value for each question: flips, repetition, a judge's preference, agreement of orders."""
+"""Functions that compute one value per question: flips, repetition, a judge's preference, agreement of orders."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import normalised
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
+    from ragbias.evaluation.data.records import Record  # imports pydantic, which the demo does not need
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, list[Record]]:
-    """Group records by ``key``, in the given order."""
-    found: dict[K, list[Record]] = defaultdict(list)
+    """Group records by ``key``, in order."""
+    groups: dict[K, list[Record]] = defaultdict(list)
     for record in records:
-        found[key(record)].append(record)
-    return dict(found)
+        groups[key(record)].append(record)
+    return dict(groups)
 
 
 def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[str, float]:
-    """For each question: the mean of ``value`` over its records."""
+    """Mean of ``value`` over the records of each question."""
     return {
         question: fmean(value(record) for record in group)
         for question, group in grouped(records, attrgetter("question")).items()
@@ -37,24 +37,24 @@ def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[s
 
 
 def answer_of(record: Record) -> str:
-    """The record's answer, normalised so that two answers can be compared for a flip."""
+    """Normalise the record's answer, so that answers can be compared."""
     return normalised(record.prediction)
 
 
 def verdict(record: Record) -> str:
-    """Which answer a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` for a tie."""
+    """Return the response that a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` for a tie."""
     return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
 
 
 def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of) -> dict[str, float]:
-    """For each question in several orders: 1 if not all answers are the same, else 0."""
+    """For each question in several orders, 1 if any answers differ, else 0."""
     return _by_question(records, answer, lambda answers: len(set(answers)) > 1)
 
 
 def repeats(
     records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of
 ) -> dict[str, float]:
-    """For each question repeated in the same order: the share of second answers (``noise``) unlike the first."""
+    """For each question repeated in the same order, the share of second answers (``noise``) that differ."""
     first = {record.key: answer(record) for record in records}
     return means(
         (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]
@@ -62,34 +62,34 @@ def repeats(
 
 
 def prefers_first(records: Iterable[Record]) -> dict[str, float]:
-    """For each pair that a judge decided: the share of its verdicts for the answer shown first.
+    """For each decided pair, the share of verdicts for the first response.
 
-    The better answer is the gold document, so a verdict is for the first one if it is right and that one is shown
-    first, or wrong and it is shown second.
+    The better response is the gold document. So a right verdict is for the first response if the gold position is 0,
+    and a wrong verdict if the gold position is 1.
     """
     decided = (record for record in records if verdict(record) != "neither" and record.gold_position is not None)
     return means(decided, lambda record: (verdict(record) == "chosen") == (record.gold_position == 0))
 
 
 def spreads(records: Iterable[Record]) -> dict[str, float]:
-    """For each question in several orders: the gold answer's highest log-probability minus its lowest, in nats."""
+    """For each question in several orders, the gold answer's highest minus its lowest log-probability, in nats."""
     return _by_question(records, attrgetter("logprob"), lambda values: max(values) - min(values))
 
 
 def order_agreement(records: Iterable[Record]) -> dict[str, float]:
-    """For each question in several orders: the mean pairwise Kendall's tau of the orders that the model saw."""
+    """For each question in several orders, the mean Kendall's tau of all pairs of orders that the model saw."""
     return _by_question((record for record in records if len(record.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 
 def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
-    """The mean over all pairs of orders of Kendall's tau: 1 the same, 0 unrelated, -1 reversed.
+    """Mean Kendall's tau over all pairs of orders: 1 if equal, 0 if unrelated, -1 if reversed.
 
-    Tau is the share of pairs of documents in the same sequence in both orders, less the share of the others. Raises
-    ``RunError`` unless the orders are of the same two or more documents, each once.
+    Tau is the share of document pairs with the same relative order, minus the share with the opposite relative order.
+    Raises ``RunError`` unless all orders contain the same two or more documents, each once.
     """
     first = orders[0]
     if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):
-        raise RunError(f"orders {orders!r}; expected the same two or more documents in each, each once")
+        raise RunError(f"orders {orders!r}; expected the same two or more documents in each order, each once")
     positions = np.argsort(np.asarray(orders), axis=1)
     one, other = np.triu_indices(len(first), 1)
     signs = np.sign(positions[:, one] - positions[:, other])
@@ -100,9 +100,9 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
 def _by_question(
     records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
-    """``measure`` of the values of each set of documents shown several times, averaged over a question's sets.
+    """Apply ``measure`` to the values of each set of documents with several records, and average by question.
 
-    A set is drawn by one seed for a question, with one size; records are of one task, model and method.
+    A set belongs to one question, seed and number of documents. Records must have one task, model and method.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), group in grouped(records, attrgetter("question", "documents", "seed")).items():

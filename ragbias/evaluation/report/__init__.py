@@ -1,1 +1,1 @@
-"""Tables, figures and the HTML file of one or several runs."""
+"""Tables, figures and the HTML report of one or several runs."""

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-OVERLAID = 3  # curves that one panel can hold
+OVERLAID = 3  # maximum number of curves in one panel
 REFERENCE_LINES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 POSITION = "position of the gold document (1 = first)"
 COSTS = {"prefill_ratio": "prefill time, in units of none", "seconds_ratio": "time per answer, in units of none"}
 TITLES = {"worst": "at the worst position", "mean": "mean over positions"}
 
-Curves = Mapping[str, Mapping[str, Point]]  # by method and position, counted from 0
+Curves = Mapping[str, Mapping[str, Point]]  # keys: method, then position counted from 0
 
 
 LOGPROB = "log-probability (nats)"
@@ -41,13 +41,13 @@ RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 
 
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Accuracy by the gold document's position, with intervals; many methods get one panel per method."""
+    """Draw accuracy by the gold document's position, with intervals. Many methods get one panel each."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     return _curves(curves, styles, result["reference_lines"], ACCURACY)
 
 
 def logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Log-probability of the gold answer by position, minus the plain model's mean if that ran."""
+    """Draw the gold answer's log-probability by position, minus the plain model's mean if it ran."""
     figures = {label: method["logprob"] for label, method in ranked(result) if method["logprob"]}
     if all(method["minus_plain"] for method in figures.values()):
         curves = {label: method["minus_plain"]["by_position"] for label, method in figures.items()}
@@ -68,7 +68,7 @@ def overlaid(
     styles: Mapping[str, Style] | None = None,
     scale: str = ACCURACY,
 ) -> Figure:
-    """All methods in one panel; one panel for each entry, titled by its key."""
+    """Draw a panel for each entry, titled by its key, with the curves of all methods."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
@@ -81,17 +81,17 @@ def overlaid(
 
 
 def before_and_after(curves: Curves, model: str) -> Figure:
-    """The picture of the start page: the plain model's curve and the default method's, relative to the plain mean."""
+    """Draw the curves of the plain model and the default method, relative to the plain mean, as on the start page."""
     names = {REFERENCE: f"plain {model}", DEFAULT_METHOD: "order-invariant"}
     named = {f"{label} ({name})": curves[label] for label, name in names.items()}
     return overlaid({"": named}, scale=RELATIVE_LOGPROB)
 
 
 def multiples(curves: Curves, styles: Mapping[str, Style], lines: Mapping[str, Any], scale: str = ACCURACY) -> Figure:
-    """A panel for each method but the plain model, whose curve is in all of them."""
+    """Draw a panel for each method, with the plain model's curve in every panel."""
     plain = {label: points for label, points in curves.items() if label == REFERENCE}
     others = {label: points for label, points in curves.items() if label != REFERENCE}
-    # a method far below the others would flatten all curves of one scale; panels are ranked, so that a row is alike
+    # with one scale, a single bad method would flatten all curves; panels are ranked, so a row has similar curves
     figure, axes = canvas(len(others), height=1.9, sharey=True if scale == ACCURACY else "row")
     for axis, (label, points) in zip(axes, others.items(), strict=True):
         _panel(axis, {**plain, label: points}, styles, {REFERENCE: "none (plain model)"}, lines, scale)
@@ -109,8 +109,8 @@ def _panel(
     estimates = [{position: point[0] for position, point in points.items()} for points in curves.values()]
     for index, (label, points) in enumerate(curves.items()):
         known = sorted((int(position) + 1, point) for position, point in points.items())
-        at, values = [position for position, _ in known], [point for _, point in known]
-        line(axis, at, values, styles[label], names.get(label), wider=estimates[index + 1 :].count(estimates[index]))
+        xs, values = [position for position, _ in known], [point for _, point in known]
+        line(axis, xs, values, styles[label], names.get(label), wider=estimates[index + 1 :].count(estimates[index]))
     for name, figure in lines.items():
         if figure and figure[0] is not None:
             text, dashes = REFERENCE_LINES[name]
@@ -128,7 +128,7 @@ def _panel(
 
 
 def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure | None:
-    """Worst and mean accuracy against cost; None without any cost."""
+    """Draw worst and mean accuracy against cost. Return None if no cost was measured."""
     kind = cost_kind(result)
     if kind is None:
         return None
@@ -159,14 +159,14 @@ def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
 
 
 def flip_rates(result: Mapping[str, Any]) -> Figure | None:
-    """Flip rates with intervals, beside the noise floor; None if no question ran in two orders."""
+    """Draw flip rates with intervals and noise floors. Return None if no question ran in two orders."""
     methods = [(label, method) for label, method in ranked(result) if method["flip_rate"]]
     if not methods:
         return None
     methods.sort(key=lambda item: item[1]["flip_rate"][0])
     figure, (axis,) = canvas(height=0.5 + 0.42 * len(methods))
-    bars(axis, [label for label, _ in methods], {"flips, 95% interval": [each["flip_rate"] for _, each in methods]})
-    floors = [(row, each["noise_floor"][0]) for row, (_, each) in enumerate(methods) if each["noise_floor"]]
+    bars(axis, [label for label, _ in methods], {"flips, 95% interval": [method["flip_rate"] for _, method in methods]})
+    floors = [(row, method["noise_floor"][0]) for row, (_, method) in enumerate(methods) if method["noise_floor"]]
     if floors:
         rows, values = zip(*floors, strict=True)
         label = "noise floor: same order repeated"

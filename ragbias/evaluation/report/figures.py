@@ -1,7 +1,7 @@
-"""The style of all pictures, and how they are saved: one width, one legend.
+"""The style of all pictures, and functions that draw and save them.
 
-Methods differ by colour (Okabe and Ito's colour-blind safe palette), dashes, marker and filling, so that pictures stay
-readable in black and white. Pictures are legible at 450 pixels, half the width of a README.
+Methods differ by colour (Okabe and Ito's colour-blind safe palette), dashes, marker and filling, so that pictures are
+readable in black and white. Pictures are legible at a width of 450 pixels, half the width of a README.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import matplotlib  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-WIDTH = 6.4  # inches of a picture
+WIDTH = 6.4  # width of a picture in inches
 INK, PALE = "#000000", "#8c8c8c"
 DASHES: tuple[tuple[str, Any], ...] = (
     ("#d55e00", "--"),
@@ -35,15 +35,15 @@ DASHES: tuple[tuple[str, Any], ...] = (
     ("#56b4e9", (0, (1, 1))),
 )
 MARKERS = "s^DvP<>p"
-FONTS = ["DejaVu Sans", "Verdana"]  # Verdana is about as wide, and common where DejaVu Sans is missing
-TITLE_LETTERS = 30  # that fit over a third of the width
+FONTS = ["DejaVu Sans", "Verdana"]  # Verdana has a similar width and is common where DejaVu Sans is missing
+TITLE_LETTERS = 30  # letters that fit above a panel of a third of the width
 
-Point = Sequence[Any]  # estimate, low, high; any may be None
+Point = Sequence[Any]  # estimate, low, high; each may be None
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one method is drawn."""
+    """Colour, dashes, marker and filling of one method."""
 
     colour: str
     dashes: Any
@@ -52,7 +52,7 @@ class Style:
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """One style for each label, the plain model in ink; the first 17 differ by marker and filling alone."""
+    """Assign a style to each label, black to the plain model. The first 17 differ by marker and filling alone."""
     plain_first = sorted(dict.fromkeys(labels), key=lambda label: label != REFERENCE)
     styles = dict.fromkeys(plain_first[:1], Style(INK, "-", "o", INK))
     for index, label in enumerate(plain_first[1:]):
@@ -65,7 +65,7 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
 def canvas(
     count: int = 1, columns: int = 3, height: float = 3.0, title: str = "", **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A picture of ``count`` panels in rows of at most ``columns``, each row ``height`` inches high."""
+    """Create a picture of ``count`` panels in rows of at most ``columns``, each row ``height`` inches high."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
@@ -83,7 +83,7 @@ def canvas(
 
 
 def legend(figure: Figure, columns: int = 3) -> None:
-    """One legend above all panels, each name once; a picture with a legend has no title."""
+    """Draw one legend for all panels, at the top of the picture. It takes the place of a title."""
     named: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -97,7 +97,7 @@ def line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates and their intervals, shaded or as error bars; ``wider``: number of equal curves above this one."""
+    """Draw estimates with intervals, shaded or as error bars. ``wider``: number of equal curves that cover this one."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     drawn: dict[str, Any] = dict(
@@ -128,8 +128,8 @@ def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point 
             axis.barh(at, estimate, 0.9 * step, linewidth=0.8, edgecolor=INK, label=named, **fills[index])
             if low is not None and high is not None:
                 axis.errorbar(estimate, at, xerr=_reach([(at, estimate, low, high)]), color=PALE, capsize=3)
-            end, shown = (max(estimate, high or 0), at), f"{estimate:.0%}"
-            axis.annotate(shown, end, xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
+            end, percentage = (max(estimate, high or 0), at), f"{estimate:.0%}"
+            axis.annotate(percentage, end, xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
     axis.set_yticks(range(len(labels)), [panel_title(label) for label in labels])
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -139,17 +139,17 @@ def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point 
 
 
 def _reach(known: Sequence[Sequence[Any]]) -> list[list[float]]:
-    """Distances from the estimates to the ends of their intervals."""
+    """Compute the distances from the estimates to the ends of their intervals."""
     return [[estimate - low for _, estimate, low, _ in known], [high - estimate for _, estimate, _, high in known]]
 
 
 def literal(text: str) -> str:
-    """Escape a name for matplotlib, which reads mathematics between dollar signs."""
+    """Escape a name for matplotlib, which parses text between dollar signs as mathematics."""
     return printable(text).replace("$", r"\$")
 
 
 def panel_title(label: str) -> str:
-    """A method's label in lines that fit over a small panel, its parameters after a break."""
+    """Wrap a method's label to fit above a small panel. Parameters begin on a new line."""
     if len(label) <= TITLE_LETTERS:
         return literal(label)
     name, bracket, parameters = label.partition("(")
@@ -157,16 +157,16 @@ def panel_title(label: str) -> str:
 
 
 def svg(figure: Figure, name: str, fonttype: str = "none") -> str:
-    """The figure as SVG, always the same text; ``fonttype="path"`` draws letters as paths, which need no font."""
+    """Render the figure as reproducible SVG. ``fonttype="path"`` draws letters as paths, which need no font."""
     written = io.StringIO()
     settings: Any = {"svg.hashsalt": name, "svg.fonttype": fonttype, "font.sans-serif": FONTS}
     with matplotlib.rc_context(settings):
         figure.savefig(written, format="svg", metadata={"Date": None}, transparent=True)
-    return " ".join(each.strip() for each in written.getvalue().splitlines())
+    return " ".join(row.strip() for row in written.getvalue().splitlines())
 
 
 def address(figure: Figure, name: str) -> str:
-    """The figure as a data address for an HTML page."""
+    """Render the figure as a ``data:`` URL for an HTML page."""
     return "data:image/svg+xml," + quote(svg(figure, name), safe=" /:;,=")
 
 

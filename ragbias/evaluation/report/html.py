@@ -1,4 +1,4 @@
-"""Reports as one self-contained HTML file: pictures embedded, no scripts, nothing fetched."""
+"""Reports as one self-contained HTML file: embedded pictures, no scripts, no external resources."""
 
 from __future__ import annotations
 
@@ -26,43 +26,40 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READING = (
-    "Tables are sorted by the worst position, the best first. Positions are counted from 1, the document "
-    "next to the start of the prompt.",
-    f"Numbers in small print are {LEVEL}% bootstrap intervals over questions. Differences to the plain model (none) "
+    "Tables are sorted by the worst position, best method first. Position 1 is the first document of the prompt.",
+    f"Numbers in small print are {LEVEL}% bootstrap intervals over questions. Differences from the plain model (none) "
     "are paired by question. Intervals of the worst position and of the gap are corrected for bias, because the lowest "
-    "of several noisy figures is too low; they are the roughest.",
-    "Flips count the orders that moving the gold document makes, and the shuffles if the settings ask for any. More "
-    "orders give more chances to flip; flips below the noise mean nothing.",
+    "of several noisy figures is too low. They are less exact than other intervals.",
+    "Flips are counted over the orders in which the gold document moves, and over shuffles if the settings include "
+    "them. More orders give more chances to flip. Flips below the noise mean nothing.",
     "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
-    "A gap is never negative, so noise alone makes one; the notes below a table name gaps that chance makes as well.",
-    "Cost is the median in units of the plain model, timed side by side on the same prompts; without such timings, "
-    "the wall time per answer, which is rough.",
+    "Noise alone makes a gap, because a gap is never negative. Notes below a table list gaps that chance explains.",
+    "Cost is the median time to the first token relative to the plain model, timed on the same prompts. Without such "
+    "timings it is the wall time per answer, which is less exact.",
 )
 ORACLE = (
     "The documents around the gold one come from a file of gold passages (an oracle file). They belong to other "
-    "questions and are easier to tell apart than the official retrieved ones, so accuracies are higher than official."
+    "questions and are easier to tell apart than the official retrieved documents, so accuracies are higher."
 )
 NUMBERED = (
-    "The prompts of mdqa number the documents, as the official ones do. The numbers reveal the order, so no method can "
-    "make the answers independent of it; indices=False leaves them out."
+    "The prompts of mdqa number the documents, as the official prompts do. The numbers reveal the order, so no method "
+    "can make the answers independent of it. indices=False removes the numbers."
 )
 CAPTIONS = {
     "logprob_curves": "Log-probability of the gold answer by the position of the gold document; bands are "
     f"{LEVEL}% intervals, paired by question where the plain model's mean is subtracted. Each row has its own scale.",
     "u_curves": f"Accuracy by the position of the gold document; bands are {LEVEL}% intervals.",
     "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing.",
-    "flip_rates": "How often the order of the documents changes the answer, beside how often repetition does.",
+    "flip_rates": "How often the order of the documents changes the answer, and how often repetition does.",
 }
-
-
-COLUMNS = 6  # of figures in one table, which then fits the page
+COLUMNS = 6  # maximum number of columns with figures, so that a table fits the page
 
 
 @dataclass(frozen=True)
 class Grid:
     """A table. A cell ``0.71 (0.62 to 0.79)`` shows its interval in small print.
 
-    Columns beyond the first ``COLUMNS``, not counting ``keys``, go to further tables, which repeat the keys.
+    After ``COLUMNS`` columns, the table continues in another table that repeats the first ``keys`` columns.
     """
 
     title: str
@@ -80,7 +77,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: a heading or none, pictures with captions, tables, paragraphs, a list, preformatted text."""
+    """A part of a page: optional heading, pictures with captions, tables, paragraphs, a list, preformatted text."""
 
     title: str = ""
     level: int = 2
@@ -92,7 +89,7 @@ class Section:
 
 
 def page(title: str, sections: Sequence[Section], lead: tuple[str, str] | None = None) -> str:
-    """The HTML of a report; ``lead`` is the headline and the text of a box at the top."""
+    """Render a report as HTML. ``lead`` is the headline and the text of a box at the top."""
     environment = Environment(
         loader=PackageLoader("ragbias.evaluation.report", "."),
         autoescape=True,
@@ -103,7 +100,7 @@ def page(title: str, sections: Sequence[Section], lead: tuple[str, str] | None =
 
 
 def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
-    """The report of ``runs``; ``summary`` is the result of ``summary_of`` for them."""
+    """Render the report of ``runs``. ``summary`` is their ``summary_of``."""
     styles = styles_of(label for result in summary["results"] for label in result["methods"])
     sections = [Section("How to read this", level=3, notes=list(_reading(summary, runs)))]
     titles = []
@@ -148,12 +145,12 @@ def _result(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Iterator[
     if LOGPROB in result["measures"]:
         figures["logprob_curves"] = logprob_curves(result, styles) if several else None
     notes = [*_chance(result), *_reference_lines(result), *result["notes"]]
-    yield Section(grids=[Grid(*each) for each in tables.grids(result)], notes=notes)
+    yield Section(grids=[Grid(*parts) for parts in tables.grids(result)], notes=notes)
     yield Section(figures=_drawn(figures), grids=[grid for grid in _more_tables(result) if grid.rows])
 
 
 def _more_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
-    """Figures by position, and by group where the task has groups."""
+    """Yield the tables of figures by position, and by group if the task has groups."""
     positions = [str(position) for position in result["positions"]]
     for name, curves in _curves(result).items():
         rows = [
@@ -175,7 +172,7 @@ def _more_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
 
 
 def _curves(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Figures by position, by title and method."""
+    """Collect the figures by position, keyed by title and method."""
     curves: dict[str, dict[str, Mapping[str, Any]]] = {}
     for label, method in tables.ranked(result):
         if ACCURACY in result["measures"]:
@@ -189,13 +186,13 @@ def _curves(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]
 
 
 def _chance(result: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on gaps that noise would make as well."""
+    """Note the gaps that chance alone explains."""
     for measure in result["measures"]:
         figures = {label: figures_of(method, measure) for label, method in tables.ranked(result, measure)}
         within = [
-            f"{label} (gap {each['gap'][0]:.2f}, chance {each['gap_by_chance']:.2f})"
-            for label, each in figures.items()
-            if each and each["gap"] and each["gap"][0] and each["gap"][0] <= each["gap_by_chance"]
+            f"{label} (gap {row['gap'][0]:.2f}, chance {row['gap_by_chance']:.2f})"
+            for label, row in figures.items()
+            if row and row["gap"] and row["gap"][0] and row["gap"][0] <= row["gap_by_chance"]
         ]
         if within:
             gaps = "Gaps" if measure == ACCURACY else "Gaps of the log-probability"

@@ -1,4 +1,4 @@
-"""The tables of methods, best worst position first: for the terminal, as Markdown and as CSV."""
+"""Tables of methods, sorted by their worst position, for the terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.metrics import SECTIONS
 
 NOTHING = "-"
-BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file, which go last
+BY_POSITION = ("accuracy_at_", "logprob_at_")  # prefixes of the last columns of a CSV file
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 AGAINST_PLAIN = (
     f"mean - {REFERENCE}, mean - {REFERENCE}'s worst, mean - {REFERENCE}'s best: the method's mean over positions "
@@ -26,24 +26,23 @@ AGAINST_PLAIN = (
 )
 LEGENDS = {
     ACCURACY: "worst, mean, gap: accuracy over the positions of the gold document; "
-    f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: the same "
-    "under repetition.",
-    LOGPROB: "log-probability: natural logarithm of the probability of the gold answer after the prompt, summed over "
-    f"its tokens, of several gold answers the most probable one's; {AGAINST_PLAIN}; "
-    "spread: a question's highest minus its lowest over the orders of the same documents; KL, agree: "
-    "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
-    "probable.",
+    f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: "
+    "questions whose answer changes when the same order is repeated.",
+    LOGPROB: "log-probability: natural logarithm of the probability of the (most probable) gold answer after the "
+    f"prompt, summed over tokens; {AGAINST_PLAIN}; spread: a question's highest minus its lowest value over the orders "
+    "of the same documents; KL: KL(plain || method) of the token after the prompt, in nats; agree: share of prompts "
+    "after which both find the same token the most probable.",
 }
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
-OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and form
+OTHER_FIGURES = {  # by measure and name in a summary: heading and format
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
-IN_FULL = ("method", "worst", f"mean - {REFERENCE}")  # columns that have intervals in the terminal too
+IN_FULL = ("method", "worst", f"mean - {REFERENCE}")  # columns whose intervals the terminal shows
 ORDER_LEGEND = (
-    "agreement (Kendall's tau) of the orders in which a method presents the same documents when they are given in "
-    "different orders: 1 always the same, 0 unrelated, -1 reversed. The plain model (none) keeps the given order, so "
-    "its figure is that of the orders given."
+    "agreement (Kendall's tau) of the orders in which a method presents the same documents when their input order "
+    "changes: 1 always the same, 0 unrelated, -1 reversed. The plain model (none) keeps the input order, so its figure "
+    "is the agreement of the input orders."
 )
 JUDGE_FIGURES = {
     "swap_consistency": "swap-consistent",
@@ -65,7 +64,7 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
 
 
 def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[int]]:
-    """Indices of columns in groups of a total width of at most ``most``; the first ``keys`` columns are in each."""
+    """Group column indices by width: at most ``most`` per group. Every group begins with the first ``keys`` columns."""
     groups: list[list[int]] = [[]]
     for index in range(keys, len(widths)):
         if groups[-1] and sum(widths[at] for at in (*range(keys), *groups[-1], index)) > most:
@@ -75,7 +74,7 @@ def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[
 
 
 def fitted(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> Group:
-    """A table for a terminal of ``width`` columns; columns beyond it go to further tables below."""
+    """Build tables for a terminal of ``width`` columns. Columns that do not fit go into further tables below."""
     widths = [
         1 + min(width // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in zip(head, *rows, strict=True)
     ]
@@ -92,10 +91,10 @@ def fitted(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
-    """The methods of a result, best worst position first; ranked by mean if there are no positions.
+    """Sort the methods of a result by their worst position, or by mean if there are no positions.
 
     Args:
-        measure: the key; None: accuracy, or the log-probability if that was not measured.
+        measure: measure to sort by; None: accuracy, or the log-probability if accuracy was not measured.
     """
     measure = measure or result["measures"][0]
 
@@ -115,7 +114,7 @@ def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """The cost measure of a result: timed prefill, or else time per answer; both relative to ``none``."""
+    """Cost measure of a result, relative to ``none``: timed prefill if available, else time per answer."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"
@@ -123,7 +122,7 @@ def cost_kind(result: Mapping[str, Any]) -> str | None:
 
 
 def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
-    """Cost ``[median, low, high]`` relative to ``none``, see ``cost_kind``."""
+    """Cost ``[median, low, high]`` of a method relative to ``none``, see ``cost_kind``."""
     kind, methods = cost_kind(result), result["methods"]
     if kind == "prefill_ratio":
         return list(methods[label]["cost"]["prefill_ratio"])
@@ -138,25 +137,25 @@ def shows_order(result: Mapping[str, Any]) -> bool:
 
 
 def sections(result: Mapping[str, Any]) -> list[str]:
-    """Sections of RewardBench with answers of any method."""
-    asked = {
+    """List the sections of RewardBench for which any method has answers."""
+    answered = {
         section for method in result["methods"].values() for section in method.get("judge", {}).get("sections", ())
     }
-    return [section for section in SECTIONS if section in asked]
+    return [section for section in SECTIONS if section in answered]
 
 
 def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]:
-    """Column headings of a measure's table; by default the result's first measure."""
+    """Column headings of a measure's table. The default is the result's first measure."""
     return list(_rows(result, measure)[0])
 
 
 def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[str]]:
-    """Cells for ``headings``, with intervals."""
+    """Rows of the table with ``headings``, with intervals."""
     return [list(cells.values()) for cells in _rows(result, measure)]
 
 
 def _rows(result: Mapping[str, Any], measure: str | None) -> list[dict[str, str]]:
-    """One row per method, by heading. All methods of a result have the same headings."""
+    """Build a row of cells per method, keyed by heading. All methods of a result have the same headings."""
     measure = measure or result["measures"][0]
     return [_cells(result, label, measure) for label, method in ranked(result, measure) if figures_of(method, measure)]
 
@@ -200,13 +199,13 @@ def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
 
 
 def _number(value: float, form: str) -> str:
-    """Remove the minus sign of a number that is rounded to zero."""
+    """Format a number, without a minus sign if it is rounded to zero."""
     text = format(value, form)
     return text if text.strip("-0.%") else format(0.0, form)
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Group]:
-    """Tables for a terminal of 80 columns, one per measure; most columns leave out the intervals."""
+    """Build tables for a terminal of 80 columns, one per measure. Most columns have no intervals."""
     made = []
     for name, head, body in grids(result):
         rows = [
@@ -217,7 +216,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Group]:
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """Differences to one method (``minus_method``), one table per measure."""
+    """Build tables of the differences from one method, see ``minus_method``, one per measure."""
     for measure, methods in minus.items():
         rows = [
             [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]
@@ -239,7 +238,7 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
 
 
 def grids(result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, headings and lines of each measure's table."""
+    """Return title, headings and rows of each measure's table."""
     return [
         (title(result, measure), headings(result, measure), lines(result, measure)) for measure in result["measures"]
     ]
@@ -251,7 +250,7 @@ def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape a text for one line of Markdown."""
+    """Escape text for a single line of Markdown."""
     text = " ".join(printable(text).split())
     for character in "\\|<>[]`*":
         text = text.replace(character, "\\" + character)
@@ -259,7 +258,7 @@ def in_markdown(text: str) -> str:
 
 
 def as_csv(summary: Mapping[str, Any]) -> str:
-    """One line for each method of each result; positions counted from 0."""
+    """Render a CSV line for each method of each result. Positions are counted from 0."""
     rows = [_csv_row(result, label, method) for result in summary["results"] for label, method in ranked(result)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     last = sorted(

@@ -22,13 +22,13 @@ TASKS: dict[str, type[Task]] = {
 
 
 def make(name: str, **options: Any) -> Task:
-    """Make a task by name; None means the default. Raises ``RunError`` for a wrong name or option."""
+    """Make a task by name. An option of None means its default. Raise ``RunError`` for a wrong name or option."""
     if name not in TASKS:
         raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := [option for option in given if option not in known]:
-        raise RunError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+        raise RunError(f"{name} has no option {', '.join(unknown)}; its options are {', '.join(known)}")
     if "data" in known and not given.get("data"):
         raise RunError(f"{name} needs data; name the files that hold its examples")
     try:

@@ -28,7 +28,7 @@ class Curve:
 
     @property
     def accuracy_by_position(self) -> dict[int, float]:
-        """Share of right answers for the gold document at each position, counted from 1."""
+        """Accuracy with the gold document at each position, counted from 1."""
         by_position = point(self.scores.values).by_position[0].tolist()
         return dict(zip((position + 1 for position in self.scores.positions), by_position, strict=True))
 
@@ -46,11 +46,11 @@ class Curve:
 
     @property
     def flip_rate(self) -> float:
-        """Share of questions whose answer differs among positions of the gold document, i.e. among orders."""
-        return sum(len(set(given)) > 1 for given in self.answers) / len(self.answers)
+        """Share of questions whose answer changes with the position of the gold document."""
+        return sum(len(set(answers)) > 1 for answers in self.answers) / len(self.answers)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, without the answers."""
+        """Return the figures as plain data, without the answers."""
         figures = {name: getattr(self, name) for name in ("mean", "worst", "gap", "flip_rate")}
         by_position = {str(position): value for position, value in self.accuracy_by_position.items()}
         return {"accuracy_by_position": by_position, **figures}
@@ -59,10 +59,10 @@ class Curve:
 def measure(
     lm: DebiasedLM, method: Method, task: Task, progress: Callable[[int], None] = lambda answered: None
 ) -> Curve:
-    """Run a method on all questions of a task, in batches of prompts with the gold document at one position.
+    """Run a method on all cases of a task, in batches with the gold document at the same position.
 
-    The task has each question once with the gold document at each of the same positions. ``progress`` is called with
-    the number of new answers.
+    The task must have each question once per position of the gold document. ``progress`` receives the number of new
+    answers.
     """
     by_position: dict[int, list[Case]] = defaultdict(list)
     for case in task.cases():
@@ -86,9 +86,9 @@ def measure(
 
 
 def widest_margin(curves: Iterable[Curve]) -> float | None:
-    """The widest margin of error of an accuracy at a position, by 95% intervals; None: too few questions for them."""
-    scores = [one.scores for one in curves]
-    if min(len(each.questions) for each in scores) < FEWEST:
+    """Widest margin of error of any accuracy at a position, from 95% intervals. None with too few questions."""
+    all_scores = [one.scores for one in curves]
+    if min(len(scores.questions) for scores in all_scores) < FEWEST:
         return None
-    intervals = [interval for each in scores for interval in curve(each)["by_position"]]
+    intervals = [interval for scores in all_scores for interval in curve(scores)["by_position"]]
     return max(max(interval.estimate - interval.low, interval.high - interval.estimate) for interval in intervals)

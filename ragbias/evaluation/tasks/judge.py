@@ -44,20 +44,20 @@ EXPLAINED = (
     'providing your explanation, output your final verdict by strictly following this format: "[[A]]" if assistant A '
     'is better, "[[B]]" if assistant B is better.'
 )
-VERDICT_ONLY = (  # RewardBench's words for Gemini
+VERDICT_ONLY = (  # RewardBench's prompt for Gemini
     f"{_TASK}{_FAIR}Your output should only consist of '[[A]]' if assistant A is better, or '[[B]]' if assistant B is "
     "better. Omit any other output."
 )
 TEMPLATE = "[User Question]\n{prompt}\n\n{responses}"
 RESPONSE = "[The Start of Assistant {letter}'s Answer]\n{text}\n[The End of Assistant {letter}'s Answer]"
-CUE = "\n\nEvaluation:"  # ends a prompt without a chat template
+CUE = "\n\nEvaluation:"  # end of a prompt without a chat template
 LETTERS = "AB"
 VERDICT = re.compile(r"\[\[([AB])\]\]")
 SCORES = {"chosen": 1.0, "rejected": 0.0, "neither": 0.5}
 
 
 class Pair(NamedTuple):
-    """A prompt with two responses, of which one is better, and the part of the benchmark that it belongs to."""
+    """A prompt with a better and a worse response, and the subset of the benchmark that it belongs to."""
 
     prompt: str
     better: str
@@ -81,29 +81,29 @@ class _LLMBarRow(Row):
 
 @dataclass(frozen=True)
 class Judge(Task):
-    """Pairs of responses in RewardBench's format, each shown in both orders.
+    """Pairs of responses in RewardBench's format, each in both orders.
 
-    By default a letter belongs to its response, not to the position: the response whose text has the smaller SHA-256
-    is A wherever it is shown, and the letter is part of its document. So both orders are the same set of documents, and
-    a method that is invariant to their order gives the same verdict. A preference for a letter remains; by chance half
-    of the better responses are A.
+    By default, a letter belongs to a response, not to a position: the response whose text has the smaller SHA-256 is A
+    in both orders, and the letter is part of the document. So both orders have the same set of documents, and an
+    order-invariant method gives the same verdict. The model may still prefer a letter, but about half of the better
+    responses are A.
 
-    The verdict is the one of ``[[A]]`` and ``[[B]]`` that occurs in the answer; if neither or both do, there is none,
-    and the answer scores 0.5. (The released code takes an answer with both for A.) The prediction is ``"chosen"``,
-    ``"rejected"`` or ``"neither"``. The order with the better response first is 0, and ``gold_position`` is its
-    position. A method with several prompts per answer, such as ``permutation-vote``, gives a verdict for each; most
-    verdicts win, and a tie is ``"neither"``.
+    The verdict is ``[[A]]`` or ``[[B]]``, whichever occurs in the answer. If neither or both occur, there is no verdict
+    and the answer scores 0.5. (The released code reads both as A.) The prediction is ``"chosen"``, ``"rejected"`` or
+    ``"neither"``. In order 0 the better response comes first; ``gold_position`` is the position of the better response.
+    A method with several prompts per answer, such as ``permutation-vote``, has several verdicts. The majority decides,
+    and a tie is ``"neither"``.
 
-    Pairs of equal responses have no right verdict and are left out. Where a chat template has no system's turn, the
-    instruction precedes the user's question.
+    Pairs of equal responses have no right verdict and are skipped. If the chat template does not support a system
+    message, the instruction precedes the user's question.
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
-        seed: unused, since nothing is drawn; all tasks have it.
-        explain: let the model explain itself before its verdict, as the benchmark does. False prompts for the verdict
-            alone, and allows nothing else, so that there always is one.
-        letters: ``"response"``, or ``"position"``: the response shown first is A, as in the benchmark. The letters
-            reveal the order then, so no method can be invariant.
+        seed: unused, because nothing is drawn at random. All tasks have this option.
+        explain: let the model explain its verdict first, as in the benchmark. If False, the model can write only a
+            verdict.
+        letters: ``"response"``, or ``"position"``: the first response is A, as in the benchmark. Letters then reveal
+            the order, so no method can be invariant.
     """
 
     data: Files
@@ -117,17 +117,18 @@ class Judge(Task):
     row: ClassVar[type[Row]] = _RewardBenchRow
 
     def pair(self, row: Any, source: str) -> Pair:
-        """The pair of a line; ``source`` is the name of its file."""
+        """Make a pair from a row. ``source`` is the name of the file."""
         return Pair(row.prompt, row.chosen, row.rejected, row.subset)
 
     def cases(self) -> Iterator[Case]:
-        found = False
+        any_pair = False
         for source, path in sources(self.data).items():
             pairs = ((f"{source}/{line.number}", self.pair(line.row, source)) for line in read_lines(path, self.row))
-            for question, pair in islice((each for each in pairs if each[1].better != each[1].worse), self.limit):
-                found = True
+            different = ((question, pair) for question, pair in pairs if pair.better != pair.worse)
+            for question, pair in islice(different, self.limit):
+                any_pair = True
                 yield from self._both_orders(question, pair)
-        if not found:
+        if not any_pair:
             raise DataError(f"no pair of {', '.join(map(str, self.data))} has different responses; nothing to judge")
 
     def score(self, case: Case, prediction: str) -> float:
@@ -146,7 +147,7 @@ class Judge(Task):
             return f"{instruction}\n\n{case.text}{CUE}"
         try:
             return lm.chat_text([{"role": "system", "content": instruction}, {"role": "user", "content": case.text}])
-        except ChatTemplateError:  # of a template without a system's turn
+        except ChatTemplateError:  # the template does not support a system message
             return lm.chat_text([{"role": "user", "content": f"{instruction}\n\n{case.text}"}])
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
@@ -181,10 +182,10 @@ class Judge(Task):
 
 @dataclass(frozen=True)
 class LLMBar(Judge):
-    """Pairs from LLMBar's files, each in both orders; arguments, verdicts and scores are those of ``Judge``.
+    """Pairs from LLMBar's files, each in both orders. See ``Judge`` for arguments, verdicts and scores.
 
-    A file is a list of objects with ``input``, ``output_1``, ``output_2`` and ``label``: 1 or 2, the better output. It
-    is its own group in reports.
+    A file is a list of objects with ``input``, ``output_1``, ``output_2`` and ``label``: 1 or 2, the better output.
+    Each file is a group in reports.
     """
 
     name = "llmbar"
@@ -196,13 +197,13 @@ class LLMBar(Judge):
 
 
 def verdict_in(answer: str) -> str | None:
-    """The verdict letter, or None if the answer contains neither or both."""
-    found = set(VERDICT.findall(answer))
-    return found.pop() if len(found) == 1 else None
+    """Return the verdict letter, or None if the answer contains neither or both."""
+    letters = set(VERDICT.findall(answer))
+    return letters.pop() if len(letters) == 1 else None
 
 
 def _answer(case: Case, request: Request, outputs: Sequence[Generation]) -> Answer:
-    """The answer of one generation, or the vote over several."""
+    """Make the answer from one generation, or from a vote over several."""
     votes = Counter(filter(None, (verdict_in(output.text) for output in outputs))).most_common()
     tied = not votes or (len(votes) > 1 and votes[0][1] == votes[1][1])
     prediction = "neither" if tied else "chosen" if votes[0][0] == case.answers[0] else "rejected"
@@ -215,9 +216,9 @@ def _digest(response: str) -> bytes:
 
 
 def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
-    """Settings that let a model write one of the two verdicts and nothing else.
+    """Return settings with which a model can write only one of the two verdicts.
 
-    Verdicts are tokenised as at the beginning of a chat's turn, or after the colon of a flat prompt.
+    The tokens of a verdict depend on what precedes it: the start of a chat message, or the colon of a flat prompt.
     """
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{letter}]]", add_special_tokens=False)["input_ids"] for letter in LETTERS]
@@ -229,7 +230,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
 
 
 def _following(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """Tokens that may follow ``ids`` within one of the options, which have equal length."""
+    """Return the tokens that may follow ``ids`` in one of the options, which have equal length."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

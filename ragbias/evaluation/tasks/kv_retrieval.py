@@ -1,7 +1,7 @@
-"""The task ``kv-retrieval``: key-value retrieval of lost-in-the-middle.
+"""The task ``kv-retrieval``: the key-value retrieval of Lost in the Middle.
 
-Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172, prompt and measure of
-the released code.
+Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172. Prompt and
+measure are from the released code.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class _Row(Row):
 class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
-    The documents are the pairs ``"key": "value"``. The prompt has one separator fewer than pairs, so a method that
-    needs documents runs with one more, before the first pair: ``{,`` and a line break (see ``Prompt.from_text``). That
-    makes the segments the same in any order.
+    The documents are the pairs ``"key": "value"``. The prompt has one separator fewer than pairs. For methods that need
+    documents, another separator is added before the first pair: ``{,`` and a line break (see ``Prompt.from_text``).
+    With it, the segments are the same in any order.
 
     Args:
-        documents: numbers of pairs, the wanted one and others drawn with the seed; default: all pairs.
-        positions: of the wanted pair, counted from 0; default: the one it has in the file.
+        documents: numbers of pairs: the gold pair and others drawn with the seed. Default: all pairs.
+        positions: positions of the gold pair, counted from 0. Default: its position in the file.
     """
 
     documents: Documents | None = None
@@ -63,10 +63,10 @@ class KVRetrieval(FileTask):
             raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
         for count in (len(pairs),) if self.documents is None else self.documents:
             drawn = count < len(pairs)
-            others, own = self._drawn(line, pairs, pairs.index(gold), count, question)
-            positions = [own] if self.positions is None else self.positions
-            for shown, position, order in gold_orders(gold, others, positions, self.orders, f"{self.seed} {question}"):
-                documents = [f'"{key}": "{value}"' for key, value in shown]
+            others, file_position = self._drawn(line, pairs, pairs.index(gold), count, question)
+            positions = [file_position] if self.positions is None else self.positions
+            for chosen, position, order in gold_orders(gold, others, positions, self.orders, f"{self.seed} {question}"):
+                documents = [f'"{key}": "{value}"' for key, value in chosen]
                 yield Case(
                     id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn or order else ""),
                     question=question,
@@ -81,9 +81,9 @@ class KVRetrieval(FileTask):
     def _drawn(
         self, line: Line[_Row], pairs: Sequence[Pair], gold: int, count: int, question: str
     ) -> tuple[list[Pair], int]:
-        """The other ``count - 1`` pairs, in the order of the file, and the position of the gold one among them."""
+        """Draw ``count - 1`` other pairs, in file order. Return them and the gold pair's position among them."""
         if count > len(pairs):
-            raise RunError(f"documents={count}, but {line.where}, has {len(pairs)}; use fewer")
+            raise RunError(f"documents={count}, but {line.where}, has {len(pairs)} pairs; use fewer")
         rest = [index for index in range(len(pairs)) if index != gold]
         rng = random.Random(f"pairs {self.seed} {question}")
         chosen = sorted(rng.sample(rest, len(rest))[: count - 1])

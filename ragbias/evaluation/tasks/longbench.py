@@ -1,8 +1,8 @@
-"""The tasks ``longbench`` and ``musique``: questions over several passages, none of which is marked as gold.
+"""The tasks ``longbench`` and ``musique``: questions about several passages, none of which is marked as gold.
 
 Sources: Bai et al., LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding, arXiv 2308.14508, with
-prompt and measure of the released code. Trivedi et al., MuSiQue: Multihop Questions via Single-hop Question
-Composition, arXiv 2108.00573, with format, prompt and measure of CacheBlend (Yao et al., arXiv 2405.16444).
+prompt and measure from the released code. Trivedi et al., MuSiQue: Multihop Questions via Single-hop Question
+Composition, arXiv 2108.00573, with format, prompt and measure from CacheBlend (Yao et al., arXiv 2405.16444).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class PassagesTask(FileTask):
-    """Questions over passages of which none is marked as gold; a subclass reads the files and has the prompt.
+    """Questions about passages, none of which is marked as gold. A subclass reads the files and defines the prompt.
 
     Args:
-        shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning.
+        shorten: number of words to which each passage is cut, see ``task.shortened``.
     """
 
     shorten: Words | None = None
@@ -58,11 +58,11 @@ class PassagesTask(FileTask):
     row: ClassVar[type[Row]]
 
     def read(self, line: Line[Row]) -> Example:
-        """The question of a line."""
+        """Make the question of a line."""
         raise NotImplementedError
 
     def document(self, passage: str, number: int) -> str:
-        """A passage in the prompt; ``number`` counts from 1."""
+        """Format a passage for the prompt. ``number`` is counted from 1."""
         return passage
 
     def cases(self) -> Iterator[Case]:
@@ -93,14 +93,14 @@ class _Row(Row):
 
 @dataclass(frozen=True)
 class LongBench(PassagesTask):
-    r"""Questions over passages from the files of ``hotpotqa``, ``2wikimqa``, ``musique``; of LongBench-E as well.
+    r"""Questions about passages from LongBench's and LongBench-E's ``hotpotqa``, ``2wikimqa`` and ``musique``.
 
-    A context is split at its lines ``Passage 1:``, ``Passage 2:`` and so on. Passages are joined by a blank line as
-    they are in the files; other white space around a passage would reveal its position, and is dropped.
+    A context is split at its lines ``Passage 1:``, ``Passage 2:`` and so on. Passages are joined with a blank line, as
+    in the files. Other white space around a passage is removed, because it would reveal its position.
 
     Args:
-        indices: number the passages in their order, as the benchmark does. The numbers reveal the order, so no method
-            can be invariant; False writes ``Passage:``.
+        indices: number the passages in their order, as in the benchmark. The numbers reveal the order, so no method can
+            be invariant. False writes ``Passage:``.
     """
 
     indices: StrictBool = True
@@ -122,7 +122,7 @@ class LongBench(PassagesTask):
 
 
 def _passages(line: Line[_Row]) -> list[str]:
-    """Split a context at its headers ``Passage 1:``, ``Passage 2:`` and so on; other numbers do not split it."""
+    """Split a context at its headers ``Passage 1:``, ``Passage 2:`` and so on. Other numbers are not headers."""
     context = line.row.context
     headers: list[re.Match[str]] = []
     for match in HEADER.finditer(context):
@@ -152,11 +152,11 @@ class _MusiqueRow(Row):
 class MuSiQue(PassagesTask):
     """Multi-hop questions over passages without numbers.
 
-    With ``shorten``, the passages that lead to the answer do not hold it, so they may lose the needed part.
+    With ``shorten``, passages that are needed but do not contain the answer may lose the part that is needed.
 
     Args:
         data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.
-        metric: ``"f1"`` of the words, as in the source, or ``"subspan-em"``: whether the answer is in the first line.
+        metric: ``"f1"`` of words, as in the source, or ``"subspan-em"``: whether the first line contains the answer.
     """
 
     metric: Literal["f1", "subspan-em"] = "f1"
@@ -167,8 +167,8 @@ class MuSiQue(PassagesTask):
 
     def read(self, line: Line[_MusiqueRow]) -> Example:  # type: ignore[override]
         row, passages = line.row, []
-        for each in row.ctxs:
-            title, text = each.title.strip(), shortened(each.text.strip(), row.answers, self.shorten)
+        for passage in row.ctxs:
+            title, text = passage.title.strip(), shortened(passage.text.strip(), row.answers, self.shorten)
             passages.append(f"{title}\n\n{text}" if title else text)
         return Example(row.question, row.answers, passages)
 

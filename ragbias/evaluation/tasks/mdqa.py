@@ -1,7 +1,7 @@
-"""The task ``mdqa``: multi-document question answering of lost-in-the-middle.
+"""The task ``mdqa``: the multi-document question answering of Lost in the Middle.
 
-Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172, prompt and measure of
-the released code.
+Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172. Prompt and
+measure are from the released code.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ DRAWN_POSITIONS = 5
 
 
 class Passage(NamedTuple):
-    """A title and a text, as the files hold them."""
+    """A title and a text, as in the files."""
 
     title: str
     text: str
 
     def document(self, number: int | None = None) -> str:
-        """The passage in a prompt, with its number, counted from 1, or without."""
+        """Format the passage for a prompt, with or without its number, counted from 1."""
         index = "" if number is None else f"[{number}]"
         return f"Document {index}(Title: {self.title}) {self.text}"
 
@@ -65,33 +65,33 @@ class MdqaRow(Row):
 
     @cached_property
     def id(self) -> str:
-        """Id of the question, independent of the order of its passages."""
+        """Id of the question, which does not depend on the order of its passages."""
         content = "\0".join((self.question, *(part for passage in sorted(self.passages) for part in passage)))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-_Question = tuple[str, Line[MdqaRow]]  # with the name of its file
+_Question = tuple[str, Line[MdqaRow]]  # name of the file, and the line
 
 
 @dataclass(frozen=True)
 class MultiDocumentQA(FileTask):
     """Questions with one gold document among distractors, from the official files.
 
-    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as in the file. Files that differ in
-      nothing but the gold document's position hold the same questions, and give each arrangement once.
-    - ``nq-open-oracle.jsonl.gz``, where each line has its gold document alone: distractors are gold documents of other
-      questions, drawn with the seed. None has the title of the question's own, or holds one of its answers as whole
-      words (normalised as by the measure), so no distractor is right. They are easier to distinguish than the official
-      ones, which were retrieved for the question. The first distractors of 20 documents are those of 10.
+    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as in the file. Files that differ only in
+      the gold document's position hold the same questions. Each arrangement occurs only once.
+    - ``nq-open-oracle.jsonl.gz``, whose lines hold only a gold document: distractors are gold documents of other
+      questions, drawn with the seed. A distractor never has the gold document's title and never contains an answer as
+      whole words (normalised as in the measure). Drawn distractors are easier to distinguish than the official ones,
+      which were retrieved for the question. Prompts with 20 documents include the distractors of prompts with 10.
 
     Args:
-        data: files of one of the two kinds; ``limit`` counts questions of all files together.
-        documents: numbers of documents; default: as in the file, or 10 and 20 for the oracle file.
-        positions: of the gold document, counted from 0; default: as in the file, or five, evenly spread, for the
-            oracle file.
-        indices: number the documents as the official prompt does. The numbers reveal their order, so no method can be
-            invariant; False writes ``Document (Title: ...)``.
-        shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning.
+        data: files of one of the two kinds. ``limit`` counts questions of all files together.
+        documents: numbers of documents. Default: as in the file, or 10 and 20 for the oracle file.
+        positions: positions of the gold document, counted from 0. Default: as in the file, or five evenly spread
+            positions for the oracle file.
+        indices: number the documents as in the official prompt. The numbers reveal the order, so no method can be
+            invariant. False writes ``Document (Title: ...)``.
+        shorten: number of words to which each passage is cut, see ``task.shortened``.
     """
 
     documents: Documents | None = None
@@ -129,7 +129,7 @@ class MultiDocumentQA(FileTask):
             gold, key = row.passages[row.gold], f"{self.seed} {row.id}"
             for passages, position, order in gold_orders(gold, others, positions, self.orders, key):
                 cut = [Passage(title, shortened(text, row.answers, self.shorten)) for title, text in passages]
-                documents = [each.document(number if self.indices else None) for number, each in enumerate(cut, 1)]
+                documents = [part.document(number if self.indices else None) for number, part in enumerate(cut, 1)]
                 yield Case(
                     id=f"{source}/{line.number}/{count}/{position}/{order}"
                     + (f"/{self.seed}" if pool or order else ""),
@@ -145,7 +145,7 @@ class MultiDocumentQA(FileTask):
                 )
 
     def _distractors(self, line: Line[MdqaRow], pool: dict[Passage, str]) -> Iterator[list[Passage]]:
-        """Documents beside the gold document, for each number of documents."""
+        """Yield the distractors for each number of documents."""
         if pool:
             for count in self.documents or DRAWN_DOCUMENTS:
                 yield self._drawn(line, pool, count - 1)
@@ -153,31 +153,31 @@ class MultiDocumentQA(FileTask):
         count = len(line.row.passages)
         if self.documents is not None and count not in self.documents:
             raise line.error(
-                f"{count} documents, but documents={', '.join(map(str, self.documents))}; official files have a fixed "
-                "number, so give those of that number, or the oracle file"
+                f"{count} documents, but documents={', '.join(map(str, self.documents))}; an official file has a "
+                "fixed number of documents: give a file with one of these numbers, or the oracle file"
             )
-        yield [each for index, each in enumerate(line.row.passages) if index != line.row.gold]
+        yield [passage for index, passage in enumerate(line.row.passages) if index != line.row.gold]
 
     def _drawn(self, line: Line[MdqaRow], pool: dict[Passage, str], count: int) -> list[Passage]:
-        own = line.row.passages[line.row.gold]
+        gold = line.row.passages[line.row.gold]
         answers = [f" {answer} " for answer in map(squad_normalised, line.row.answers) if answer]
         rng = random.Random(f"distractors {self.seed} {line.row.id}")
         candidates = (
             passage
             for passage in rng.sample(list(pool), len(pool))
-            if passage.title != own.title and not any(answer in pool[passage] for answer in answers)
+            if passage.title != gold.title and not any(answer in pool[passage] for answer in answers)
         )
-        found = list(islice(candidates, count))
-        if len(found) < count:
+        distractors = list(islice(candidates, count))
+        if len(distractors) < count:
             raise RunError(
-                f"documents={count + 1}, but {line.where}, has {len(found)} distractors in its file; use at most "
-                f"{len(found) + 1} documents"
+                f"documents={count + 1}, but {line.where}, has {len(distractors)} distractors in its file; use at most "
+                f"{len(distractors) + 1} documents"
             )
-        return found
+        return distractors
 
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """Gold passages with their normalised texts, if the files hold only gold passages; else empty."""
+    """Collect gold passages with their normalised texts if the files hold only gold passages, else nothing."""
     alone = [line for line in lines if len(line.row.passages) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(

@@ -1,4 +1,4 @@
-"""The orders in which the documents of a question are shown."""
+"""The document orders in which a question runs."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ T = TypeVar("T")
 
 
 def evenly_spread(documents: int, count: int) -> list[int]:
-    """``count`` positions among ``documents``, first and last included, counted from 0; a single one is the middle."""
+    """Return ``count`` positions of ``documents``, counted from 0, from first to last. One position is the middle."""
     if count == 1:
         return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
 
 
 def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
-    """``count`` different orders: the given one, then shuffles seeded by ``key``. ``RunError`` if fewer exist."""
+    """Return ``count`` orders: the input order, then shuffles seeded by ``key``. Raise ``RunError`` if fewer exist."""
     if count > 1 and count > math.factorial(min(len(things), 20)):
         raise RunError(
             f"orders={count}, but {len(things)} documents that can move have {math.factorial(len(things))} orders; "
             "use fewer, or give more documents"
         )
     rng = random.Random(f"orders {key}")
-    found = [list(range(len(things)))]
-    while len(found) < count:
-        order = rng.sample(found[0], len(things))
-        if order not in found:
-            found.append(order)
-    return [[things[index] for index in order] for order in found]
+    orders = [list(range(len(things)))]
+    while len(orders) < count:
+        order = rng.sample(orders[0], len(things))
+        if order not in orders:
+            orders.append(order)
+    return [[things[index] for index in order] for order in orders]
 
 
 def gold_orders(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
-    """Yield (documents, gold position, order index) for every order and position, from 0.
+    """Yield (documents, gold position, index of the order) for every order and position, counted from 0.
 
-    The other documents keep their order at every position. ``key`` seeds the shuffles.
+    The other documents have the same order for every gold position. ``key`` seeds the shuffles.
     """
     for position in positions:
         if position > len(others):
@@ -52,15 +52,15 @@ def gold_orders(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """The alphabetical rank of each document in ``order``. Ranks do not depend on the order of ``contents``.
+    """Return the alphabetical rank of each document in ``order``. Ranks do not depend on the order of ``contents``.
 
-    Equal documents get ascending ranks in the order shown.
+    Equal documents get ascending ranks.
     """
     ranks: dict[str, int] = {}
     for rank, text in enumerate(sorted(contents)):
         ranks.setdefault(text, rank)
-    found = []
+    ranked = []
     for text in (contents[index] for index in order):
-        found.append(ranks[text])
+        ranked.append(ranks[text])
         ranks[text] += 1
-    return tuple(found)
+    return tuple(ranked)

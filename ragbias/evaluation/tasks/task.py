@@ -1,4 +1,4 @@
-"""The base class of the bench's tasks: cases, answers, their scores, and log-probabilities of gold answers."""
+"""The base class of the bench's tasks, with cases, answers, scores, and log-probabilities of gold answers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _different(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def within(bounds: Bounds) -> Any:
-    """The constraint of a number within these bounds."""
+    """Return the pydantic constraint for a number within the bounds."""
     return Field(ge=bounds.least, le=bounds.most)
 
 
-# the types of fields that tasks share: a single value stands for a list of one
+# types of the fields that tasks share; a single value is read as a list of one value
 Files = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(_different), Field(min_length=1)]
 Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
@@ -55,18 +55,18 @@ class Case:
     """One prompt: a question with its documents in one order.
 
     Attributes:
-        id: the same in every run of the same task and seed, no two alike in one task.
-        question: id of the question; its cases with equally many documents and the same ``seed`` differ in nothing but
-            the documents' order.
+        id: unique in the task, and the same in every run with the same task and seed.
+        question: id of the question. Its cases with the same number of documents and ``seed`` differ only in document
+            order.
         text: the flat prompt, without a chat template.
-        documents: verbatim parts of ``text``, in its order.
+        documents: verbatim parts of ``text``, in the same order.
         answers: the accepted answers.
         gold_position: position of the gold document, from 0; None: there is no gold document.
-        order: 0 for the documents as the data gives them (the gold one moved to its position), k for the k-th shuffle.
-        seed: seed that drew the documents; 0 if the data gives them, shuffled or not.
-        group: part of the task, e.g. a subset of RewardBench.
+        order: 0 for the order in the data, apart from the gold document's position; k for the k-th shuffle.
+        seed: seed that drew the documents; 0 if the data file gives the documents, even if they were shuffled.
+        group: part of the task, such as a subset of RewardBench.
         contents: the documents without their numbers, which change with the order; empty if they are not numbered.
-        shorten: words that a passage was cut to, around the answer; None: passages are whole.
+        shorten: number of words around the answer to which each passage was cut; None: passages are whole.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's answer to a case; ``Task.score`` reads ``prediction``."""
+    """A model's answer to a case. ``Task.score`` scores the ``prediction``."""
 
     prediction: str
     prompt_tokens: int
@@ -94,12 +94,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Task:
-    """A task; a subclass is a frozen dataclass with the data's files and the choice of cases as fields.
+    """A task. A subclass is a frozen dataclass whose fields are the data files and options for the cases.
 
     Attributes:
         name: value of ``--task``.
-        max_new_tokens: maximum tokens of an answer.
-        before_answer: text between a prompt that does not end with white space and its answer.
+        max_new_tokens: maximum number of tokens in an answer.
+        before_answer: text between the prompt and the answer, unless the prompt ends with white space.
     """
 
     name: ClassVar[str]
@@ -108,9 +108,9 @@ class Task:
 
     @property
     def chat(self) -> bool:
-        """Whether the text goes through the chat template of models that have one, as the user's message.
+        """Whether the text becomes the user's message in a chat template, if the model has one.
 
-        A task that also works without the template has a field of this name.
+        A task that also works without a chat template has this as a field.
         """
         return True
 
@@ -120,15 +120,15 @@ class Task:
         return True
 
     def cases(self) -> Iterator[Case]:
-        """All cases in a fixed order, grouped by question.
+        """Yield all cases in a fixed order, grouped by question.
 
         Raises:
-            DataError: a file is of another format; names file and line.
+            DataError: a file has another format. The message names the file and the line.
         """
         raise NotImplementedError
 
     def score(self, case: Case, prediction: str) -> float:
-        """Score of a prediction, 0 to 1."""
+        """Score a prediction from 0 to 1."""
         raise NotImplementedError
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
@@ -146,15 +146,15 @@ class Task:
         ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        """The gold answers, formatted as continuations of the prompt for scoring."""
+        """Format the gold answers as continuations of the prompt, for scoring."""
         return [self.continuation(prompt, answer) for answer in case.answers]
 
     def continuation(self, prompt: str, text: str) -> str:
-        """A text, formatted as a continuation of the prompt."""
+        """Format a text as a continuation of the prompt."""
         return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
-        """The flat prompt as the model reads it."""
+        """Render the flat prompt as the model reads it."""
         if not self.chat or lm.tokenizer.chat_template is None:
             return case.text
         return lm.chat_text([{"role": "user", "content": case.text}])
@@ -162,13 +162,13 @@ class Task:
 
 @dataclass(frozen=True)
 class GoldScore:
-    """The gold answers of a case under one method.
+    """Score of a case's gold answers with one method.
 
     Attributes:
         logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
         tokens: number of tokens of that gold answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        answer: the prompt's tokens and the report, with no prediction.
+        answer: number of prompt tokens and report, without a prediction.
         seconds: wall time.
     """
 
@@ -188,7 +188,7 @@ class GoldScore:
 
 
 def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldScore:
-    """Teacher-force the gold answers of a case: one pass over its prompt, and a short one for each answer."""
+    """Teacher-force the gold answers of a case: one pass over the prompt, and a short pass for each answer."""
     begin = time.perf_counter()
     prompt = task.prompt(lm, case)
     request = lm.prepare(prompt, documents=case.documents, method=method)
@@ -196,12 +196,12 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(candidate.tokens.ids) for candidate in request.candidates()]
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, max(map(len, targets)))
-    found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
-    best = max(range(len(targets)), key=found.logprobs.__getitem__)
+    scores = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
+    best = max(range(len(targets)), key=scores.logprobs.__getitem__)
     return GoldScore(
-        logprob=found.logprobs[best],
+        logprob=scores.logprobs[best],
         tokens=len(targets[best]),
-        next_token=found.next_token,
+        next_token=scores.next_token,
         answer=Answer("", sum(lengths), 0, request.report),
         seconds=time.perf_counter() - begin,
     )
@@ -209,14 +209,14 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
 
 @pydantic_dataclass(frozen=True)
 class FileTask(Task):
-    """A task whose questions are in files.
+    """A task that reads its questions from files.
 
     Args:
         data: files in the benchmark's official format.
         orders: number of orders of the documents, or of the distractors at each position of the gold document.
-        limit: number of questions of each file, the first ones; default: all.
-        seed: draws orders other than the first, and documents where the task draws them.
-        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
+        limit: maximum number of questions from each file. Default: all.
+        seed: draws the orders after the first, and documents if the task draws them.
+        chat: put the prompt into the user's message if the model has a chat template. False: use the bare text.
     """
 
     data: Files
@@ -227,14 +227,14 @@ class FileTask(Task):
 
 
 def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
-    """At most ``words`` words of a passage, in one piece, verbatim.
+    """Cut a passage to a verbatim piece of at most ``words`` words.
 
-    The piece has the first occurrence of an answer in its middle, where the passage is long enough on both sides. Case
-    does not matter, and whole words precede parts of words. Without an answer, the piece is the beginning. A distractor
-    that holds an answer is cut around it as well.
+    If the passage contains an answer, its first occurrence is in the middle of the piece, as far as the passage's ends
+    allow. Case is ignored, and whole words are preferred to parts of words. This includes distractors. Without an
+    answer, the piece is the beginning of the passage.
 
     Args:
-        words: separated by white space; None: the passage stays whole.
+        words: number of words separated by white space; None: return the whole passage.
     """
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if words is None or len(spans) <= words:
@@ -249,10 +249,10 @@ def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
 
 
 def _first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
-    """Where the first occurrence of an answer begins and ends; ``(0, 0)`` where there is none."""
-    given = [re.escape(answer.strip()) for answer in answers if answer.strip()]
+    """Return begin and end of the first occurrence of an answer, or ``(0, 0)`` if there is none."""
+    patterns = [re.escape(answer.strip()) for answer in answers if answer.strip()]
     for form in (r"(?<!\w)(?:{})(?!\w)", "{}"):
-        found = [match.span() for answer in given if (match := re.search(form.format(answer), text, re.IGNORECASE))]
-        if found:
-            return min(found)
+        matches = (re.search(form.format(pattern), text, re.IGNORECASE) for pattern in patterns)
+        if spans := [match.span() for match in matches if match]:
+            return min(spans)
     return 0, 0

@@ -1,4 +1,4 @@
-"""The task ``tiny``: questions about the embedded model's world that its training never saw."""
+"""The task ``tiny``: questions about the embedded model's world that are not in its training data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEFAULT_POSITIONS = 5
 
 @dataclass(frozen=True)
 class TinyQA(Task):
-    """The embedded model's own questions, prompts as in ``ragbias.models.tiny.world``; made for the model ``tiny``.
+    """Questions for the model ``tiny``, with the prompts of ``ragbias.models.tiny.world``.
 
     Args:
-        documents: numbers of documents; each has its own ``limit`` questions.
-        positions: of the gold document, counted from 0; default: five, evenly spread.
+        documents: numbers of documents. There are ``limit`` questions for each number.
+        positions: positions of the gold document, counted from 0. Default: five, evenly spread.
         orders: number of orders of the distractors, for each position of the gold document.
     """
 
@@ -34,7 +34,7 @@ class TinyQA(Task):
     name = "tiny"
     max_new_tokens = 8
     chat = False
-    before_answer = ""  # the model writes no space
+    before_answer = ""  # the model's answers do not begin with a space
 
     def cases(self) -> Iterator[Case]:
         for count in self.documents:

@@ -69,8 +69,8 @@ def test_an_invariant_pipeline_passes_and_reports_reuse(tmp_path, monkeypatch, c
     code, said, _ = cli("audit", *asked, "--cache", "--json", "a.json", "--html", "a.html")
     assert code == 0
     told = " ".join(said.split())
-    assert "With pine, which your pipeline runs already, you do not have this problem" in told
-    assert "Whether you could drop pine is unknown" in told and "nothing here worth paying for" not in told
+    assert "With pine, which your pipeline already uses, you do not have this problem" in told
+    assert "Whether you could drop pine is unknown" in told and "worth its cost" not in told
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]
@@ -79,7 +79,7 @@ def test_an_invariant_pipeline_passes_and_reports_reuse(tmp_path, monkeypatch, c
     assert list(found["reuse"]["methods"]) == ["ape"] and found["reuse"]["methods"]["ape"]["against"] == "pine"
     assert "cannot attend to each other" in told and "cannot attend to each other" in found["reuse"]["text"]
     for shown in (told, (tmp_path / "a.html").read_text()):
-        assert "May documents be computed once?" in shown
+        assert "Can documents be computed once and reused?" in shown
 
 
 GOOD = '{"question": "q", "documents": ["a", "b"]}'
@@ -92,7 +92,7 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
         (f"{GOOD}\n\n{{", "q.jsonl, line 3"),
         (f'{GOOD}\n{{"documents": ["a", "b"]}}', "line 2: 'question' is missing"),
         (f'{GOOD}\n{{"question": "q"}}', "line 2: 'documents' is missing"),
-        ('{"question": "q", "documents": ["a"]}', "line 1: 1 document has no order"),
+        ('{"question": "q", "documents": ["a"]}', "line 1: 1 document; give two or more"),
         ('{"question": " ", "documents": ["a", "b"]}', "line 1: question: is empty"),
         ('{"question": "q", "documents": ["a", " "]}', "line 1: documents.1: is empty"),
         ('{"question": "q", "documents": ["a", 7]}', "line 1"),
@@ -115,7 +115,7 @@ def test_repeated_questions_count_once_and_few_show_no_progress(tmp_path, cli):
     path.write_text("\n".join([GOOD] * 9))
     code, said, errors = cli("audit", "--model", "tiny", "--questions", path)
     assert (code, said) == (2, "Model: tiny\n8 repeated questions left out\n")
-    assert "needs 5 different questions with two or more documents, and there are 1; give 100 or more" in errors
+    assert "1 different questions with two or more documents; an interval needs at least 5, better 100" in errors
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.audit.cases import AuditCase, answers, audit_orders, from_questions
+from ragbias.evaluation.audit.cases import AuditCase, audit_orders, from_questions, generate_answers
 from ragbias.evaluation.audit.outcomes import (
     Audit,
     Flips,
@@ -37,19 +37,19 @@ FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
 def test_answers_from_one_document_in_all_orders_are_unbiased():
     found = position_preference([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
     assert [part.estimate for part in found.excess] == [0] * 5
-    assert (found.answers, found.asked, found.questions) == (12, 12, 6)
+    assert (found.answer_count, found.total_count, found.questions) == (12, 12, 6)
 
 
 def test_answers_from_the_first_document_prefer_that_position():
     found = position_preference([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
     # taken from the first position both times; of the four pairs of order and document two are there, two at the last
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
-    assert (found.answers, found.asked, found.questions) == (10, 12, 5)
+    assert (found.answer_count, found.total_count, found.questions) == (10, 12, 5)
 
 
 def test_a_preference_needs_enough_questions_with_a_known_source():
     found = position_preference([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
-    assert (found.answers, found.questions, found.excess) == (8, 4, [])
+    assert (found.answer_count, found.questions, found.excess) == (8, 4, [])
 
 
 def test_a_single_known_source_does_not_count_as_no_preference():
@@ -57,7 +57,7 @@ def test_a_single_known_source_does_not_count_as_no_preference():
     assert position_preference(alone, [[FORWARD, BACKWARD]] * 20) == PositionPreference(0, 40, 0, [])
     found = position_preference([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
-    assert (found.answers, found.asked, found.questions) == (10, 50, 5)
+    assert (found.answer_count, found.total_count, found.questions) == (10, 50, 5)
 
 
 def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None, ran: float = 1.0) -> Outcome:
@@ -109,10 +109,10 @@ def case_of(lm, question="Who?", documents=("A tin owl.\n", "Brass whales.\n"), 
 
 def test_each_attempt_at_a_sampled_answer_has_another_seed(lm):
     case = case_of(lm, max_new_tokens=6, temperature=1.0, seed=7)
-    found = [each.token_ids for each in answers(case, [case.request()] * 2)]
-    assert found == [each.token_ids for each in answers(case, [case.request()] * 2)]
+    found = [each.token_ids for each in generate_answers(case, [case.request()] * 2)]
+    assert found == [each.token_ids for each in generate_answers(case, [case.request()] * 2)]
     assert found[0] != found[1]
-    assert answers(case, [case.request()], first_attempt=1)[0].token_ids == found[1]
+    assert generate_answers(case, [case.request()], first_attempt=1)[0].token_ids == found[1]
     expected = lm.batch([case.request()], max_new_tokens=6, temperature=1.0, seed=8)
     assert found[1] == expected[0].token_ids
     assert case.recorded.settings["seed"] == 7
@@ -140,7 +140,7 @@ def test_the_orders_of_a_question_run_once_in_one_batch(lm, batches):
     found = audit(cases, methods, orders=3, progress=lambda flips: calls.append(dict(flips)))
     assert batches[:3] == [3, 1, 2]  # the byte tokenizer gives ``segmented`` the tokens of ``none``
     assert 5 * (3 + 1 + 2) <= sum(batches) <= 5 * (3 + 1 + 2 + 1)
-    assert {len(each) for label in methods for each in found.answers[label]} == {3}
+    assert {len(each) for label in methods for each in found.texts_by_order[label]} == {3}
     assert len(calls) == 5 * 4 and list(calls[-1]) == list(methods)
 
 

@@ -107,12 +107,12 @@ def test_recording_ends_with_its_context(tiny):
 
 
 def test_a_pipeline_without_our_model_names_what_to_swap():
-    with pytest.raises(RunError, match="let its LLM be one of ragbias: langchain_ragbias.ChatRagBias"):
+    with pytest.raises(RunError, match="use a ragbias LLM in it: langchain_ragbias.ChatRagBias"):
         from_pipeline(lambda question: "42", QUESTIONS)
 
 
 def test_a_pipeline_without_documents_is_reported(tiny):
-    with pytest.raises(RunError, match="no prompt of the pipeline holds two documents"):
+    with pytest.raises(RunError, match="no prompt of the pipeline holds two or more documents"):
         from_pipeline(lambda question: tiny.generate(question, max_new_tokens=1), QUESTIONS)
 
 

@@ -74,7 +74,7 @@ def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
     code, said, errors = cli("report", out)
     assert (code, errors) == (0, "")
     assert {"no", "verdict", "swap-consistent", "Chat", "Reasoning"} <= set(said.split())  # headings wrap
-    assert "the 2 of RewardBench's 23 subsets asked" in said
+    assert "cover 2 of RewardBench's 23 subsets" in said
 
 
 def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
@@ -169,7 +169,7 @@ def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
             if command[0] is cli and name == "harness.json":
                 assert code == 0  # reports do not read it
                 continue
-            assert code == 2 and f"{name} is damaged" in errors and "put the file back" in errors
+            assert code == 2 and f"{name} is damaged" in errors and "restore the file" in errors
             assert ("or remove it" in errors) == (name != "settings.json")
         file.write_bytes(before)
         assert bench(*whole)[0] == 0
@@ -177,6 +177,6 @@ def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
     assert cli("report", out)[0] == 0
     code, _, errors = bench(*whole)
     if name == "settings.json":
-        assert code == 2 and "holds 'noise.jsonl' and no settings.json of a bench; put that back, or give" in errors
+        assert code == 2 and "holds 'noise.jsonl' but no settings.json of a bench; restore that file, or give" in errors
     else:
         assert code == 0

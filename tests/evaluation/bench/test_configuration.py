@@ -46,11 +46,11 @@ def test_the_command_line_overrides_settings_of_a_file(tmp_path):
         ("batch_size: 0", "batch_size: Input should be greater than or equal to 1, got 0"),
         ("workers: many", "workers: .*, got 'many'"),
         ("dtype: float99", "dtype: 'float99' is not a dtype"),
-        ("seeds: [1, 1]", "one of them is given twice"),
+        ("seeds: [1, 1]", "one value is given twice"),
         ("tasks: [{name: tiny, documets: [5]}]", "tasks.0: tiny has no option documets"),
         ("tasks: [{name: trivia}]", "tasks.0: unknown task 'trivia'"),
         ("tasks: [{name: lm-eval, data: x}]", "tasks.0: lm-eval: unknown key 'data'"),
-        ("tasks: [{name: mmlu, tasks: [arc]}]", "tasks.0: mmlu has no option tasks; name: lm-eval runs other tasks"),
+        ("tasks: [{name: mmlu, tasks: [arc]}]", "tasks.0: mmlu has no option tasks; use name: lm-eval for other tasks"),
         ("tasks: [{name: lm-eval, tasks: []}]", "tasks.0: lm-eval: tasks: .*at least 1 item"),
         ("tasks: [{name: lm-eval, tasks: [5]}]", "tasks.0: lm-eval: tasks.0: .*valid string, got 5"),
         (

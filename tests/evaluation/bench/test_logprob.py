@@ -109,7 +109,7 @@ def test_another_measure_in_the_same_folder_is_refused(folder):
     ("changes", "complaint"),
     [
         ({"measure": "perplexity"}, "measure"),
-        ({"measure": "logprob,logprob"}, "one of them is given twice"),
+        ({"measure": "logprob,logprob"}, "one value is given twice"),
         ({"tasks": ["mmlu"]}, "lm-eval has its own measures"),
     ],
 )

@@ -48,7 +48,7 @@ def test_records_match_the_local_engine_after_a_worker_is_killed(two_workers, tm
 def test_repeated_worker_deaths_and_worker_errors_end_the_run(two_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "TRIES", 2)  # a worker takes seconds to start
     task = Deadly(**ASKED, mortal=("tiny/0/4/0/0/0",), deaths=99, folder=tmp_path)
-    with pytest.raises(RunError, match="2 workers died over task tiny, case 'tiny/0/4/0/0/0'"):
+    with pytest.raises(RunError, match="2 workers died while running task tiny, batch of case 'tiny/0/4/0/0/0'"):
         list(run_by_ray(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 1))
     wrong = Plan({"tiny": {"pine": Pine(layers=(0, 99))}}, ((Deadly(**ASKED),),), 4)
     with pytest.raises(MethodError, match=r"^task tiny, method pine.*99") as raised:

@@ -72,7 +72,7 @@ def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
 
 def test_files_and_foreign_folders_are_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(RunError, match=r"holds 'thesis\.tex' and no run"):
+    with pytest.raises(RunError, match=r"holds 'thesis\.tex' but no run"):
         Store(tmp_path, ABOUT)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file"):
@@ -87,7 +87,7 @@ def test_a_run_with_compressed_answers_is_refused_until_unpacked(tmp_path, name)
     plain, packed = folder / name, folder / f"{name}.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    with pytest.raises(RunError, match=rf"run holds {name}\.gz, .*; give a new folder, or unpack it with gunzip first"):
+    with pytest.raises(RunError, match=rf"run holds {name}\.gz: .*; give a new folder, or unpack it with gunzip first"):
         Store(folder, ABOUT)
     assert not plain.exists()
     plain.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -126,7 +126,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     process = fork.Process(target=hold, args=(tmp_path / "run", held, done))
     process.start()
     assert held.wait(30)
-    with pytest.raises(RunError, match="another process writes there"):
+    with pytest.raises(RunError, match="another process writes to it"):
         Store(tmp_path / "run", ABOUT)
     done.set()
     process.join()

@@ -143,7 +143,7 @@ class Fields(Row):
         ({"flag": 1}, "flag: Input should be a valid boolean, got 1"),
         ({"answers": "a"}, "answers: Input should be a valid array, got 'a'"),
         ({"answers": []}, "answers: Tuple should have at least 1 item"),
-        ({"answers": ["a", " "]}, "answers.1: is empty; repair it, or drop it"),
+        ({"answers": ["a", " "]}, "answers.1: is empty; repair or remove it"),
         ({"pairs": [["a", "b", "c"]]}, "pairs.0: Tuple should have at most 2 items"),
         ({"objects": [{"title": "a"}, {}]}, "'objects.1.title' is missing"),
     ],

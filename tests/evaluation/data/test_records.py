@@ -38,9 +38,9 @@ def test_records_are_read_alike_from_compressed_and_plain_files(tmp_path):
 def test_a_compressed_file_that_is_damaged_is_named(tmp_path, damaged):
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(damaged)
-    with pytest.raises(DataError, match=re.escape(f"{path} is damaged, no whole gzip file: ")) as raised:
+    with pytest.raises(DataError, match=re.escape(f"{path} is damaged, not a whole gzip file: ")) as raised:
         read_records(path)
-    assert str(raised.value).endswith("; put the file back")
+    assert str(raised.value).endswith("; restore the file")
 
 
 def test_a_damaged_line_of_a_compressed_file_is_named(tmp_path):
@@ -61,7 +61,7 @@ def test_records_of_older_runs_do_not_say_what_was_shown(tmp_path):
     ("edited", "complaint"),
     [
         ({"score": None}, "neither score nor logprob was measured"),
-        ({"logprob": -2.0, "kl": 0.5}, "of logprob, answer_tokens, kl, agrees some are missing"),
+        ({"logprob": -2.0, "kl": 0.5}, "some of logprob, answer_tokens, kl, agrees are missing"),
         ({"score": "1"}, "score: Input should be a valid number, got '1'"),
         ({"score": float("nan")}, "score: Input should be"),
         ({"score": 2}, "score: Input should be less than or equal to 1, got 2"),

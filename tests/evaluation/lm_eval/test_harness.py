@@ -208,8 +208,8 @@ def test_any_measure_from_0_to_1_counts_and_what_cannot_is_named(tasks: Path) ->
     assert record.score == 0.75
     name = longbench(tasks, "unusable", [FACT], **measured)
     message = (
-        "task 'longbench_unusable' has no measure that can be used: percent is 37.5 for an example; error_rate is "
-        "better the lower it is; expected one that is a number from 0 to 1"
+        "task 'longbench_unusable' has no usable measure: percent is 37.5 for an example; error_rate is "
+        "better if lower; expected a measure that gives each example a number from 0 to 1"
     )
     with pytest.raises(RunError, match=re.escape(message)):
         harness_records("tiny", methods.get("none"), "none", [name], include_path=tasks)

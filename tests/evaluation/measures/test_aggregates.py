@@ -127,7 +127,7 @@ def test_rewardbenchs_sections_are_weighted_means_of_subsets():
     estimate, low, high = sections["Reasoning"]
     assert estimate == pytest.approx((984 * math + 164 * go + 164 * rust) / (984 + 2 * 164))
     assert low < estimate < high
-    assert "Sections are over the 3 of RewardBench's 23 subsets asked." in result["notes"]
+    assert "Sections cover 3 of RewardBench's 23 subsets." in result["notes"]
     assert "No section of RewardBench has 'my own'." in result["notes"]
     few = only(summarise(judged({"math-prm": [(1, 1)], "hep-go": [(0, 0)]})))["methods"]["none"]["judge"]["sections"]
     assert few["Reasoning"] == [pytest.approx(984 / (984 + 164)), None, None]

@@ -110,7 +110,7 @@ def test_runs_without_settings_are_noted(tmp_path):
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path):
-    with pytest.raises(RunError, match="missing is no folder"):
+    with pytest.raises(RunError, match="missing is not a folder"):
         read_run(tmp_path / "missing")
     with pytest.raises(RunError, match=r"holds no rows\.jsonl"):
         read_run(tmp_path)

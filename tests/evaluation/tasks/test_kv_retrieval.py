@@ -96,7 +96,7 @@ def test_a_value_that_is_part_of_any_answer_is_refused(write: Any) -> None:
 
 
 def test_more_pairs_or_positions_than_there_are_is_refused(data: Path) -> None:
-    with pytest.raises(RunError, match=r"documents=5, but .* line 1, has 4; use fewer"):
+    with pytest.raises(RunError, match=r"documents=5, but .* line 1, has 4 pairs; use fewer"):
         cases(data, documents=(5,))
     with pytest.raises(RunError, match="position 4 among 4 documents"):
         cases(data, positions=(4,))

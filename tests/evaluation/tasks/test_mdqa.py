@@ -119,7 +119,7 @@ def test_files_of_other_gold_positions_hold_the_same_questions(write: Any) -> No
 def test_another_number_of_documents_than_the_files_is_refused(write: Any) -> None:
     path = write(OFFICIAL.format(1), question(MARA, GOLD, OTTER))
     assert len(cases(path, documents=(3, 10))) == 1
-    with pytest.raises(DataError, match=r"line 1: 3 documents, but documents=10, 20; official files"):
+    with pytest.raises(DataError, match=r"line 1: 3 documents, but documents=10, 20; an official file"):
         cases(path, documents=(10, 20))
 
 

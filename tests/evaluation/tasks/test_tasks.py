@@ -26,7 +26,11 @@ def test_tasks_are_made_by_name() -> None:
     ("name", "options", "message"),
     [
         ("mdqna", {}, "unknown task 'mdqna'; known tasks: mdqa, kv-retrieval, longbench, musique, judge, llmbar"),
-        ("judge", {"data": "a", "orders": 2, "indices": False}, "judge has no option orders, indices; it has data"),
+        (
+            "judge",
+            {"data": "a", "orders": 2, "indices": False},
+            "judge has no option orders, indices; its options are data",
+        ),
         ("mdqa", {}, "mdqa needs data; name the files"),
         ("mdqa", {"data": []}, "mdqa needs data; name the files"),
         ("tiny", {"data": ["a.jsonl"]}, "tiny has no option data"),
@@ -50,7 +54,7 @@ def test_what_cannot_be_made_is_named(name: str, options: dict[str, Any], messag
 
 @pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar"])
 def test_the_same_file_twice_and_a_missing_one_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="both named 'a'; drop or rename one"):
+    with pytest.raises(RunError, match="both named 'a'; remove or rename one"):
         list(make(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
     with pytest.raises(FileNotFoundError, match=r"a\.jsonl"):
         list(make(name, data=[tmp_path / "a.jsonl"]).cases())
