@@ -1,4 +1,4 @@
-"""Experiments of the papers, measurements, and the results of studies on real models (``make results-page``)."""
+"""Experiments from the papers, speed and load tests, and the scripts behind ``docs/results``; see ``README.md``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from textwrap import fill
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Paragraphs fill the terminal, indented commands stay as they are, and options show their defaults."""
+    """Help that rewraps paragraphs, leaves indented commands unchanged, and shows the defaults of options."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(part if part.startswith(" ") else fill(part, width) for part in text.split("\n\n"))
@@ -18,6 +18,6 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def arguments_of(documentation: str | None) -> argparse.ArgumentParser:
-    """The parser of a study's arguments; ``documentation`` is its module's docstring."""
+    """Create the argument parser of a study from its module's docstring."""
     text = (documentation or "").strip().replace("``", "")
     return argparse.ArgumentParser(description=text, formatter_class=_Help)

@@ -1,17 +1,17 @@
-"""Which method to use for which task, by the studies on real models.
+"""Recommend a method for each kind of task, from the studies of real models.
 
-A method's *margin* in a case is the low end of the 95% interval of its mean minus the plain model's mean, in units of
-the tolerated loss (``TOLERATED``): above 0 the method is better than the plain model, from -1 up its loss is tolerated.
-Where a model, task and number of documents was measured by log-probability and by accuracy, the greater margin counts,
-and neither may show a loss.
+A method's *margin* in a case is the low end of the 95% interval of its mean minus the plain model's mean, divided by
+the tolerated loss (``TOLERATED``). With a margin above 0 the method is better than the plain model. With a margin from
+-1 to 0 its loss is tolerated. If the same model, task and number of documents was measured both by log-probability and
+by accuracy, the larger margin counts, and neither measure may show a loss.
 
-A method qualifies for a task if in every case of the task, on every model,
+A method qualifies for a kind of task if, in every case and on every model,
 
 - no interval lies below 0, and
-- it is better than the plain model; or its loss is tolerated, if it is invariant and does more than fix the order.
+- the method is better than the plain model, or it is invariant, not just a reordering, with a tolerated loss.
 
-Of those that qualify, invariant ones go first, then those that are better in every case, then the one with the greatest
-lowest margin. Where none qualifies, the plain model is recommended.
+Methods that qualify are sorted: invariant methods first, then methods that are better in every case, then by their
+smallest margin. If no method qualifies, the plain model is recommended.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from ragbias.methods import DEFAULT_METHOD
 
 TOLERATED = {LOGPROB: 0.1, ACCURACY: 0.02}  # nats, and share of right answers
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}
-LONG = 4_000  # tokens from which on a prompt is evidence for long contexts, whatever the task
+LONG = 4_000  # minimum number of prompt tokens that counts as a long context, for any task
 LONG_CONTEXT = "long context"
-KINDS = {  # tasks by what they ask for; tasks of other names, such as lm-eval's, are no evidence
+KINDS = {  # tasks by kind; other tasks, such as lm-eval's, are not evidence
     "one fact in one passage": ("mdqa", "kv-retrieval", "tiny"),
     "several passages": ("musique", "longbench"),
     "judge": JUDGES,
     LONG_CONTEXT: (),
 }
-ENOUGH = 100  # questions
+ENOUGH = 100  # number of questions per case below which evidence is weak
 NO_EVIDENCE = "no evidence"
-STRENGTHS = {4: "good", 2: "fair", 1: "weak", 0: NO_EVIDENCE}  # by the least number of models
+STRENGTHS = {4: "good", 2: "fair", 1: "weak", 0: NO_EVIDENCE}  # key: minimum number of models
 
-Figure: TypeAlias = tuple[float, float, float]  # estimate, and the ends of its 95% interval
+Figure: TypeAlias = tuple[float, float, float]  # estimate, and low and high end of its 95% interval
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One method against the plain model, paired by question.
+    """A method compared with the plain model, paired by question.
 
     Attributes:
-        acts_on, invariant: as the method declares.
-        mean, worst, best: its mean over positions minus the plain model's mean over positions, its worst and its best
-            position; None without positions of a gold document.
-        cost: its prefill in units of the plain model's; None: not measured.
+        acts_on, invariant: declared by the method.
+        mean, worst, best: the method's mean over positions minus the plain model's mean, worst position and best
+            position. None if there is no gold document.
+        cost: prefill time relative to the plain model; None: not measured.
     """
 
     acts_on: str
@@ -63,14 +63,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Case:
-    """The effects found for one model, task, number of documents and measure.
+    """The effects measured for one model, task, number of documents and measure.
 
     Attributes:
-        study: its folder in ``docs/results``.
+        study: folder of the study in ``docs/results``.
         measure: ``"accuracy"`` or ``"logprob"`` (of the gold answer, in nats).
-        tokens: of a prompt, on average.
-        gap: the plain model's best position minus its worst; None without positions.
-        effects: by method, with its parameters.
+        tokens: mean number of prompt tokens.
+        gap: the plain model's best position minus its worst position; None without positions.
+        effects: effects by method with parameters.
     """
 
     study: str
@@ -89,9 +89,9 @@ class Advice:
     """The recommendation for a kind of task.
 
     Attributes:
-        method: its name with parameters; ``"none"``: the plain model.
-        others: the other methods that qualify, in order.
-        cases: the evidence.
+        method: recommended method with parameters; ``"none"``: the plain model.
+        others: other methods that qualify, best first.
+        cases: cases of this kind of task, the evidence.
         strength: ``"no evidence"``, ``"weak"`` (one model, or fewer than 100 questions in a case), ``"fair"`` (two
             or three models), or ``"good"``.
     """
@@ -104,7 +104,7 @@ class Advice:
 
     @property
     def measured(self) -> list[Case]:
-        """The cases that measured the method; for the plain model, all."""
+        """The cases in which the method was measured. For the plain model these are all cases."""
         return [case for case in self.cases if self.method == REFERENCE or self.method in case.effects]
 
     @property
@@ -113,17 +113,17 @@ class Advice:
 
     @property
     def evidence(self) -> str:
-        """``weak evidence: 1 model, 120 questions``, the fewest and the most questions of a case."""
+        """Summary of the evidence, such as ``weak evidence: 1 model, 60 to 120 questions``."""
         if not self.cases:
             return NO_EVIDENCE
         models, questions = len({case.model for case in self.cases}), [case.questions for case in self.measured]
         fewest, most = min(questions), max(questions)
-        asked = f"{most} questions" if fewest == most else f"{fewest} to {most} questions"
-        return f"{self.strength} evidence: {models} model{'s' * (models > 1)}, {asked}"
+        counted = f"{most} questions" if fewest == most else f"{fewest} to {most} questions"
+        return f"{self.strength} evidence: {models} model{'s' * (models > 1)}, {counted}"
 
 
 def advised(evidence: Iterable[Case]) -> list[Advice]:
-    """The advice for each kind of task."""
+    """Make the recommendation for each kind of task."""
     known = list(evidence)
     return [
         advice(kind, [case for case in known if (case.tokens >= LONG if kind == LONG_CONTEXT else case.task in tasks)])
@@ -132,14 +132,14 @@ def advised(evidence: Iterable[Case]) -> list[Advice]:
 
 
 def advice(kind: str, cases: Sequence[Case]) -> Advice:
-    """The recommendation for a kind of task by these cases."""
+    """Make the recommendation for one kind of task from its cases."""
     ranks = {label: rank for label in _labels(cases) if (rank := _rank(label, cases))}
     first, *others = sorted(ranks, key=ranks.__getitem__) or [REFERENCE]
     return Advice(kind, first, tuple(others), tuple(cases), strength(cases))
 
 
 def strength(cases: Sequence[Case]) -> str:
-    """How far evidence carries, by its numbers of models and questions."""
+    """Rate the evidence by its numbers of models and questions."""
     models = len({case.model for case in cases})
     if any(case.questions < ENOUGH for case in cases):
         models = 1
@@ -151,7 +151,7 @@ def _labels(cases: Sequence[Case]) -> list[str]:
 
 
 def _rank(label: str, cases: Sequence[Case]) -> tuple[bool, bool, float, str] | None:
-    """Sorts the methods that qualify; None: this one does not."""
+    """Return a sort key for a method that qualifies, or None if it does not qualify."""
 
     def setting(case: Case) -> tuple[str, str, int]:
         return case.model, case.task, case.documents
@@ -165,43 +165,46 @@ def _rank(label: str, cases: Sequence[Case]) -> tuple[bool, bool, float, str] | 
 
 
 def _margin(label: str, cases: Sequence[Case]) -> float:
-    """In cases of one model, task and number of documents; minus infinity: not measured, or a loss was shown."""
+    """Margin in cases of one model, task and number of documents. Minus infinity if not measured or if a loss shows."""
     effects = [(case.effects[label].mean, TOLERATED[case.measure]) for case in cases if label in case.effects]
     if not effects or any(high < 0 for (_, _, high), _ in effects):
         return -math.inf
     return max(low / tolerated for (_, low, _), tolerated in effects)
 
 
-def heading(each: Advice) -> str:
-    """``judge: none (weak evidence: 1 model, 60 questions)``."""
-    return f"{each.kind}: {each.method} ({each.evidence})" if each.cases else f"{each.kind}: {NO_EVIDENCE}"
+def heading(advised: Advice) -> str:
+    """Format the heading, such as ``judge: none (weak evidence: 1 model, 60 questions)``."""
+    if not advised.cases:
+        return f"{advised.kind}: {NO_EVIDENCE}"
+    return f"{advised.kind}: {advised.method} ({advised.evidence})"
 
 
-def reasons(each: Advice) -> Iterator[str]:
-    """Sentences that justify the advice; ``evidence_tables`` has the figures."""
-    if not each.cases:
+def reasons(advised: Advice) -> Iterator[str]:
+    """Yield sentences that justify the advice. ``evidence_tables`` has the figures."""
+    if not advised.cases:
         yield "Nothing was measured; compare methods on your own questions with `ragbias bench`."
-    elif each.method == REFERENCE:
+    elif advised.method == REFERENCE:
         yield "No method is clearly as good as the plain model."
     else:
-        yield "It is order-invariant." if each.invariant else "The answer still depends on the order of the documents."
-    if each.others:
-        yield f"Also qualified: {', '.join(_with_cost(label, each.cases) for label in each.others)}."
-    models = sorted({case.model for case in each.cases})
+        dependent = "The answer still depends on the order of the documents."
+        yield "It is order-invariant." if advised.invariant else dependent
+    if advised.others:
+        yield f"Also qualified: {', '.join(_with_cost(label, advised.cases) for label in advised.others)}."
+    models = sorted({case.model for case in advised.cases})
     for model in models if len(models) > 1 else ():
-        alone = advice(each.kind, [case for case in each.cases if case.model == model])
-        if alone.method != each.method:
+        alone = advice(advised.kind, [case for case in advised.cases if case.model == model])
+        if alone.method != advised.method:
             yield f"On {model} alone: {alone.method}."
 
 
 def nearest(case: Case) -> str:
-    """The method whose mean has the highest low end."""
+    """Return the method whose interval of the mean has the highest low end."""
     return max(case.effects, key=lambda name: case.effects[name].mean[1])
 
 
 def in_words(figure: Figure, form: str = "+.2f") -> str:
-    """``+0.57 (+0.21 to +0.91)``."""
-    value, low, high = (format(each + 0.0, form) for each in figure)
+    """Format a figure, such as ``+0.57 (+0.21 to +0.91)``."""
+    value, low, high = (format(number + 0.0, form) for number in figure)
     return f"{value} ({low} to {high})"
 
 
@@ -210,11 +213,11 @@ def _with_cost(label: str, cases: Sequence[Case]) -> str:
     return f"{label} (prefill x{max(costs):.2f})" if costs else label
 
 
-def default_in_words(found: Sequence[Advice]) -> str:
-    """Whether the evidence supports the default method."""
-    known = [each for each in found if each.cases]
-    good = [each.kind for each in known if DEFAULT_METHOD in (each.method, *each.others)]
-    bad = [each.kind for each in known if each.kind not in good]
+def default_in_words(all_advice: Sequence[Advice]) -> str:
+    """State whether the evidence supports the default method."""
+    known = [advised for advised in all_advice if advised.cases]
+    good = [advised.kind for advised in known if DEFAULT_METHOD in (advised.method, *advised.others)]
+    bad = [advised.kind for advised in known if advised.kind not in good]
     verdicts = [f"it qualifies for {', '.join(good)}"] if good else []
     if bad:
         verdicts.append(f"it is not recommended for {', '.join(bad) if good else 'any of these tasks'}")

@@ -1,9 +1,8 @@
-"""Two replicas on Ray Serve: how many tokens their document caches know, with requests sent by documents and without.
+"""Share of prompt tokens that the document caches of two Ray Serve replicas save, with and without document affinity.
 
     python -m studies.affinity
 
-Each set of documents comes several times, in another order each time. A share is that of the prompts' tokens that were
-not computed.
+Each set of documents is requested several times, each time in another order.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ QUESTION = [{"role": "user", "content": "Which of them is the oldest?"}]
 
 
 def share(affinity: bool, sets: int, times: int, documents: int, memory: str, clients: int) -> float:
-    """The share of tokens that were kept, over all requests."""
+    """Measure the share of cached prompt tokens over all requests."""
     corpus = [f"{passage.title}\n{passage.text}" for passage in held_out_corpus(sets * documents, seed=0)]
     draw = random.Random(0)
-    asked = [
+    requests = [
         draw.sample(corpus[begin : begin + documents], documents)
         for _ in range(times)
         for begin in range(0, sets * documents, documents)
@@ -41,28 +40,28 @@ def share(affinity: bool, sets: int, times: int, documents: int, memory: str, cl
     start(cluster, "127.0.0.1", port)
     serve.run(build(cluster), name="ragbias", route_prefix="/")
 
-    def counts(given: list[str]) -> tuple[int, int]:
-        body = {"model": "tiny", "messages": QUESTION, "documents": given, "max_tokens": 1}
+    def counts(ordered: list[str]) -> tuple[int, int]:
+        body = {"model": "tiny", "messages": QUESTION, "documents": ordered, "max_tokens": 1}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=120)
         usage = answer.raise_for_status().json()["usage"]
         return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
 
     try:
         with ThreadPoolExecutor(clients) as pool:
-            kept, tokens = zip(*pool.map(counts, asked), strict=True)
+            cached, tokens = zip(*pool.map(counts, requests), strict=True)
     finally:
         serve.shutdown()
         ray.shutdown()
-    return sum(kept) / sum(tokens)
+    return sum(cached) / sum(tokens)
 
 
 def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--sets", type=int, default=40, help="sets of documents")
-    parser.add_argument("--times", type=int, default=4, help="requests for each set")
-    parser.add_argument("--documents", type=int, default=5, help="documents of a set")
-    parser.add_argument("--memory", default="1GB", help="of each replica's cache")
-    parser.add_argument("--clients", type=int, default=4, help="requests at the same time")
+    parser.add_argument("--times", type=int, default=4, help="requests per set")
+    parser.add_argument("--documents", type=int, default=5, help="documents per set")
+    parser.add_argument("--memory", default="1GB", help="size of each replica's cache")
+    parser.add_argument("--clients", type=int, default=4, help="concurrent requests")
     arguments = vars(parser.parse_args())
     for affinity in (True, False):
         print(f"{'by documents' if affinity else 'by load':14}{share(affinity, **arguments):.0%}", flush=True)

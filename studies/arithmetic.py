@@ -1,9 +1,9 @@
-"""The cost of a method by its arithmetic alone: the ratio to the plain model that no implementation beats by much.
+"""The cost of a method from its arithmetic alone, relative to the plain model: a limit for any implementation.
 
-The prefill is counted in multiply-adds: projections, MLP, scores and weighted values of the visible pairs of query and
-key, and the head on the last token. Norms, softmax, rotations and padding are not counted, and sliding windows count as
-full attention. Decoding is counted in bytes, since reading bounds it: all weights once for the batch, and the cache of
-each prompt.
+The prefill is counted in multiply-adds: projections, MLP, scores and weighted values of visible query-key pairs, and
+the head on the last token. Norms, softmax, rotations and padding are not counted. Sliding windows count as full
+attention. Decoding is counted in bytes, because it is limited by memory reads: all weights once per batch, and the
+cache of each prompt.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ UNGATED = ("gpt_neox", "mpt")
 
 
 def shape_of(config: PreTrainedConfig) -> ModelShape:
-    """The sizes of a model of a supported family."""
+    """Return the sizes of a model of a supported family."""
     text = config.get_text_config()
     heads, hidden = text.num_attention_heads, text.hidden_size
     experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 1
-    # MPT's module takes four times the hidden size, whatever its config's expansion_ratio says
+    # MPT's module uses four times the hidden size and ignores expansion_ratio in its config
     intermediate = 4 * hidden if text.model_type == "mpt" else text.intermediate_size
     return ModelShape(
         hidden=hidden,
@@ -41,18 +41,18 @@ def shape_of(config: PreTrainedConfig) -> ModelShape:
 
 
 def lengths_of(prompt: TokenisedPrompt) -> PromptLengths:
-    """The lengths of a prompt's parts, in tokens."""
+    """Return the lengths of a prompt's parts in tokens."""
     return PromptLengths(len(prompt.prefix), tuple(map(len, prompt.documents)), len(prompt.suffix))
 
 
 def plain_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
-    """Multiply-adds of the plain model up to the first token's logits."""
+    """Count the plain model's multiply-adds up to the first token's logits."""
     layer = lengths.total * shape.weights(shape.active_experts) + 2 * shape.width * causal_pairs(lengths.total)
     return shape.layers * layer + shape.hidden * shape.vocabulary
 
 
 def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Ratio of multiply-adds to the plain model's, for the prompts of a batch; None: unknown for this method."""
+    """Ratio of a method's multiply-adds to the plain model's for a batch. None if it is unknown for the method."""
     plain = added = 0
     for lengths in prompts:
         own = method.added_multiply_adds(shape, lengths)
@@ -64,14 +64,14 @@ def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: M
 
 
 def plain_reads(shape: ModelShape, prompts: Sequence[PromptLengths]) -> int:
-    """Weights and cache entries that the plain model reads for one token of each prompt."""
+    """Count the weights and cache entries that the plain model reads to decode one token of each prompt."""
     experts = min(shape.experts, len(prompts) * shape.active_experts)
     weights = shape.layers * shape.weights(experts) + shape.hidden * shape.vocabulary
     return weights + shape.layers * 2 * shape.key_width * sum(lengths.total for lengths in prompts)
 
 
 def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Ratio of bytes read to the plain model's, with weights and cache of one type; None: unknown."""
+    """Ratio of a method's bytes read to the plain model's, with one dtype for weights and cache. None: unknown."""
     if method.added_multiply_adds(shape, prompts[0]) is None:
         return None
     added = sum(method.added_key_reads(shape, lengths) for lengths in prompts)

@@ -1,4 +1,4 @@
-"""Attention of a prompt's last token to the gold document: by position, layer and head.
+"""Attention of a prompt's last token to the gold document, by position, layer and head.
 
     python -m studies.attention --model tiny --out attention.png
 
@@ -37,18 +37,19 @@ from studies.experiment import (
 )
 from studies.layer_attention import attention_by_head
 
-BEST = 3  # heads that are named
+BEST = 3  # number of heads that the picture names
 
 
 @dataclass(frozen=True)
 class GoldAttention(Result):
-    """What the last token pays the gold document.
+    """The last token's attention to the gold document.
 
     Attributes:
-        positions: of the gold document, counted from 0.
-        gold, other: ``[P, n_layers, H]``, attention to the gold document, and to the average other one.
-        instead: the same for another document at that position: the effect of the position alone. With
-            one position only that is not known, and NaN.
+        positions: positions of the gold document, counted from 0.
+        gold: ``[P, n_layers, H]``, attention to the gold document.
+        other: ``[P, n_layers, H]``, mean attention to the other documents.
+        instead: ``[P, n_layers, H]``, attention to other documents at the gold document's position, which shows the
+            effect of position alone. NaN with only one position.
     """
 
     positions: list[int]
@@ -58,18 +59,18 @@ class GoldAttention(Result):
 
     @property
     def reference(self) -> Tensor:
-        """What ``gold`` is compared with: ``instead``, or ``other`` where that is not known."""
+        """Attention that ``gold`` is compared with: ``instead``, or ``other`` if ``instead`` is not known."""
         return self.other if self.instead.isnan().any() else self.instead
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that retrieve, see ``retrieving_layers``, compared with the reference."""
+        """Layers that retrieve compared with the reference, see ``retrieving_layers``."""
         by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 2))
         return sorted(retrieving_layers(by_layer.tolist()))
 
     @property
     def best_heads(self) -> list[tuple[int, int]]:
-        """Layer and index of the heads that pay the gold document most beyond the reference, over all positions."""
+        """Layer and index of the heads whose attention to the gold document exceeds the reference most."""
         excess = (self.gold - self.reference).mean(0)
         return [
             divmod(index, excess.shape[1])
@@ -82,14 +83,14 @@ class GoldAttention(Result):
         heat_map(layers, self.gold.mean(2).T, self._numbers(), "mean over heads", where, label)
         heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
         retrieve = self.retrieval_layers
-        shown = {
+        by_label = {
             f"gold document, {named_layers(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
             "another document there": self.instead[:, retrieve].mean((1, 2)).tolist(),
         }
         for layer, head in self.best_heads:
-            shown[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
+            by_label[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
         numbered = [position + 1 for position in self.positions]
-        curves(lines, numbered, shown, "layers that retrieve, best heads", where, "attention")
+        curves(lines, numbered, by_label, "layers that retrieve, best heads", where, "attention")
         return figure
 
     def table(self) -> Table:
@@ -114,7 +115,7 @@ class GoldAttention(Result):
 
 
 def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:
-    """The attention to the gold document under a method.
+    """Measure the attention to the gold document with a method.
 
     Raises:
         MethodError: the method does not act on attention.
@@ -125,15 +126,15 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
     positions, mass = by_position(samples, masses)
     gold = torch.stack([each[:, :, position] for each, position in zip(mass, positions, strict=True)])
     other = (mass.sum(3) - gold) / (mass.shape[3] - 1)
-    there = mass[:, :, :, positions].sum(0).permute(2, 0, 1)  # at each position, any document
-    return GoldAttention(positions, gold, other, (there - gold) / (len(positions) - 1))
+    total = mass[:, :, :, positions].sum(0).permute(2, 0, 1)  # attention to any document at each position
+    return GoldAttention(positions, gold, other, (total - gold) / (len(positions) - 1))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run(
         parser(__doc__, method="none"),
         arguments,
-        lambda lm, samples, track, given: measure(lm, samples, get(given.method, given.model), track),
+        lambda lm, samples, track, parsed: measure(lm, samples, get(parsed.method, parsed.model), track),
         "Attention of the last token to the gold document: {model}, {method}",
     )
 

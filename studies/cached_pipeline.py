@@ -1,10 +1,10 @@
-"""Questions over a FAISS index with LangChain and SmolLM2: the plain model, and documents that are computed once.
+"""Time and accuracy of a LangChain pipeline over a FAISS index, with and without cached documents.
 
-    python -m studies.kept_over_faiss QUESTIONS.jsonl.gz
+    python -m studies.cached_pipeline QUESTIONS.jsonl.gz
 
-The corpus holds the gold passage of each question and its first distractors. Every question is answered in turn by the
-plain model, by a method whose cache was empty at the first question, and by the same method after `warm` at indexing
-time. Seconds are those of the whole chain: retrieval, prompt, answer.
+The corpus holds the gold passage of each question and its first distractors. Every question is answered by the plain
+model, by a method with an initially empty cache, and by the same method after `warm` has cached the index. Seconds are
+measured for the whole chain: retrieval, prompt and answer.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ MEMORY = "8GB"
 
 
 def read(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str, ...]], list[Document]]:
-    """The gold answers by question; and the corpus, ``passages`` for each question, each passage once."""
+    """Read the gold answers by question, and a corpus of ``passages`` passages per question without repetitions."""
     answers, corpus = {}, {}
     for line in islice(read_lines(path, MdqaRow), questions):
         answers[line.row.question] = line.row.answers
-        listed = sorted(line.row.ctxs, key=lambda each: not each.isgold)
-        for each in listed[:passages]:
-            corpus[each.text] = Document(f"{each.title}\n{each.text}")
+        gold_first = sorted(line.row.ctxs, key=lambda context: not context.isgold)
+        for context in gold_first[:passages]:
+            corpus[context.text] = Document(f"{context.title}\n{context.text}")
     return answers, list(corpus.values())
 
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("data", type=Path, help="a file of multi-document QA, as its authors publish it")
+    parser.add_argument("data", type=Path, help="a file of multi-document QA in the official format")
     parser.add_argument("--model", default="smollm2", help="a hub name, a folder or a GGUF file")
-    parser.add_argument("--method", default="ape", help="with reusable documents")
-    parser.add_argument("--dtype", default="bfloat16", help="of the weights")
+    parser.add_argument("--method", default="ape", help="method with reusable documents")
+    parser.add_argument("--dtype", default="bfloat16", help="dtype of the weights")
     parser.add_argument("--questions", type=int, default=100, help="number of questions")
-    parser.add_argument("--passages", type=int, default=3, help="of each question in the corpus")
+    parser.add_argument("--passages", type=int, default=3, help="passages per question in the corpus")
     parser.add_argument("--top-k", type=int, default=5, help="documents per question")
-    parser.add_argument("--max-tokens", type=int, default=32, help="of each answer")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--max-tokens", type=int, default=32, help="maximum number of tokens per answer")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
 
     answers, corpus = read(arguments.data, arguments.questions, arguments.passages)
@@ -82,20 +82,20 @@ def main() -> None:
         for name, llm in llms.items()
     }
     seconds = {name: [] for name in chains}
-    answered = {name: [] for name in chains}
-    kept = dict.fromkeys(chains, 0)
+    texts = {name: [] for name in chains}
+    cached = dict.fromkeys(chains, 0)
     for question in answers:
         for name, chain in chains.items():
             begin = time.perf_counter()
-            answered[name].append(chain.invoke({"input": question})["answer"])
+            texts[name].append(chain.invoke({"input": question})["answer"])
             seconds[name].append(time.perf_counter() - begin)
-            kept[name] += llms[name].last_report["cached_tokens"]
+            cached[name] += llms[name].last_report["cached_tokens"]
     for name in chains:
-        right = [best_subspan_em(text, golds) for text, golds in zip(answered[name], answers.values(), strict=True)]
+        right = [best_subspan_em(text, golds) for text, golds in zip(texts[name], answers.values(), strict=True)]
         figures[name] = {"seconds": sum(seconds[name]), "accuracy": sum(right) / len(right)}
         if (cache := lms[name].cache) is not None:
-            figures[name] |= {"cached_tokens": kept[name], "memory_bytes": cache.stats().memory_bytes}
-    figures["equal_answers_cold_and_warm"] = sum(map(operator.eq, answered["cold"], answered["warm"]))
+            figures[name] |= {"cached_tokens": cached[name], "memory_bytes": cache.stats().memory_bytes}
+    figures["equal_answers_cold_and_warm"] = sum(map(operator.eq, texts["cold"], texts["warm"]))
     figures["questions"] = len(answers)
     print(json.dumps(figures, indent=2))
     write_json(figures, arguments.json)

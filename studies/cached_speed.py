@@ -1,7 +1,8 @@
-"""Time saved by cached documents, beside the limit of the arithmetic.
+"""Time that cached documents save, compared with the limit of the arithmetic.
 
-Each round the plain model and the method take turns on the same documents in a new order: cold, with an empty cache;
-warm in memory; and warm on disk, whose files the system drops from its memory first, where it can.
+In each round, the plain model and the method run on the same documents in a new order. The method runs with an empty
+cache (cold), with documents in memory, and with documents on disk. Before a disk run, the files are dropped from the
+operating system's page cache if the system supports that.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from studies.speed import SpeedSettings, add_measurement, built, check_length, c
 from studies.speed_inputs import FIRST, PREFIX, SUFFIX
 
 STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}
-UNLIMITED = 10**15  # bytes: nothing is evicted from a cache here
+UNLIMITED = 10**15  # bytes; large enough that no document is evicted
 
 
 def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[int]) -> dict[str, Any]:
     """Measure each method at each length, prefix and number of documents.
 
     Args:
-        settings: methods, model, numbers of documents, rounds and steps; its lengths are not used.
-        tokens: of each document, one length after the other.
-        prefixes: tokens before the documents, that all requests share; 0: none.
+        settings: methods, model, numbers of documents, rounds and steps. Its lengths are not used.
+        tokens: lengths of a document in tokens, measured one after the other.
+        prefixes: numbers of tokens before the documents, which all requests share; 0: no prefix.
 
     Returns:
-        plain data: ``settings``, ``model``, ``versions``, ``machine``; and ``results``: ``method``, ``documents``,
-        ``tokens``, ``prefix``, ``suffix``, ``bytes_per_token``, ``limit`` (the plain model's arithmetic divided by that
-        of a request with cached documents) and ``states``, see ``_cost``, by name.
+        plain data: ``settings``, ``model``, ``versions``, ``machine`` and ``results``. A result has ``method``,
+        ``documents``, ``tokens``, ``prefix``, ``suffix``, ``bytes_per_token``, ``limit`` (the plain model's arithmetic
+        divided by the arithmetic of a request with cached documents), and ``states``, the ``_cost`` by state.
 
     Raises:
         MethodError: a method without reusable documents, or one that does not run inside the model.
@@ -60,7 +61,7 @@ def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[i
     methods, config = prepared(settings)
     for label, method in methods.items():
         if not method.reusable_documents:
-            raise MethodError(f"{label} has no reusable documents; ape, pcw, structured-prompting and pced have them")
+            raise MethodError(f"{label} has no reusable documents; use ape, pcw, structured-prompting or pced")
     sizes = list(itertools.product(tokens, prefixes, settings.documents))
     for length, prefix, count in sizes:
         check_length(count, prefix + count * length - PREFIX, settings.steps, config)
@@ -82,7 +83,7 @@ def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[i
 
 
 def cached_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
-    """Multiply-adds up to the first token's logits where prefix and documents are cached, and only the suffix runs."""
+    """Count the multiply-adds up to the first token's logits if prefix and documents are cached."""
     pairs = causal_pairs(lengths.total) - causal_pairs(lengths.total - lengths.suffix)
     layer = lengths.suffix * shape.weights(shape.active_experts) + 2 * shape.width * pairs
     return shape.layers * layer + shape.hidden * shape.vocabulary
@@ -96,7 +97,7 @@ def _measured(
     with tempfile.TemporaryDirectory() as folder:
         memory, disk = DocumentCache(UNLIMITED), DocumentCache(None, folder, UNLIMITED)
         taken: dict[str, list[tuple[float, float, float]]] = {state: [] for state in STATES}
-        for turn in range(settings.rounds + 1):  # the first one warms up, the caches above all
+        for turn in range(settings.rounds + 1):  # the first round warms up, mainly the caches
             shuffled = prompt.reordered(random.Random(turn).sample(range(len(prompt.documents)), len(prompt.documents)))
             caches = {"none": None, "cold": DocumentCache(UNLIMITED), "memory": memory, "disk": disk}
             _drop_from_memory(Path(folder))
@@ -122,7 +123,7 @@ def _times(
     settings: SpeedSettings,
     cache: DocumentCache | None,
 ) -> tuple[float, float, float]:
-    """Seconds to the first token and per later one, and the share of cached tokens; the plain model's without cache."""
+    """Time the first token and each later token in seconds. Return the times and the share of cached tokens."""
     rule = NoMethod() if cache is None else method
     begin = now(model.device)
     with prepared_model(model, rule, [prompt], [prompt.spans], settings.backend, cache) as start:
@@ -137,10 +138,11 @@ def _times(
 
 
 def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float, float]]) -> dict[str, Any]:
-    """Times of one state, ``(median, lowest, highest)``; ratios to the plain model's in the same round.
+    """Summarise the times of one state as ``(median, lowest, highest)``, with ratios to the plain model by round.
 
-    The first token's include looking up documents and computing missing ones. ``faster`` is the plain model's time
-    divided by this one, ``hit_rate`` the share of the tokens of prefix and documents that were cached.
+    The first token's time includes the lookup of documents and the computation of missing documents. ``faster`` is the
+    plain model's time divided by the method's time. ``hit_rate`` is the share of prefix and document tokens that were
+    cached.
     """
     pairs = list(zip(own, plain, strict=True))
     return {
@@ -153,8 +155,8 @@ def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float,
 
 
 def _drop_from_memory(folder: Path) -> None:
-    """Make the system read the files from the disk."""
-    if not hasattr(os, "posix_fadvise"):  # pragma: no cover, not on Linux
+    """Drop the files from the page cache, so that they are read from the disk."""
+    if not hasattr(os, "posix_fadvise"):  # pragma: no cover, because Linux has it
         return
     for path in folder.iterdir():
         with suppress(OSError), path.open("rb") as file:
@@ -166,7 +168,7 @@ def _table(result: Mapping[str, Any]) -> Table:
     before = f"{result['prefix']} tokens before them" if result["prefix"] else "nothing before them"
     title = (
         f"{result['method']}: {result['documents']} documents of {result['tokens']} tokens, {before}; "
-        f"{result['bytes_per_token'] / 1024:,.1f} KiB/token; by arithmetic {result['limit']:.0f} times faster"
+        f"{result['bytes_per_token'] / 1024:,.1f} KiB/token; arithmetic limit {result['limit']:.0f} times faster"
     )
     table = plain_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
     for state, cost in result["states"].items():
@@ -177,22 +179,22 @@ def _table(result: Mapping[str, Any]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--methods", default="ape", help="with reusable documents, separated by commas")
-    parser.add_argument("--documents", type=numbers, default=(5, 20, 100), help="numbers of them, e.g. 5,20")
-    parser.add_argument("--tokens", type=numbers, default=(100, 512), help="of each document, e.g. 100,512")
+    parser.add_argument("--methods", default="ape", help="methods with reusable documents, comma-separated")
+    parser.add_argument("--documents", type=numbers, default=(5, 20, 100), help="numbers of documents, e.g. 5,20")
+    parser.add_argument("--tokens", type=numbers, default=(100, 512), help="tokens per document, e.g. 100,512")
     parser.add_argument("--prefixes", type=numbers, default=(PREFIX, 0), help="tokens before the documents")
     add_measurement(parser)
-    given = vars(parser.parse_args(arguments))
-    tokens, prefixes, out = given.pop("tokens"), given.pop("prefixes"), given.pop("json")
+    parsed = vars(parser.parse_args(arguments))
+    tokens, prefixes, out = parsed.pop("tokens"), parsed.pop("prefixes"), parsed.pop("json")
     quiet_libraries()
     try:
-        found = measure(SpeedSettings(**given), tokens, prefixes)
+        found = measure(SpeedSettings(**parsed), tokens, prefixes)
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
     about = found["model"]
     console.print(
         f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
-        f"{about['backend']}. Median (range) of {given['rounds']} rounds, each with the documents in another order; "
+        f"{about['backend']}. Median (range) of {parsed['rounds']} rounds, each with the documents in another order; "
         "faster and decoding are ratios to the plain model in the same round."
     )
     for result in found["results"]:

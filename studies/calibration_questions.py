@@ -1,8 +1,8 @@
-"""Questions to calibrate by, which no study of ``docs/results/real`` asks: those of the benchmark after the first 120.
+"""Write questions for calibration that no study of ``docs/results/real`` uses: the benchmark's, after the first 120.
 
     python -m studies.calibration_questions BENCHMARK.jsonl.gz questions.jsonl
 
-Passages are cut as in the studies. ``ragbias calibrate --data`` reads what is written.
+Passages are cut as in the studies. ``ragbias calibrate --data`` reads the file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ragbias.evaluation.tasks.task import shortened
 from ragbias.files import write_atomically
 from studies import arguments_of
 
-ASKED_BY_STUDIES = 120  # the first ones
+USED_BY_STUDIES = 120  # number of first questions
 QUESTIONS = 60
 WORDS = 40
 
 
 def questions(data: Path) -> Iterator[str]:
-    """A JSON line for each question, with its first answer; the documents are in the file's order."""
-    for line in islice(read_lines(data, MdqaRow), ASKED_BY_STUDIES, ASKED_BY_STUDIES + QUESTIONS):
+    """Yield a JSON line per question with its first answer. Documents are in the order of the file."""
+    for line in islice(read_lines(data, MdqaRow), USED_BY_STUDIES, USED_BY_STUDIES + QUESTIONS):
         row = line.row
         asked = {
             "question": row.question,
@@ -40,10 +40,10 @@ def questions(data: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("data", type=Path, help="a file of multi-document QA, as its authors publish it")
-    parser.add_argument("out", type=Path, help="the file of JSON lines to write")
-    given = parser.parse_args()
-    write_atomically(given.out, "".join(questions(given.data)).encode())
+    parser.add_argument("data", type=Path, help="a file of multi-document QA in the official format")
+    parser.add_argument("out", type=Path, help="JSON lines file to write")
+    parsed = parser.parse_args()
+    write_atomically(parsed.out, "".join(questions(parsed.data)).encode())
 
 
 if __name__ == "__main__":

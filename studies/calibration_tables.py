@@ -1,4 +1,4 @@
-"""The tables of the calibrations, written from their records."""
+"""Tables of the calibrations, made from their records."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from ragbias.errors import DataError
 from ragbias.evaluation.report.tables import markdown_table
 from ragbias.files import write_atomically
 
-NOTHING_YET = "No calibration is kept here yet.\n"
-NORMAL = 1.96  # standard errors to either side of a 95% interval
+NOTHING_YET = "No calibration is stored yet.\n"
+NORMAL = 1.96  # half the width of a 95% interval in standard errors
 CHECKED = ("checked on", "change of the loss, 95% interval", "beats plain")
-YES_OR_NO = {True: "yes", False: "no", None: "-"}  # None: the loss had no part in the choice
+YES_OR_NO = {True: "yes", False: "no", None: "-"}  # None: the loss was not used to choose
 Record = Mapping[str, Any]
 Records = Mapping[str, Record]
 
 
-def keep_calibrations(made: Path, kept: Path) -> list[str]:
-    """Copy the finished calibrations of a folder; returns their names.
+def store_calibrations(made: Path, stored: Path) -> list[str]:
+    """Copy the finished calibrations of a folder and return their names.
 
     Raises:
-        DataError: one of them is damaged; nothing is copied then.
+        DataError: a calibration is damaged. Then nothing is copied.
     """
     finished = sorted(path for path in made.glob("*.json") if not path.name.endswith(".partial.json"))
     for record in finished:
         _read(record)
-    kept.mkdir(parents=True, exist_ok=True)
+    stored.mkdir(parents=True, exist_ok=True)
     for record in finished:
-        write_atomically(kept / record.name, record.read_bytes())
+        write_atomically(stored / record.name, record.read_bytes())
     return [path.stem for path in finished]
 
 
-def read_calibrations(kept: Path) -> Records:
-    """The records that are kept, by name.
+def read_calibrations(stored: Path) -> Records:
+    """Read the stored records by name.
 
     Raises:
-        DataError: one of them is damaged.
+        DataError: a record is damaged.
     """
-    return {path.stem: _read(path) for path in sorted(kept.glob("*.json"))}
+    return {path.stem: _read(path) for path in sorted(stored.glob("*.json"))}
 
 
 def _read(path: Path) -> Record:
@@ -49,19 +49,19 @@ def _read(path: Path) -> Record:
         calibrations_in_words({path.stem: record})
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is no record of a calibration ({type(error).__name__}: {error}); put it back, or remove it and "
+            f"{path} is not a record of a calibration ({type(error).__name__}: {error}); restore it, or remove it and "
             "calibrate again"
         ) from error
     return record
 
 
 def calibrations_in_words(records: Records) -> str:
-    """A table of the channels, and one of the parameters of other methods, in Markdown."""
+    """Make Markdown tables of the channels and of the parameters of other methods."""
     channels = {name: record for name, record in records.items() if "channel" in record}
     others = {name: record for name, record in records.items() if "channel" not in record}
     parts = [table(found.values()) for table, found in ((_channels, channels), (_parameters, others)) if found]
     links = ", ".join(f"[{name}](calibration/{name}.json)" for name in records)
-    return "\n".join([*parts, f"All that was measured: {links}.\n"]) if records else NOTHING_YET
+    return "\n".join([*parts, f"All measurements: {links}.\n"]) if records else NOTHING_YET
 
 
 def _channels(records: Iterable[Record]) -> str:
@@ -106,6 +106,6 @@ def _checked_on(record: Record) -> str:
 
 
 def _change(against_plain: Mapping[str, float]) -> str:
-    """The difference of the loss, with a 95% interval."""
+    """Format the difference in loss, with a 95% interval."""
     difference, margin = against_plain["difference"], NORMAL * against_plain["standard_error"]
     return f"{difference:+.2f} ({difference - margin:+.2f} to {difference + margin:+.2f})"

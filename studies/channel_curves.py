@@ -1,9 +1,9 @@
-"""The curve of a channel over random strings, with the causal mask perturbed, and with the position ids.
+"""The curve of a channel over random strings, with a perturbed causal mask and with perturbed position ids.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
-Over strings of 1000 random tokens, tokens 400 to 600 are kept from seeing tokens 1 to 400, or 200 is subtracted from
-their position ids. If the channel's curve there moves with the one and stays with the other, the channel comes from the
-causal mask.
+In strings of 1000 random tokens, tokens 400 to 600 are prevented from attending to tokens 1 to 400, or 200 is
+subtracted from their position ids. If the channel's curve moves with the mask and not with the position ids, the
+channel comes from the causal mask.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from studies.experiment import Track
 from studies.interventions import HideKeys, Intervened, ShiftPositions
 
 PAPERS_LENGTH = 1000
-SPAN = (400, 600)  # the paper's tokens that are perturbed
-BY = 200  # what it subtracts from their position ids
-NOISY = 30  # positions at the beginning that correlations leave out, as the paper's search does
+SPAN = (400, 600)  # tokens that the paper perturbs
+BY = 200  # number that the paper subtracts from their position ids
+NOISY = 30  # number of first positions that correlations ignore, as in the paper's search
 PLAIN, MASK, IDS = "plain", "mask", "position ids"
 
 
 @dataclass(frozen=True)
 class ChannelCurves:
-    """What became of a channel.
+    """The curves of a channel, plain and perturbed.
 
     Attributes:
         channel: index into the hidden state.
-        strings, length: of the random strings.
-        span, by: the tokens that were perturbed, and what was subtracted from their position ids.
+        strings, length: number and length of the random strings.
+        span, by: perturbed tokens, and the number subtracted from their position ids.
         curves: by perturbation, the channel's mean after each layer but the last, float64 ``[n_layers - 1, T]``.
-        halves: the same without perturbation, of every second string, ``[2, n_layers - 1, T]``.
-        changes: by perturbation, what it added to the channel's mean in the span, each string for itself, float64
+        halves: curves without perturbation, for the even and the odd strings, ``[2, n_layers - 1, T]``.
+        changes: by perturbation, the change of the channel's mean in the span, per string, float64
             ``[strings, n_layers - 1]``.
-        expected: by perturbation, what it would add if the span's curve became that of the positions where the mask, or
-            the ids, put it: from the first one on, or ``by`` earlier.
+        expected: by perturbation, the change if the span took on the plain curve of the positions to which the
+            perturbation moves it: the first positions (mask), or the positions ``by`` earlier (position ids).
     """
 
     channel: int
@@ -63,19 +63,19 @@ class ChannelCurves:
 
     @property
     def repeats(self) -> list[float]:
-        """By layer, how alike the curves of both halves of the strings are: Pearson's correlation; 1 without noise."""
+        """Pearson's correlation between the curves of both halves of the strings, by layer; 1 without noise."""
         first, second = self.halves[..., self._noisy :]
         return [_correlation(*pair) for pair in zip(first, second, strict=True)]
 
     @property
     def follows(self) -> list[float]:
-        """By layer, Pearson's correlation of the curve with the position."""
+        """Pearson's correlation of the curve with the position, by layer."""
         positions = torch.arange(self._noisy, self.length, dtype=torch.float64)
         return [_correlation(curve, positions) for curve in self.curves[PLAIN][:, self._noisy :]]
 
     @property
     def where(self) -> str:
-        """The perturbed tokens in words, and why they are other ones than the paper's, if so."""
+        """Description of the perturbed tokens, which says how they were scaled from the paper's."""
         begin, end = self.span
         words = f"tokens {begin} to {end} do not see those before {begin}, or have position ids less {self.by}"
         if self.length == PAPERS_LENGTH:
@@ -89,8 +89,8 @@ def perturbed_curves(
     """Perturb random strings.
 
     Args:
-        length: of the strings; the paper's numbers of tokens are scaled to it.
-        track: passes on what it is given, and may show how far it has come.
+        length: tokens per string. The paper's numbers of tokens are scaled to it.
+        track: yields its items unchanged, and may show progress.
 
     Raises:
         MethodError: the length exceeds the model's window.
@@ -100,7 +100,7 @@ def perturbed_curves(
     changed = {MASK: HideKeys((begin, end), (0, begin)), IDS: ShiftPositions((begin, end), -by)}
     if architecture_of(lm.model).positions != "rotary":
         del changed[IDS]
-    sources = {MASK: 0, IDS: begin - by}  # where the span's curve would come from
+    sources = {MASK: 0, IDS: begin - by}  # position to which each perturbation moves the span
     sums: dict[str, Any] = dict.fromkeys([PLAIN, *changed], 0)
     halves: Any = 0
     changes: dict[str, list[Tensor]] = {name: [] for name in changed}
@@ -111,12 +111,12 @@ def perturbed_curves(
         sums[PLAIN] = sums[PLAIN] + plain.sum(0)
         odd = (torch.arange(first, first + len(ids)) % 2).double()
         halves = halves + torch.stack([torch.einsum("b,blt->lt", part, plain) for part in (1 - odd, odd)])
-        here = plain[..., begin:end].mean(-1)
+        plain_mean = plain[..., begin:end].mean(-1)
         for name, intervention in changed.items():
-            found = channel_states(lm, ids, channel, Intervened(intervention))
-            sums[name] = sums[name] + found.sum(0)
-            changes[name].append(found[..., begin:end].mean(-1) - here)
-            expected[name].append(plain[..., sources[name] : sources[name] + end - begin].mean(-1) - here)
+            states = channel_states(lm, ids, channel, Intervened(intervention))
+            sums[name] = sums[name] + states.sum(0)
+            changes[name].append(states[..., begin:end].mean(-1) - plain_mean)
+            expected[name].append(plain[..., sources[name] : sources[name] + end - begin].mean(-1) - plain_mean)
     return ChannelCurves(
         channel,
         strings,
@@ -132,7 +132,7 @@ def perturbed_curves(
 
 @torch.no_grad()
 def channel_states(lm: DebiasedLM, ids: Tensor, channel: int, method: Intervened | None = None) -> Tensor:
-    """The channel of the hidden states after each layer but the last: float64 ``[strings, n_layers - 1, T]``."""
+    """Return a channel of the hidden states after each layer but the last: float64 ``[strings, n_layers - 1, T]``."""
     with nullcontext() if method is None else ragbias.debias(lm.model, method):
         states = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False).hidden_states
     return torch.stack([state[..., channel].double().cpu() for state in states[1:-1]], 1)

@@ -1,4 +1,4 @@
-"""The evidence that advice rests on, from summaries of studies; advice as Markdown and as the package's file."""
+"""Extract the evidence for advice from summaries of studies, and write advice as Markdown and as ``evidence.json``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from ragbias.methods import get
 from studies.advice import MEASURES, Advice, Case, Effect, Figure, default_in_words, heading, in_words, nearest, reasons
 
 
-def as_json(found: Sequence[Advice]) -> str:
-    """The file that ``ragbias methods --advice`` prints: a sentence on the default method, and each recommendation."""
-    lines = ",\n".join(
-        json.dumps({**asdict(each), "heading": heading(each), "reasons": [*reasons(each)]}) for each in found
-    )
-    return f'{{"default": {json.dumps(default_in_words(found))}, "advice": [\n{lines}\n]}}\n'
+def as_json(all_advice: Sequence[Advice]) -> str:
+    """Format the file that ``ragbias methods --advice`` prints: all recommendations, and a sentence on the default."""
+    rows = ({**asdict(advised), "heading": heading(advised), "reasons": [*reasons(advised)]} for advised in all_advice)
+    lines = ",\n".join(map(json.dumps, rows))
+    return f'{{"default": {json.dumps(default_in_words(all_advice))}, "advice": [\n{lines}\n]}}\n'
 
 
 def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
-    """The effects of methods in a study's summary, without figures that have no interval."""
-    found = []
+    """Extract the effects of methods from a study's summary. Skip figures without an interval."""
+    cases = []
     for result in summary["results"]:
         plain = result["methods"].get(REFERENCE)
         for measure in result["measures"] if plain else ():
-            own = {label: figures_of(method, measure) for label, method in result["methods"].items()}
+            figures = {label: figures_of(method, measure) for label, method in result["methods"].items()}
             effects = {
-                label: _effect(label, result["model"], method, own[label])
+                label: _effect(label, result["model"], method, figures[label])
                 for label, method in result["methods"].items()
-                if label != REFERENCE and _figure((own[label].get("minus_plain") or {}).get("mean"))
+                if label != REFERENCE and _figure((figures[label].get("minus_plain") or {}).get("mean"))
             }
             if effects:
-                found.append(
+                cases.append(
                     Case(
                         study=study,
                         model=result["model"],
@@ -44,11 +43,11 @@ def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
                         measure=measure,
                         questions=plain["questions"],
                         tokens=round(plain["prompt_tokens"], 1),
-                        gap=_figure(own[REFERENCE]["gap"]),
+                        gap=_figure(figures[REFERENCE]["gap"]),
                         effects=effects,
                     )
                 )
-    return found
+    return cases
 
 
 def _effect(label: str, model: str, method: Mapping[str, Any], figures: Mapping[str, Any]) -> Effect:
@@ -59,38 +58,38 @@ def _effect(label: str, model: str, method: Mapping[str, Any], figures: Mapping[
 
 
 def _figure(estimate: list[float | None] | None) -> Figure | None:
-    """A figure with an interval, rounded to three digits."""
+    """Round a figure to three digits. Return None if it has no interval."""
     if not estimate or None in estimate:
         return None
-    value, low, high = (round(each, 3) for each in estimate if each is not None)
+    value, low, high = (round(number, 3) for number in estimate if number is not None)
     return value, low, high
 
 
-def advice_table(found: Sequence[Advice]) -> str:
-    """A row for each kind of task."""
+def advice_table(all_advice: Sequence[Advice]) -> str:
+    """Make a Markdown table with a row for each kind of task."""
     body = [
-        [each.kind, each.method, "yes" if each.invariant else "no", each.evidence]
-        if each.cases
-        else [each.kind, NOTHING, NOTHING, each.evidence]
-        for each in found
+        [advised.kind, advised.method, "yes" if advised.invariant else "no", advised.evidence]
+        if advised.cases
+        else [advised.kind, NOTHING, NOTHING, advised.evidence]
+        for advised in all_advice
     ]
     return markdown_table(["task", "use", "order-invariant", "evidence"], body) + "\n"
 
 
-def evidence_tables(found: Sequence[Advice]) -> str:
-    """For each kind of task a row for each case, with the recommended method or the closest one."""
+def evidence_tables(all_advice: Sequence[Advice]) -> str:
+    """Make a table per kind of task with a row per case, for the recommended method or the closest to qualifying."""
     parts = []
     head = ["study", "measure", "questions", "method", "minus the plain mean, 95% interval", "minus the worst", "cost"]
-    for each in found:
+    for advised in all_advice:
         body = []
-        for case in each.measured:
-            label = nearest(case) if each.method == REFERENCE else each.method
+        for case in advised.measured:
+            label = nearest(case) if advised.method == REFERENCE else advised.method
             effect = case.effects[label]
             worst = f"{effect.worst[0]:+.2f}" if effect.worst else NOTHING
             cost = f"x{effect.cost:.2f}" if effect.cost else NOTHING
-            figures = [str(case.questions), label, in_words(effect.mean), worst, cost]
-            body.append([case.study, MEASURES[case.measure], *figures])
+            cells = [str(case.questions), label, in_words(effect.mean), worst, cost]
+            body.append([case.study, MEASURES[case.measure], *cells])
         if body:
-            kind = "closest to qualifying" if each.method == REFERENCE else "recommended"
-            parts.append(f"**{each.kind}** ({kind})\n\n{markdown_table(head, body)}\n")
+            kind = "closest to qualifying" if advised.method == REFERENCE else "recommended"
+            parts.append(f"**{advised.kind}** ({kind})\n\n{markdown_table(head, body)}\n")
     return "\n".join(parts)

@@ -1,6 +1,6 @@
-"""What the experiments of the papers share: their questions, options, pictures and output.
+"""Code that the experiments share: questions, options, pictures and output.
 
-Each question comes with its gold document at every position. ``python -m studies.NAME --help`` lists the options.
+Each question runs with its gold document at every position. ``python -m studies.NAME --help`` lists the options.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from studies.layer_attention import check_equally_many
 from studies.pictures import save_pair
 
 MOST_TICKS = 8
-FEW = 4  # layers listed one by one
+FEW = 4  # maximum number of layers that are listed individually
 M = TypeVar("M", bound=Method)
 
 DRAWN = {"kv": (kv_question, kv_text), "tiny": (tiny_question, tiny_text)}
 TASKS = (*DRAWN, "mdqa", "data")
-Track = Callable[[Sequence[Any]], Iterable[Any]]  # passes items on, and shows the progress
+Track = Callable[[Sequence[Any]], Iterable[Any]]  # yields its items unchanged and shows the progress
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class Questions:
     """The questions of an experiment.
 
     Attributes:
-        task: ``"kv"`` or ``"tiny"`` draw questions; ``"mdqa"`` reads a file of lost-in-the-middle, ``"data"`` JSON
-            lines of question, documents, answer and gold. None: by file and model.
-        file: for the last two tasks.
+        task: ``"kv"`` and ``"tiny"`` draw questions. ``"mdqa"`` reads a file of Lost in the Middle, ``"data"`` reads
+            JSON lines with question, documents, answer and gold. None: chosen by file and model.
+        file: file for ``"mdqa"`` and ``"data"``.
         limit: number of questions.
-        documents: per question; a file of ``"data"`` has its own.
-        depths: evenly spread positions of the gold document; None: all.
+        documents: documents per question, except for ``"data"``, whose file decides.
+        depths: number of evenly spread positions of the gold document; None: all positions.
         seed: draws the questions.
 
     Raises:
-        RunError, MethodError: the task is unknown or does not go with the file.
+        RunError, MethodError: the task is unknown, or does not match the file.
     """
 
     task: str | None = None
@@ -85,13 +85,13 @@ class Questions:
         if self.task in DRAWN and self.file is not None:
             raise RunError(f"the task {self.task} draws its own questions; leave out {self.file}, or the task")
         if self.task not in DRAWN and self.file is None:
-            raise RunError(f"the task {self.task} reads its questions; name the file with --questions")
+            raise RunError(f"the task {self.task} reads questions from a file; name it with --questions")
 
     def samples(self, lm: DebiasedLM) -> list[Sample]:
-        """The prompts, those of one question next to each other.
+        """Make the prompts, grouped by question.
 
         Raises:
-            DataError: a line of the file is of another format, or the numbers of documents differ.
+            DataError: a line of the file has another format, or the numbers of documents differ.
             MethodError: a prompt is longer than the model's window.
         """
         task = self.task or ("data" if self.file else "tiny" if lm.name == "tiny" else "kv")
@@ -122,12 +122,12 @@ class Questions:
         return samples
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data, fit for JSON; of the file its name."""
+        """Return the fields as plain data for JSON, with only the name of the file."""
         return {**vars(self), "file": self.file and self.file.name}
 
 
 def by_position(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[list[int], Tensor]:
-    """The gold document's positions, and for each the mean over its samples of what was measured, ``[P, ...]``."""
+    """Average measurements by the gold document's position. Return the positions and the means ``[P, ...]``."""
     positions = sorted({sample.gold for sample in samples})
     means = [
         torch.stack([each for sample, each in zip(samples, measured, strict=True) if sample.gold == position]).mean(0)
@@ -137,9 +137,9 @@ def by_position(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[
 
 
 def check_acts_on_attention(method: Method) -> None:
-    """Raise ``MethodError`` for a method that would not be seen in the model's attention."""
+    """Raise ``MethodError`` for a method that does not act on the model's attention."""
     if method.acts_on != "attention" and method != NoMethod():
-        raise MethodError(f"{method.name} leaves attention alone; expected none or a method that acts on attention")
+        raise MethodError(f"{method.name} does not change attention; expected none or a method that acts on attention")
 
 
 class Result:
@@ -152,16 +152,16 @@ class Result:
         raise NotImplementedError
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain data, fit for JSON."""
+        """Return the fields as plain data for JSON."""
         return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
 
 
 def parser(documentation: str | None, method: str | None = None, **defaults: Any) -> argparse.ArgumentParser:
-    """The options that all experiments share.
+    """Create a parser with the options that all experiments share.
 
     Args:
-        documentation: of the experiment's module.
-        method: default of ``--method``; None: no such option.
+        documentation: docstring of the experiment's module.
+        method: default of ``--method``; None: the experiment has no such option.
     """
     made = arguments_of(documentation)
     made.add_argument("--model", required=True, help="tiny, smollm2, a hub name, a folder or a GGUF file")
@@ -169,11 +169,11 @@ def parser(documentation: str | None, method: str | None = None, **defaults: Any
     made.add_argument("--themes", action="store_true", help="write OUT-light.svg and OUT-dark.svg instead")
     made.add_argument("--json", type=Path, help="also write the figures to this file")
     if method is not None:
-        made.add_argument("--method", default=method, help="with parameters in brackets, if any")
-    made.add_argument("--task", help="kv and tiny draw questions, mdqa and data read a file; default: by the model")
-    made.add_argument("--questions", type=Path, help="JSON lines; for mdqa the official file")
+        made.add_argument("--method", default=method, help="method, with parameters in brackets if any")
+    made.add_argument("--task", help="kv and tiny draw questions, mdqa and data read a file; default: by model")
+    made.add_argument("--questions", type=Path, help="JSON lines, or the official file for mdqa")
     made.add_argument("--limit", type=int, default=20, help="number of questions")
-    made.add_argument("--documents", type=int, default=10, help="documents of each question")
+    made.add_argument("--documents", type=int, default=10, help="documents per question")
     made.add_argument("--depths", type=int, help="evenly spread positions of the gold document; default: all")
     made.add_argument("--seed", type=int, default=0, help="seed of the questions")
     made.set_defaults(**defaults)
@@ -189,7 +189,7 @@ def run(
     """Measure, draw, print and write an experiment.
 
     Args:
-        title: of the picture; the names of options in braces are filled in.
+        title: title of the picture. Names of options in braces are replaced by their values.
     """
     chosen = options.parse_args(arguments)
     try:
@@ -212,16 +212,16 @@ def run(
         options.exit(2, f"{error}\n")
 
 
-def method_of(name: str, model: str, wanted: type[M]) -> M:
-    """The named method, which must be of a class."""
-    found = get(name, model)
-    if not isinstance(found, wanted):
-        raise MethodError(f"method {name!r}; expected {wanted.name}, with parameters if you like")
-    return found
+def method_of(name: str, model: str, method_class: type[M]) -> M:
+    """Make the named method. Raise ``MethodError`` if it is of another class."""
+    method = get(name, model)
+    if not isinstance(method, method_class):
+        raise MethodError(f"method {name!r}; expected {method_class.name}, optionally with parameters")
+    return method
 
 
 def named_layers(layers: Sequence[int]) -> str:
-    """Layers in words, ascending: ``layer 3``, ``layers 2 to 8``, ``layers 2, 5``, ``6 of layers 2 to 9``."""
+    """Describe layers: ``layer 3``, ``layers 2 to 8``, ``layers 2, 5`` or ``6 of layers 2 to 9``."""
     first, last = layers[0], layers[-1]
     if first == last:
         return f"layer {first}"
@@ -235,12 +235,12 @@ def heat_map(
     axis: Axes, values: Tensor, columns: Sequence[object], title: str, x: str, label: str, y: str = "layer",
     white: float | None = 0,
 ) -> None:  # fmt: skip
-    """``[rows, columns]`` in greys, the darkest the greatest, with a bar.
+    """Draw ``[rows, columns]`` as a heat map in greys, darker for larger values, with a colour bar.
 
     Args:
-        columns: their names.
-        label: of the bar.
-        white: the value drawn white; None: the least one.
+        columns: names of the columns.
+        label: label of the colour bar.
+        white: value that is drawn white; None: the smallest value.
     """
     rows = len(values)
     image = axis.imshow(values.numpy(), cmap="Greys", vmin=white, aspect="auto", interpolation="nearest")
@@ -259,7 +259,7 @@ def curves(
     axis: Axes, xs: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, x: str, y: str,
     level: tuple[str, float] | None = None, from_zero: bool = True,
 ) -> None:  # fmt: skip
-    """A line for each label and a named level one, with a legend below the panel."""
+    """Draw a line for each label, and an optional named horizontal line, with a legend below the panel."""
     styles = styles_of(lines)
     for label, values in lines.items():
         line(axis, xs, [[value, None, None] for value in values], styles[label], label)
@@ -276,5 +276,5 @@ def curves(
 
 
 def page(title: str, panels: int = 3) -> tuple[Figure, list[Axes]]:
-    """A column of panels, each legible by itself."""
+    """Create a picture with one column of panels."""
     return canvas(panels, columns=1, height=3.2, title=title)

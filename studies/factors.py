@@ -1,4 +1,4 @@
-"""What scaling a channel does, by factor and layers: to attention to the gold document and to the loss of its answer.
+"""The effect of scaling a channel on the attention to the gold document and on the answer's loss, by factor and layers.
 
     python -m studies.factors --model tiny --out factors.png
 
@@ -33,14 +33,14 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class FactorSweep(Result):
-    """What each factor does in each range of layers.
+    """The effect of each factor in each range of layers.
 
     Attributes:
-        positions: of the gold document, counted from 0.
-        factors: those swept; a factor of 1 is the plain model.
-        layers: ranges, both ends included.
-        attention: ``[R, F, P]``, to the gold document, averaged over heads and the layers that retrieve in the plain
-            model, ``retrieval_layers``.
+        positions: positions of the gold document, counted from 0.
+        factors: factors; a factor of 1 is the plain model.
+        layers: ranges of layers, with both ends included.
+        attention: ``[R, F, P]``, attention to the gold document, averaged over heads and over the layers that retrieve
+            in the plain model (``retrieval_layers``).
         loss: ``[R, F, P]``, mean negative log-likelihood per token of the answer, in nats.
     """
 
@@ -71,7 +71,7 @@ class FactorSweep(Result):
         return figure
 
     def table(self) -> Table:
-        title = "Loss of the answer, and in brackets attention to the gold document"
+        title = "Loss of the answer; in brackets: attention to the gold document"
         table = plain_table(title, "scaled in", *(f"factor {factor:g}" for factor in self.factors))
         for index, layers in enumerate(self._scaled):
             both = zip(self.loss[index].mean(1).tolist(), self.attention[index].mean(1).tolist(), strict=True)
@@ -80,7 +80,7 @@ class FactorSweep(Result):
 
     @property
     def _scaled(self) -> list[str]:
-        """The ranges of layers in words."""
+        """Describe the ranges of layers."""
         return [named_layers(range(first, last + 1)) for first, last in self.layers]
 
 
@@ -92,11 +92,11 @@ def measure(
     layers: Sequence[Range] | None,
     track: Track,
 ) -> FactorSweep:
-    """Sweep factors and layers.
+    """Measure the effect of all factors in all ranges of layers.
 
     Args:
-        scaling: has the channel; its layers are the first range where none are given.
-        layers: ranges, both ends included; None: those of ``scaling``, each half of the model, and all.
+        scaling: method whose channel is scaled.
+        layers: ranges with both ends included; None: the layers of ``scaling``, each half of the model, and all layers.
 
     Raises:
         MethodError: the model has no such channel or layers.
@@ -125,7 +125,7 @@ def _default_ranges(scaling: ChannelScaling, n_layers: int) -> list[Range]:
 
 
 def _gold_by_layer(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
-    """``[n_layers, 2]``, averaged over heads: attention to the gold document and to the average other one."""
+    """Measure the attention to the gold document and to one other document, averaged over heads: ``[n_layers, 2]``."""
     mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)].mean(1)
     return gold_and_other(mass, sample.gold)
 
@@ -136,35 +136,35 @@ def _loss(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
 
 
 def ranges_of(text: str) -> list[Range]:
-    """Ranges of layers as they are typed, ``10-25,0-31``.
+    """Parse ranges of layers, such as ``10-25,0-31``.
 
     Raises:
-        RunError: the text is no such list; so for ``factors_of``.
+        RunError: the text is not such a list.
     """
-    found = [re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip()) for part in text.split(",")]
-    if not all(found):
+    matches = [re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip()) for part in text.split(",")]
+    if not all(matches):
         raise RunError(f"layers={shown(text)}; expected ranges with both ends included, e.g. 10-25,0-31")
-    return [(int(each[1]), int(each[2])) for each in found if each]
+    return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
 def factors_of(text: str) -> list[float]:
-    """Factors as they are typed, ``1,0.5,-1``."""
+    """Parse factors, such as ``1,0.5,-1``. Raises ``RunError`` like ``ranges_of``."""
     try:
         return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
-        raise RunError(f"factors={shown(text)}; expected numbers with commas between them, e.g. 1,0.5,-1") from None
+        raise RunError(f"factors={shown(text)}; expected comma-separated numbers, e.g. 1,0.5,-1") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser(__doc__, method="channel-scaling", limit=10, depths=5)
-    options.add_argument("--factors", default="1,0.5,0,-0.5,-1", help="those swept; 1 is the plain model")
-    options.add_argument("--layers", help="ranges, e.g. 10-25,0-31; default: the method's, each half, all")
+    options.add_argument("--factors", default="1,0.5,0,-0.5,-1", help="factors; 1 is the plain model")
+    options.add_argument("--layers", help="ranges of layers, e.g. 10-25,0-31; default: the method's, each half, all")
     run(
         options,
         arguments,
-        lambda lm, samples, track, given: measure(
-            lm, samples, method_of(given.method, given.model, ChannelScaling), factors_of(given.factors),
-            None if given.layers is None else ranges_of(given.layers), track,
+        lambda lm, samples, track, parsed: measure(
+            lm, samples, method_of(parsed.method, parsed.model, ChannelScaling), factors_of(parsed.factors),
+            None if parsed.layers is None else ranges_of(parsed.layers), track,
         ),
         "Channel scaled by factors: {model}",
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Information flow to a prompt's last token by layer: from the gold document, the others, prefix and question.
+"""Information flow to a prompt's last token by layer: from the gold document, other documents, prefix and question.
 
     python -m studies.flow --model tiny --out flow.png
 
-What flows is measured twice: by attention, and by attention times the norm of what is attended to, the value, since a
-token may be attended to and hold next to nothing (Kobayashi et al., Attention is Not Only a Weight, EMNLP 2020).
+Flow is measured by attention, and by attention times the norm of the value. The second measure is needed because a
+token with much attention may have a value near zero (Kobayashi et al., Attention is Not Only a Weight, EMNLP 2020).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PARTS = ("gold document", "other documents", *OTHERS)
 
 @dataclass(frozen=True)
 class Flow(Result):
-    """Where the last token's information comes from.
+    """The sources of the last token's information.
 
     Attributes:
-        positions: of the gold document, counted from 0.
+        positions: positions of the gold document, counted from 0.
         mass: ``[P, n_layers, 5]``, attention to each of ``PARTS``, averaged over heads.
-        norms: the same of attention times value norms, as shares of their sum over heads and parts.
+        norms: ``[P, n_layers, 5]``, attention times value norm, as shares of the sum over heads and parts.
     """
 
     positions: list[int]
@@ -56,7 +56,7 @@ class Flow(Result):
         return figure
 
     def table(self) -> Table:
-        title = "Flow to the last token by layer: attention, and in brackets attention times value norm"
+        title = "Flow to the last token by layer: attention; in brackets: attention times value norm"
         table = plain_table(title, "layer", *PARTS, wrap=True)
         for layer, both in enumerate(zip(self.mass.mean(0).tolist(), self.norms.mean(0).tolist(), strict=True)):
             table.add_row(str(layer), *(f"{mass:.3f} ({norms:.3f})" for mass, norms in zip(*both, strict=True)))
@@ -72,7 +72,7 @@ class Flow(Result):
 
 
 def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> Flow:
-    """The flow under a method.
+    """Measure the flow with a method.
 
     Raises:
         MethodError: the method does not act on attention.
@@ -88,7 +88,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
 
 
 def _parts(mass: Tensor, sample: Sample) -> Tensor:
-    """``[..., n + 3]`` by document as ``[..., 5]`` by part."""
+    """Sum values by document ``[..., n + 3]`` to values by part ``[..., 5]``."""
     documents, others = mass.split([len(sample.prompt.documents), len(OTHERS)], dim=-1)
     gold = documents[..., sample.gold, None]
     return torch.cat([gold, documents.sum(-1, keepdim=True) - gold, others], dim=-1)
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run(
         parser(__doc__, method="none"),
         arguments,
-        lambda lm, samples, track, given: measure(lm, samples, get(given.method, given.model), track),
+        lambda lm, samples, track, parsed: measure(lm, samples, get(parsed.method, parsed.model), track),
         "Information flow to the last token: {model}, {method}",
     )
 

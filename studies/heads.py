@@ -1,9 +1,9 @@
-"""Position-awareness of heads: the sharpness of each, and whether sharp ones find the gold document anywhere.
+"""Position-awareness of heads, and whether the most aware heads find the gold document at any position.
 
     python -m studies.heads --model tiny --out heads.png
 
 Source: Zhang et al., Found in the Middle: How Language Models Use Long Contexts Better via Plug-and-Play Positional
-Encoding, arXiv 2403.04797: the score by which Ms-PoE orders its heads.
+Encoding, arXiv 2403.04797, for the score by which Ms-PoE sorts heads.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ragbias.methods.base import SequenceCall
 from ragbias.prompt import TokenisedPrompt
 from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, page, parser, run
 
-PART = 4  # the most and the least aware are each one part of so many
+PART = 4  # the most and the least aware heads are each one quarter of the heads
 
 
 @dataclass(frozen=True)
 class HeadAwareness(Result):
-    """What each head does.
+    """The awareness of each head.
 
     Attributes:
-        positions: of the gold document, counted from 0.
+        positions: positions of the gold document, counted from 0.
         score: ``[n_layers, H]``, mean over prompts of the share of tokens with more than ``alpha`` times the mean
             weight.
         gold: ``[P, n_layers, H]``, attention to the gold document.
-        most, least: ``[P, n_layers]``, the same, averaged over the quarter of heads that are most and least aware in
-            that prompt and layer.
+        most, least: ``[P, n_layers]``, attention to the gold document, averaged over the quarter of heads that are most
+            and least aware in the prompt and layer.
     """
 
     positions: list[int]
@@ -80,12 +80,12 @@ class HeadAwareness(Result):
 
 
 def part_of(heads: int) -> int:
-    """How many heads a quarter is, one at least."""
+    """Number of heads in a quarter, at least one."""
     return max(1, heads // PART)
 
 
 class LastToken(DocumentAttention):
-    """Records the weights of the prompt's last token: ``found[b]`` is float32 ``[n_layers, H, T]``."""
+    """Record the attention weights of the prompt's last token: ``found[b]`` is float32 ``[n_layers, H, T]``."""
 
     name = "last-token"
     needs_documents = False
@@ -96,7 +96,7 @@ class LastToken(DocumentAttention):
 
 @torch.no_grad()
 def token_weights(lm: DebiasedLM, tokens: TokenisedPrompt) -> Tensor:
-    """The last token's weights, float32 ``[n_layers, H, T]``."""
+    """Measure the attention weights of the last token, float32 ``[n_layers, H, T]``."""
     reader = LastToken()
     with attach(lm.model, reader, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
@@ -107,7 +107,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], alpha: float, track: Trac
     """Score the heads of the plain model on each prompt.
 
     Args:
-        alpha: above which multiple of the mean a weight counts, 3 in the paper.
+        alpha: a weight counts if it exceeds ``alpha`` times the mean; 3 in the paper.
     """
     scores, golds, ends = [], [], []
     for sample in track(samples):
@@ -128,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run(
         parser(__doc__, method="ms-poe"),
         arguments,
-        lambda lm, samples, track, given: measure(
-            lm, samples, method_of(given.method, given.model, MsPoE).alpha, track
+        lambda lm, samples, track, parsed: measure(
+            lm, samples, method_of(parsed.method, parsed.model, MsPoE).alpha, track
         ),
         "Position-awareness of heads, {method}: {model}",
     )

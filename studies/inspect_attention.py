@@ -1,10 +1,10 @@
-"""Attention of the last token to each document, by layer, with the gold document first, in the middle and last.
+"""Attention of the last token to each document by layer, with the gold document first, in the middle and last.
 
     python -m studies.inspect_attention --model smollm2 \\
         --questions questions.jsonl --out attention.png
 
-A row of panels for each method shows how each layer shares its attention to documents among them. The last panel shows
-what the gold document gets by its position. With ``--intervene``, rows before and after interventions.
+For each method, a row of panels shows how each layer distributes its attention over the documents. The last panel shows
+the attention to the gold document by its position. ``--intervene`` adds rows with interventions.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from studies.layer_attention import POSITIONS, View, inspect, positions_of
 
 RETRIEVES = "▸"
 MOST_TICKS = 20
-LEAST = 0.01  # of the attention goes to documents, or the layer's shares are left out as noise
-LIGHTEST, DARKEST = 1 / 8, 8.0  # times an even share
-MOST_RATIO = 1024  # of the gold document's attention; more is drawn there, and less than one in so many as that
-LETTERS, LEGEND = 54, 62  # of a line of a row's title, and of the legend
+LEAST = 0.01  # minimum share of attention to documents; below it, a layer's distribution is noise and is not drawn
+LIGHTEST, DARKEST = 1 / 8, 8.0  # multiples of an even share
+MOST_RATIO = 1024  # largest ratio that is drawn; ratios are clipped to 1 / MOST_RATIO and MOST_RATIO
+LETTERS, LEGEND = 54, 62  # letters in a line of a row's title, and in a line of the legend
 SHADES = LogNorm(LIGHTEST, DARKEST)
 
 
 def heat_maps(views: Mapping[str, View], title: str) -> Figure:
-    """The views below each other.
+    """Draw the views, one row each.
 
-    Where the gold document is known, its position is framed, and ``RETRIEVES`` marks the numbers of the layers that
-    retrieve. Where it is not, the documents are shown as they were retrieved.
+    If the gold document is known, its position is framed, and ``RETRIEVES`` marks the layers that retrieve. Otherwise
+    documents are shown in retrieved order.
     """
     layers, documents = next(iter(views.values())).attention.shape
     known = all(view.moved is not None for view in views.values())
@@ -63,15 +63,15 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     upper = parts[0]
     panels = upper.subplots(len(views), columns, squeeze=False)
     for row, (label, view) in zip(panels, views.items(), strict=True):
-        shown = [view.attention] if view.moved is None else list(view.moved)
-        totals = torch.stack(shown).sum(2).mean(0)
-        for column, (panel, mass) in enumerate(zip(row, shown, strict=True)):
+        masses = [view.attention] if view.moved is None else list(view.moved)
+        totals = torch.stack(masses).sum(2).mean(0)
+        for column, (panel, mass) in enumerate(zip(row, masses, strict=True)):
             _heat_map(panel, mass, totals)
             position = positions_of(documents)[column] if known else None
             _positions(panel, documents, layers, position)
             _layers(panel, layers, view.retrieval_layers if column == 0 else None)
             where = f"gold {POSITIONS[column]}" if known else "as retrieved"
-            middle = column == columns // 2  # its title names the method, over the whole row
+            middle = column == columns // 2  # the title of the middle panel also names the method
             panel.set_title(literal(f"{titles[label]}\n{where}" if middle else where), fontsize=9.5)
         _totals(row[-1], totals)
     upper.supylabel("layer", fontsize=10)
@@ -96,7 +96,7 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
 
 
 def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
-    """Each layer's attention to documents, shared out among them; hatched where it is too little."""
+    """Draw how each layer distributes its attention over the documents. Layers below ``LEAST`` are hatched."""
     shares = (mass / mass.sum(1, keepdim=True) * mass.shape[1]).nan_to_num(0).clamp_min(LIGHTEST).numpy()
     hidden = np.broadcast_to((totals < LEAST).numpy()[:, None], shares.shape)
     panel.imshow(np.ma.array(shares, mask=hidden), cmap="Greys", norm=SHADES, aspect="auto", interpolation="nearest")
@@ -116,18 +116,18 @@ def _positions(panel: Axes, documents: int, layers: int, gold: int | None) -> No
 
 
 def _layers(panel: Axes, layers: int, retrieve: list[int] | None) -> None:
-    """Numbers of layers, those that retrieve in bold; none in the panels beside the first."""
+    """Label the layers in the first panel, in bold if they retrieve. Other panels have no labels."""
     if retrieve is None:
         panel.set_yticks([])
         return
-    shown = sorted({*range(0, layers, -(-layers // MOST_TICKS)), *retrieve})
-    panel.set_yticks(shown, [f"{RETRIEVES} {layer}" if layer in retrieve else str(layer) for layer in shown])
-    for tick, layer in zip(panel.get_yticklabels(), shown, strict=True):
+    labelled = sorted({*range(0, layers, -(-layers // MOST_TICKS)), *retrieve})
+    panel.set_yticks(labelled, [f"{RETRIEVES} {layer}" if layer in retrieve else str(layer) for layer in labelled])
+    for tick, layer in zip(panel.get_yticklabels(), labelled, strict=True):
         tick.set_fontweight("bold" if layer in retrieve else "normal")
 
 
 def _totals(panel: Axes, totals: Tensor) -> None:
-    """How much of each layer's attention goes to documents, at the right of the last panel."""
+    """Label each layer's share of attention to documents, at the right of the last panel."""
     layers = range(0, len(totals), -(-len(totals) // MOST_TICKS))
     axis = panel.secondary_yaxis("right")
     axis.set_yticks(list(layers), [f"{float(totals[layer]):.0%}" for layer in layers])
@@ -136,11 +136,11 @@ def _totals(panel: Axes, totals: Tensor) -> None:
 
 
 def _gold(axis: Axes, views: Mapping[str, View]) -> None:
-    """Attention to the gold document, in units of that to the average other one, in the layers that retrieve."""
+    """Draw the attention to the gold document relative to the average other document, in the layers that retrieve."""
     styles = styles_of(views)
     for index, (label, view) in enumerate(views.items()):
         ratios = gold_ratios(view)
-        aside = 0.06 * (index - (len(views) - 1) / 2)  # equal ones side by side
+        aside = 0.06 * (index - (len(views) - 1) / 2)  # draw equal points side by side
         numbers = ", ".join(f"{ratio:.3g}" for ratio in ratios)
         named = "\n".join(_lines(f"{label}: {numbers} ({RETRIEVES} {named_layers(view.retrieval_layers)})", LEGEND))
         points = [[float(ratio), None, None] for ratio in np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO)]
@@ -159,7 +159,7 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
 
 
 def gold_ratios(view: View) -> list[float]:
-    """By the gold document's position: its attention over the average other one's, in the layers that retrieve."""
+    """Ratio of attention to the gold document and to one other document, by position, in the layers that retrieve."""
     ratios = []
     for layers in view.gold_by_position.values():
         gold, other = (sum(layers[layer][part] for layer in view.retrieval_layers) for part in (0, 1))
@@ -168,12 +168,12 @@ def gold_ratios(view: View) -> list[float]:
 
 
 def _lines(text: str, letters: int) -> list[str]:
-    """A label in lines, broken after commas as well."""
+    """Wrap a label. Lines may also break after commas."""
     return wrap(re.sub(r",(?=\S)", ", ", text), letters)
 
 
 def table(views: Mapping[str, View]) -> Table:
-    """Attention by layer to all documents together, and to the gold one by its position."""
+    """Make a table of the attention by layer: to all documents, and to the gold document by its position."""
     headings = [name for label, view in views.items() for name in (label, *(["gold at each"] if view.gold else []))]
     made = plain_table("Attention by layer: all documents; gold document first, middle, last", "layer", *headings)
     for layer in range(len(next(iter(views.values())).attention)):
@@ -192,16 +192,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--questions", type=Path, required=True, help="JSON lines: question, documents, answer, gold")
     options.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
     options.add_argument("--model", required=True, help="tiny, smollm2, a hub name, a folder or a GGUF file")
-    options.add_argument("--methods", default=f"none,{DEFAULT_METHOD}", help="comma-separated, a row of panels each")
+    options.add_argument("--methods", default=f"none,{DEFAULT_METHOD}", help="comma-separated, one row of panels each")
     options.add_argument("--intervene", action="append", default=[], help="e.g. hide(queries=question,keys=gold)")
-    options.add_argument("--limit", type=int, help="take the first questions only")
+    options.add_argument("--limit", type=int, help="number of questions; default: all")
     options.add_argument("--json", type=Path, help="also write the figures to this file")
-    given = options.parse_args(arguments)
+    parsed = options.parse_args(arguments)
     try:
         quiet_libraries()
-        asked, methods = read_questions(given.questions)[: given.limit], parse_methods(given.methods, given.model)
-        interventions = {text: parse_interventions(text) for text in given.intervene}
-        lm = DebiasedLM.from_pretrained(given.model, method="none")
+        asked, methods = read_questions(parsed.questions)[: parsed.limit], parse_methods(parsed.methods, parsed.model)
+        interventions = {text: parse_interventions(text) for text in parsed.intervene}
+        lm = DebiasedLM.from_pretrained(parsed.model, method="none")
         with progress() as bar:
             task = bar.add_task("", total=len(asked) * len(methods) * (1 + len(interventions)))
             views = inspect(
@@ -209,10 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         known = next(iter(views.values())).known
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
-        title = f"Attention of the last token: {given.model}, {known or len(asked)} questions"
-        save(heat_maps(views, title), given.out)
+        title = f"Attention of the last token: {parsed.model}, {known or len(asked)} questions"
+        save(heat_maps(views, title), parsed.out)
         console.print(table(views))
-        write_json({label: view.as_dict() for label, view in views.items()}, given.json)
+        write_json({label: view.as_dict() for label, view in views.items()}, parsed.json)
     except RagBiasError as error:
         options.exit(2, f"{error}\n")
 

@@ -1,4 +1,4 @@
-"""Attention of a prompt's last token under a method, by layer, read from the method's own attention."""
+"""Attention of a prompt's last token by layer, read from the attention of the method that runs."""
 
 from __future__ import annotations
 
@@ -27,43 +27,42 @@ from studies.interventions.intervened import PlainAttention
 from studies.interventions.reweighting import with_value
 
 POSITIONS = ("first", "middle", "last")
-OTHERS = ("initial token", "prefix", "question")  # parts of a prompt beside the documents: the last is all after them
+OTHERS = ("initial token", "prefix", "question")  # parts that are not documents; the question is all text after them
 
 
 def arrangements(document: int, count: int) -> list[list[int]]:
-    """Orders of ``count`` documents with one put at each of ``POSITIONS``, the others left in their order."""
+    """Return the orders of ``count`` documents with ``document`` at each of ``POSITIONS``. The others stay in order."""
     others = [other for other in range(count) if other != document]
     return [[*others[:position], document, *others[position:]] for position in positions_of(count)]
 
 
 def positions_of(count: int) -> tuple[int, int, int]:
-    """``POSITIONS`` among ``count`` documents, counted from 0."""
+    """Return ``POSITIONS`` as numbers counted from 0, for ``count`` documents."""
     return 0, (count - 1) // 2, count - 1
 
 
 def check_equally_many(questions: Sequence[Question], name: str = "the questions") -> None:
-    """Raise ``DataError``, which calls the questions ``name``, unless all have the same number of documents."""
+    """Raise ``DataError`` unless all questions have the same number of documents. ``name`` is used in the message."""
     counts = sorted({len(question.documents) for question in questions})
     if len(counts) != 1:
         raise DataError(
-            f"{name} have {', '.join(map(str, counts))} documents, and positions among different numbers cannot be "
-            "averaged; give questions with equally many"
+            f"{name} have {', '.join(map(str, counts))} documents, so their positions cannot be averaged; give "
+            "questions with the same number of documents"
         )
 
 
 class Watched(AttentionMethod):
-    """Runs another method and reads the weights of the prompt's last token.
+    """Run another method and read the attention weights of the prompt's last token.
 
-    Whatever a method does to queries, keys, positions and weights, its output is linear in the values. So the attention
-    of values that are 1 in one channel for the tokens of one document, and 0 elsewhere, is the weight on that document
-    in that channel, exactly as the method weighs. For prompts without padding, one at a time.
+    The output of any method is linear in the values. So if a channel of the values is 1 for the tokens of one document
+    and 0 elsewhere, the output in that channel is exactly the method's total weight on the document. Prompts must run
+    one at a time, without padding.
 
     Args:
-        norms: weigh each token by the norm of its value too.
+        norms: also multiply the weight on each token by the norm of its value.
 
     Attributes:
-        mass: by layer, ``[H, n + 3]``, each head's weight on the documents in the model's order, then on the
-            ``OTHERS``.
+        mass: by layer, ``[H, n + 3]``, each head's weight on the documents in the model's order, then on ``OTHERS``.
     """
 
     needs_documents = True
@@ -107,7 +106,7 @@ class Watched(AttentionMethod):
         parts = [*sequence.spans, *others]
         weight = call.value.norm(dim=-1) if self._norms else torch.ones_like(call.value[..., 0])
         masses = []
-        for begin in range(0, len(parts), width):  # one channel for each part
+        for begin in range(0, len(parts), width):  # each part of the prompt uses one channel
             some = parts[begin : begin + width]
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
@@ -119,11 +118,11 @@ class Watched(AttentionMethod):
 
 @torch.no_grad()
 def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, norms: bool = False) -> Tensor:
-    """Each head's attention of a prompt's last token to each document under a method, and to the ``OTHERS``.
+    """Measure the attention of a prompt's last token to each document and to ``OTHERS``, by head.
 
     Args:
-        method: the plain model's attention is read for one that leaves attention alone.
-        norms: weigh each token by the norm of its value too.
+        method: method that runs. If it does not act on attention, the plain model runs.
+        norms: also multiply the weight on each token by the norm of its value.
 
     Returns:
         float32 ``[n_layers, H, n + 3]``, the documents in the order of ``tokens``.
@@ -131,52 +130,55 @@ def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, n
     watched = Watched(method if isinstance(method, AttentionMethod) else PlainAttention(), norms)
     with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
-    order = watched.document_order(tokens.documents)  # of the documents inside the model
+    order = watched.document_order(tokens.documents)  # the model's order of the documents
     columns = sorted(range(len(order)), key=order.__getitem__)
     return torch.stack(watched.mass)[:, :, [*columns, *range(len(order), len(order) + len(OTHERS))]]
 
 
 def gold_and_other(mass: Tensor, gold: int) -> Tensor:
-    """``[n_layers, 2]`` from ``[n_layers, n]``: attention to the gold document, and to the average other one."""
-    own = mass[:, gold]
-    return torch.stack([own, (mass.sum(1) - own) / (mass.shape[1] - 1)], dim=1)
+    """Reduce ``[n_layers, n]`` to ``[n_layers, 2]``: attention to the gold document, and mean of the others."""
+    to_gold = mass[:, gold]
+    return torch.stack([to_gold, (mass.sum(1) - to_gold) / (mass.shape[1] - 1)], dim=1)
 
 
 def attention_by_layer(
     lm: DebiasedLM, request: Request, interventions: Sequence[Intervention] = (), gold: int | None = None
 ) -> Tensor:
-    """Attention of the prompt's last token to each document under the request's method, averaged over heads.
+    """Measure the last token's attention to each document with the request's method, averaged over heads.
+
+    Documents are indexed in retrieved order everywhere.
 
     Args:
-        interventions: on top of the method; documents are meant as they came.
-        gold: index of the document with the answer as they came, where an intervention names it.
+        interventions: interventions on top of the method.
+        gold: index of the gold document, which interventions may refer to.
 
     Returns:
-        float32 ``[n_layers, n]``, the documents as they came.
+        float32 ``[n_layers, n]``.
 
     Raises:
-        MethodError: the method votes over several prompts, so there is no one attention.
+        MethodError: the method runs several prompts, so it has no single attention.
     """
     check_asks_once(request.method)
-    came = request.report.order or range(len(request.tokens.documents))  # of each document in the prompt
+    # retrieved index of each document in the prompt
+    retrieved = request.report.order or range(len(request.tokens.documents))
     method = request.method
     if interventions:
         inside = method if isinstance(method, AttentionMethod) else None
-        method = Intervened(*(each.resolved(gold, came) for each in interventions), on=inside)
+        method = Intervened(*(intervention.resolved(gold, retrieved) for intervention in interventions), on=inside)
     mass = attention_by_head(lm, request.tokens, method).mean(1)
-    return mass[:, sorted(range(len(came)), key=came.__getitem__)]
+    return mass[:, sorted(range(len(retrieved)), key=retrieved.__getitem__)]
 
 
 @dataclass(frozen=True)
 class View:
-    """Attention under one method, averaged over the questions.
+    """Attention with one method, averaged over questions and heads.
 
     Attributes:
-        attention: ``[n_layers, n]``, to the document at each position of the retriever's order, averaged over heads.
-        moved: ``[3, n_layers, n]``, the same with the gold document, the one that holds the answer, put first, in the
-            middle and last, the others left in their order; over the questions where it is known, None if it never is.
-        known: number of these questions.
-        before: the view without the interventions, if this is one with them.
+        attention: ``[n_layers, n]``, attention to the document at each position in retrieved order.
+        moved: ``[3, n_layers, n]``, the same with the gold document moved to the first, middle and last position. It is
+            averaged over the questions whose gold document is known; None if there are none.
+        known: number of questions whose gold document is known.
+        before: for a view with interventions, the view without them.
     """
 
     attention: Tensor
@@ -186,30 +188,30 @@ class View:
 
     @property
     def gold_by_position(self) -> dict[str, list[tuple[float, float]]]:
-        """By the gold document's position and by layer: attention to it and to the average other one."""
+        """Attention to the gold document and mean attention to the others, by gold position and layer."""
         if self.moved is None:
             return {}
-        found = {}
+        by_position = {}
         positions = positions_of(self.moved.shape[-1])
         for name, position, mass in zip(POSITIONS, positions, self.moved, strict=True):
-            found[name] = [(gold, other) for gold, other in gold_and_other(mass, position).tolist()]
-        return found
+            by_position[name] = [(gold, other) for gold, other in gold_and_other(mass, position).tolist()]
+        return by_position
 
     @property
     def gold(self) -> list[tuple[float, float]]:
-        """By layer, attention to the gold document and to the average other one, averaged over the three positions."""
+        """Attention to the gold document and mean attention to the others, by layer, averaged over gold positions."""
         by_position = torch.tensor(list(self.gold_by_position.values()))
         return [(gold, other) for gold, other in by_position.mean(0).tolist()] if len(by_position) else []
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that retrieve, see ``retrieving_layers``, without the interventions."""
+        """Layers that retrieve without interventions, see ``retrieving_layers``."""
         if self.before is not None:
             return self.before.retrieval_layers
         return sorted(retrieving_layers(self.gold)) if self.gold else []
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, fit for JSON."""
+        """Return the figures as plain data for JSON."""
         return {
             "attention": self.attention.tolist(),
             "gold": [gold for gold, _ in self.gold],
@@ -230,24 +232,25 @@ def inspect(
     progress: Callable[[str], None] = lambda label: None,
     interventions: Mapping[str, Sequence[Intervention]] = MappingProxyType({}),
 ) -> dict[str, View]:
-    """The view of each method, by label; with the stock prompt.
+    """Measure the attention with each method, in the stock prompt. Return the views by label.
 
-    Each question runs in the given order and, if its gold document is known, with that at each of ``POSITIONS``.
+    Each question runs in retrieved order and, if its gold document is known, with that document at each of
+    ``POSITIONS``.
 
     Args:
-        interventions: by label, those that act together; each makes one more view of each method.
+        interventions: combinations of interventions by label. Each method also runs with each combination.
 
     Raises:
-        DataError: the questions have different numbers of documents, or the gold document of one is not known and an
-            intervention names it.
-        MethodError: the attention of a method cannot be read, or an intervention does not go with it.
+        DataError: the questions have different numbers of documents, or an intervention refers to a gold document that
+            is not known.
+        MethodError: a method has no single attention, or does not support an intervention.
     """
     golds = [gold_of(question) for question in questions]
     for label, acting in interventions.items():
-        if None in golds and any(each.needs_gold for each in acting):
+        if None in golds and any(intervention.needs_gold for intervention in acting):
             raise DataError(
-                f"{label}: the gold document is not known for {golds.count(None)} of {len(golds)} questions, the first "
-                f"of them question {golds.index(None) + 1}; give their answer or gold, or name a document by its index"
+                f"{label}: the gold document is not known for {golds.count(None)} of {len(golds)} questions, such as "
+                f"question {golds.index(None) + 1}; give their answer or gold, or name a document by its index"
             )
     for label, method in methods.items():
         check_asks_once(method, label)
@@ -255,9 +258,9 @@ def inspect(
     views: dict[str, View] = {}
     for label, method in methods.items():
         views[label] = before = _view(lm, questions, golds, method, (), partial(progress, label))
-        for more, acting in interventions.items():
-            after = _view(lm, questions, golds, method, acting, partial(progress, f"{label}, {more}"))
-            views[f"{label}, {more}"] = replace(after, before=before)
+        for name, acting in interventions.items():
+            after = _view(lm, questions, golds, method, acting, partial(progress, f"{label}, {name}"))
+            views[f"{label}, {name}"] = replace(after, before=before)
     return views
 
 
@@ -278,24 +281,24 @@ def _view(
         masses.append(mass(question.question, question.documents, gold))
         if gold is not None:
             orders = arrangements(gold, len(question.documents))
-            each = [
+            by_order = [
                 mass(question.question, [question.documents[index] for index in order], order.index(gold))
                 for order in orders
             ]
-            moved.append(torch.stack(each))
+            moved.append(torch.stack(by_order))
         done()
     return View(torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None, len(moved))
 
 
 def check_asks_once(method: Method, label: str = "") -> None:
-    """Raise ``MethodError`` for a method that asks several prompts, whose attention is not one."""
+    """Raise ``MethodError`` for a method that runs several prompts, because it has no single attention."""
     if method.runs_several:
         raise MethodError(f"{label or method.name} runs several prompts, so it has no single attention; leave it out")
 
 
 def gold_of(question: Question) -> int | None:
-    """Index of the document that holds the answer: as the question says, else the only one that holds one of them."""
+    """Return the index of the gold document: ``question.gold``, or the only document that contains an answer."""
     if question.gold is not None:
         return question.gold
-    found = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
-    return found.pop() if len(found) == 1 else None
+    sources = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
+    return sources.pop() if len(sources) == 1 else None

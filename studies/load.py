@@ -1,8 +1,8 @@
-"""Load test of servers: many clients with the same questions, each with one open request at a time.
+"""Load test of servers with many clients, each of which has one open request at a time.
 
     python -m studies.load --url http://127.0.0.1:8000 --methods none,pine
 
-Prints and writes requests per second, and percentiles of the time to the first token and to the whole answer.
+Prints requests per second, and percentiles of the time to the first token and to the whole answer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Target:
     """A server with a model and a method.
 
     Attributes:
-        url: of the server, with ``/v1``.
-        method: sent with the documents; None for a server without either.
-        streamed: else answers come whole, so that a server can put requests into padded batches.
+        url: address of the server, ending with ``/v1``.
+        method: method that is sent with the documents; None for a server that supports neither.
+        streamed: whether answers are streamed. If not, a server can put requests into padded batches.
     """
 
     label: str
@@ -55,13 +55,14 @@ class Target:
 
 @dataclass
 class Latencies:
-    """Waiting times of the clients of one target, with one number of clients.
+    """Waiting times of the clients of one target, for one number of clients.
 
     Attributes:
-        seconds: of each of its rounds.
-        first, whole: seconds until the first text of streams, and until the end, of each answer.
-        pieces: events with text, about a token each, or the tokens of whole answers.
-        errors: by their class.
+        seconds: duration of each round.
+        first: seconds until the first text of each streamed answer.
+        whole: seconds until the end of each answer.
+        pieces: number of events with text (about one per token), or of tokens if answers are not streamed.
+        errors: number of errors by class.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -71,7 +72,7 @@ class Latencies:
     errors: dict[str, int] = field(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:
-        """Requests and pieces per second, and percentiles."""
+        """Compute requests and pieces per second, and percentiles of the times."""
         total = sum(self.seconds)
         return {
             "requests": len(self.whole),
@@ -95,17 +96,17 @@ async def load_test(
     rounds: int,
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Measure each target with each number of clients; targets take turns in every round.
+    """Measure each target with each number of clients. In every round, targets take turns.
 
     Args:
-        cases: used in a cycle.
-        requests: of each target, number of clients and round.
-        rounds: counted ones; one request for each client before them warms up.
+        cases: questions, used in a cycle.
+        requests: number of requests per target, number of clients and round.
+        rounds: number of measured rounds. Before them, one request per client warms up.
 
     Raises:
-        RunError: a target gives no answer at all.
+        RunError: a target answers no request.
     """
-    found = []
+    rows = []
     with progress() as bar:
         task = bar.add_task("", total=len(targets) * len(clients) * rounds * requests)
         for count in clients:
@@ -116,11 +117,11 @@ async def load_test(
                 await _round(target, cases, count, requests, max_new_tokens, latencies[target.label])
                 bar.update(task, advance=requests, description=f"{target.label}, {count} clients")
             for target in targets:
-                own = latencies[target.label]
-                if not own.whole:
-                    raise RunError(f"{target.label} at {target.url} answers nothing: {', '.join(own.errors)}")
-                found.append({"target": target.label, "clients": count, **own.figures()})
-    return found
+                measured = latencies[target.label]
+                if not measured.whole:
+                    raise RunError(f"{target.label} at {target.url} answers nothing: {', '.join(measured.errors)}")
+                rows.append({"target": target.label, "clients": count, **measured.figures()})
+    return rows
 
 
 async def _round(
@@ -139,7 +140,7 @@ async def _round(
 
 
 async def _counted(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
-    """One answer, or its error: the load goes on."""
+    """Request an answer. Count an error instead of raising it, so that the load continues."""
     try:
         await _answer(api, target, case, most, latencies)
     except OpenAIError as error:
@@ -172,20 +173,20 @@ async def _answer(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, l
     total = time.perf_counter() - begin
     latencies.whole.append(total)
     if target.streamed:
-        latencies.first.append(total if first is None else first)  # an answer without text
+        latencies.first.append(total if first is None else first)  # the answer may have no text
 
 
 def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
-    """Questions of a file, or about passages of the embedded model's world."""
+    """Return questions from a file, or make questions about passages of the embedded model's world."""
     if questions is not None:
         return [(each.question, each.documents) for each in read_questions(questions)]
     texts = [passage.text for passage in held_out_corpus(documents * distinct, seed)]
     groups = [texts[begin : begin + documents] for begin in range(0, len(texts), documents)]
-    return [(f"What is said of {own[0].split()[0]}?", tuple(own)) for own in groups]
+    return [(f"What is said of {group[0].split()[0]}?", tuple(group)) for group in groups]
 
 
 async def _target(label: str, url: str, model: str | None, method: str | None, key: str, streamed: bool) -> Target:
-    """The target, with the server's only model unless one is named."""
+    """Make a target. If ``model`` is None, use the server's only model."""
     url = url.rstrip("/").removesuffix("/v1") + "/v1"
     if model is None:
         async with Target(label, url, "", None, key).client() as api:
@@ -198,57 +199,57 @@ async def _target(label: str, url: str, model: str | None, method: str | None, k
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--url", required=True, help="of a server of `ragbias serve`")
-    parser.add_argument("--methods", default="none,pine", help="comma-separated; they take turns")
-    parser.add_argument("--model", help="its name there; default: the only one")
+    parser.add_argument("--url", required=True, help="address of a `ragbias serve` server")
+    parser.add_argument("--methods", default="none,pine", help="comma-separated methods, which take turns")
+    parser.add_argument("--model", help="model on the server; default: its only model")
     parser.add_argument(
-        "--api-key", default=os.environ.get("RAGBIAS_API_KEY", ""), help="of the servers; default: RAGBIAS_API_KEY"
+        "--api-key", default=os.environ.get("RAGBIAS_API_KEY", ""), help="key for the servers; default: RAGBIAS_API_KEY"
     )
     parser.add_argument("--against", help="another OpenAI-compatible server, for the same prompts")
-    parser.add_argument("--against-model", help="its name there; default: the only one")
+    parser.add_argument("--against-model", help="model on that server; default: its only model")
     parser.add_argument("--clients", default="1,4,16", help="numbers of clients, each with one open request")
-    parser.add_argument("--requests", type=int, default=48, help="of each target, number of clients and round")
-    parser.add_argument("--rounds", type=int, default=2, help="in which the targets take turns")
-    parser.add_argument("--documents", type=int, default=10, help="in each prompt")
-    parser.add_argument("--questions", type=Path, help="JSON lines of question and documents, instead")
-    parser.add_argument("--distinct", type=int, default=16, help="different questions, used in a cycle")
-    parser.add_argument("--seed", type=int, default=0, help="draws them")
-    parser.add_argument("--no-stream", action="store_true", help="whole answers, which run in padded batches")
-    parser.add_argument("--max-new-tokens", type=int, default=32, help="of each answer")
+    parser.add_argument("--requests", type=int, default=48, help="per target, number of clients and round")
+    parser.add_argument("--rounds", type=int, default=2, help="number of rounds, in which the targets take turns")
+    parser.add_argument("--documents", type=int, default=10, help="documents per prompt")
+    parser.add_argument("--questions", type=Path, help="JSON lines with question, documents; default: made up")
+    parser.add_argument("--distinct", type=int, default=16, help="number of made-up questions, used in a cycle")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the made-up questions")
+    parser.add_argument("--no-stream", action="store_true", help="request whole answers, which run in padded batches")
+    parser.add_argument("--max-new-tokens", type=int, default=32, help="tokens per answer")
     parser.add_argument("--json", type=Path, help="write the results to this file as well")
-    given = parser.parse_args(arguments)
-    key, streamed = given.api_key, not given.no_stream
+    parsed = parser.parse_args(arguments)
+    key, streamed = parsed.api_key, not parsed.no_stream
 
     async def measured() -> tuple[list[Target], list[dict[str, Any]]]:
         targets = [
-            await _target(label, given.url, given.model, format_method(each), key, streamed)
-            for label, each in parse_methods(given.methods, given.model).items()
+            await _target(label, parsed.url, parsed.model, format_method(method), key, streamed)
+            for label, method in parse_methods(parsed.methods, parsed.model).items()
         ]
-        if given.against:
-            targets.append(await _target("against", given.against, given.against_model, None, key, streamed))
-        cases = _cases(given.questions, given.documents, given.distinct, given.seed)
-        clients = [int(each) for each in given.clients.split(",")]
-        found = await load_test(targets, cases, clients, given.requests, given.rounds, given.max_new_tokens)
-        return targets, found
+        if parsed.against:
+            targets.append(await _target("against", parsed.against, parsed.against_model, None, key, streamed))
+        cases = _cases(parsed.questions, parsed.documents, parsed.distinct, parsed.seed)
+        clients = [int(each) for each in parsed.clients.split(",")]
+        rows = await load_test(targets, cases, clients, parsed.requests, parsed.rounds, parsed.max_new_tokens)
+        return targets, rows
 
-    targets, found = asyncio.run(measured())
+    targets, rows = asyncio.run(measured())
     table = plain_table(
-        f"{given.requests * given.rounds} requests each; seconds, percentiles 50 / 95 / 99",
+        f"{parsed.requests * parsed.rounds} requests each; seconds, percentiles 50 / 95 / 99",
         *("target", "clients", "requests/s", "pieces/s", "first token", "whole", "errors"),
         wrap=True,
     )
-    for each in found:
+    for row in rows:
         spread = [
-            " / ".join(f"{value:.2f}" for value in (each[name] or {}).values()) or "-"
+            " / ".join(f"{value:.2f}" for value in (row[name] or {}).values()) or "-"
             for name in ("first_seconds", "whole_seconds")
         ]
-        rates = [f"{each['requests_per_second']:.2f}", f"{each['pieces_per_second']:.1f}"]
-        table.add_row(each["target"], str(each["clients"]), *rates, *spread, str(sum(each["errors"].values())))
+        rates = [f"{row['requests_per_second']:.2f}", f"{row['pieces_per_second']:.1f}"]
+        table.add_row(row["target"], str(row["clients"]), *rates, *spread, str(sum(row["errors"].values())))
     console.print(table)
     names = ("rounds", "max_new_tokens", "seed", "documents", "requests")
-    described = [{name: value for name, value in asdict(each).items() if name != "key"} for each in targets]
-    settings = {"targets": described, **{name: getattr(given, name) for name in names}}
-    write_json({"settings": settings, "results": found}, given.json)
+    described = [{name: value for name, value in asdict(target).items() if name != "key"} for target in targets]
+    settings = {"targets": described, **{name: getattr(parsed, name) for name in names}}
+    write_json({"settings": settings, "results": rows}, parsed.json)
 
 
 if __name__ == "__main__":

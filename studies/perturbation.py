@@ -1,10 +1,10 @@
-"""Where a positional channel comes from, and what scaling it does: both halves of one experiment.
+"""The source of a positional channel, and the effect of scaling it: two parts of one experiment.
 
     python -m studies.perturbation --model tiny --out perturbation.png
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
-``channel_curves`` perturbs the mask and the position ids. And scaling the channel up should turn the last token's
-attention to the beginning of the context, a negative factor to its end.
+``channel_curves`` perturbs the mask and the position ids. Scaling the channel up should shift the last token's
+attention to the beginning of the context. A negative factor should shift it to the end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ POINTS, PANELS = 50, 3
 
 @dataclass(frozen=True)
 class Perturbations(Result):
-    """What became of a channel, and what it does.
+    """The curves of a channel, and the effect of scaling it.
 
     Attributes:
-        perturbed: its curves.
-        thirds: by factor, the last token's attention to the first and to the last third of the documents' tokens.
+        perturbed: curves of the channel, plain and perturbed.
+        thirds: by factor, the last token's attention to the first and the last third of all document tokens.
     """
 
     perturbed: ChannelCurves
@@ -78,7 +78,7 @@ class Perturbations(Result):
 
     def table(self) -> Table:
         found = self.perturbed
-        title = f"Channel {found.channel}: {found.where}; change there ± 2 standard errors, and that if it moved along"
+        title = f"Channel {found.channel}: {found.where}; change ± 2 standard errors, and change expected if it moved"
         headings = [f"{name}: {column}" for name in found.changes for column in ("change", "if it moved")]
         table = plain_table(title, "after layer", "r, position", "r, halves", *headings, wrap=True)
         for layer, (follows, repeats) in enumerate(zip(found.follows, found.repeats, strict=True)):
@@ -127,7 +127,7 @@ def measure(
         strings, length, seed, batch_size, track: see ``perturbed_curves``.
 
     Raises:
-        MethodError: the profile is of a model of another shape, or the length exceeds the model's window.
+        MethodError: the profile is for a model of another shape, or the length exceeds the model's window.
     """
     config = lm.model.config.get_text_config()
     ChannelScaling.from_profile(profile).validate(config.hidden_size, config.num_hidden_layers)
@@ -140,29 +140,29 @@ def measure(
 def attention_by_factor(
     lm: DebiasedLM, profile: Profile, samples: Sequence[Sample], track: Track
 ) -> dict[float, tuple[float, float]]:
-    """The last token's attention to the first and to the last third of the documents' tokens, for each factor.
+    """Measure the last token's attention to the first and the last third of all document tokens, by factor.
 
-    Averaged over the profile's layers, heads and samples.
+    The attention is averaged over the profile's layers, heads and samples.
     """
     first, last = profile.layers
     masses: dict[float, list[Tensor]] = {factor: [] for factor in FACTORS}
     for sample in track(samples):
         prompt = thirds(sample.prompt)
         for factor in FACTORS:
-            found = attention_by_head(lm, prompt, ChannelScaling(profile.channel, factor, layers=profile.layers))
-            masses[factor].append(found[first : last + 1, :, [0, 2]].mean((0, 1)))
-    means = {factor: torch.stack(found).mean(0).tolist() for factor, found in masses.items()}
+            by_head = attention_by_head(lm, prompt, ChannelScaling(profile.channel, factor, layers=profile.layers))
+            masses[factor].append(by_head[first : last + 1, :, [0, 2]].mean((0, 1)))
+    means = {factor: torch.stack(by_sample).mean(0).tolist() for factor, by_sample in masses.items()}
     return {factor: (beginning, end) for factor, (beginning, end) in means.items()}
 
 
 def thirds(prompt: TokenisedPrompt) -> TokenisedPrompt:
-    """The prompt with its documents' tokens cut into three equal parts, the first ones longer by one where need be."""
+    """Split all document tokens of a prompt into three parts of equal length, up to one token."""
     parts = torch.tensor([token for document in prompt.documents for token in document]).tensor_split(3)
     return replace(prompt, documents=[part.tolist() for part in parts])
 
 
 def _error(by_string: Tensor) -> Tensor:
-    """Standard error of the mean over strings ``[strings, ...]``; 0 of a single one."""
+    """Standard error of the mean over strings ``[strings, ...]``; 0 for a single string."""
     count = len(by_string)
     return by_string.std(0) / count**0.5 if count > 1 else torch.zeros_like(by_string[0])
 
@@ -177,18 +177,18 @@ def _summary(by_string: Tensor) -> dict[str, list[float]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser(__doc__, depths=5)
-    options.add_argument("--profile", help="a file of ragbias calibrate, or a name; default: the model's")
-    options.add_argument("--channel", type=int, help="another channel than the profile's")
-    options.add_argument("--strings", type=int, default=200, help="random token strings")
-    options.add_argument("--length", type=int, help="their tokens; default: 1000, or the model's window if less")
-    options.add_argument("--batch-size", type=int, default=8, help="strings that run together")
+    options.add_argument("--profile", help="profile file or name; default: the model's profile")
+    options.add_argument("--channel", type=int, help="channel; default: the profile's channel")
+    options.add_argument("--strings", type=int, default=200, help="number of random strings")
+    options.add_argument("--length", type=int, help="tokens per string; default: 1000, or the window if smaller")
+    options.add_argument("--batch-size", type=int, default=8, help="strings per batch")
 
-    def measured(lm: DebiasedLM, samples: list[Sample], track: Track, given: Namespace) -> Perturbations:
-        profile = of_model(given.model) if given.profile is None else find(given.profile)
-        if given.channel is not None:
-            profile = replace(profile, channel=given.channel)
-        length = given.length or min(PAPERS_LENGTH, lm.window)
-        return measure(lm, profile, samples, given.strings, length, given.seed, given.batch_size, track)
+    def measured(lm: DebiasedLM, samples: list[Sample], track: Track, parsed: Namespace) -> Perturbations:
+        profile = of_model(parsed.model) if parsed.profile is None else find(parsed.profile)
+        if parsed.channel is not None:
+            profile = replace(profile, channel=parsed.channel)
+        length = parsed.length or min(PAPERS_LENGTH, lm.window)
+        return measure(lm, profile, samples, parsed.strings, length, parsed.seed, parsed.batch_size, track)
 
     run(options, arguments, measured, "Perturbations, {model}")
 

@@ -1,10 +1,10 @@
-"""Keep finished runs in ``docs/results``, and write the tables, pictures and evidence that follow from them.
+"""Store finished runs in ``docs/results``, and update the tables, pictures and evidence that are made from them.
 
     python -m studies.publish runs
 
-These are the tables of ``docs/results/models.md`` and ``calibrations.md``, the evidence in the package, the table of
-advice in the docs, and all pictures. They are written from all kept results, with or without their runs. A run has the
-name of its settings in ``docs/results/real``; calibrations are in the folder ``calibration`` of the runs.
+This updates the tables in ``docs/results/models.md`` and ``calibrations.md``, the evidence in the package, the table of
+advice in the docs, and all pictures. They are made from all stored results, including results whose runs are gone. The
+folder of a run has the name of its settings file in ``docs/results/real``. Calibrations are in ``calibration``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.data.run_folder import read_about
 from studies import arguments_of
 from studies.advice import advised, default_in_words
-from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
+from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations
 from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
-from studies.kept import LARGEST, answers_size, is_finished, keep, read_kept, redraw
 from studies.pictures import draw_pictures, save_pair
+from studies.stored_runs import LARGEST, answers_size, is_finished, read_stored, redraw, store
 from studies.study_tables import Summaries, tables_of, with_costs
 
 ROOT = Path(__file__).parents[1]
@@ -36,82 +36,82 @@ PAGES = (
     RESULTS / "calibrations.md",
     Path("docs/how-to/choose-a-method.md"),
 )
-BESIDE_THE_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that no answer depends on
-PURPOSE = re.compile(r"(?:# \S.*\n)+")  # the comment that begins a file of settings, up to its command
+NO_EFFECT_ON_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that do not affect answers
+PURPOSE = re.compile(r"(?:# \S.*\n)+")  # the comment at the beginning of a settings file, up to its command
 MARKED = re.compile(r"(<!-- (studies|calibrations|advice|evidence) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def studies(root: Path = ROOT) -> list[str]:
-    """The names of the studies: those of their files of settings."""
+    """Return the names of the studies, which are the names of their settings files."""
     return sorted(path.stem for path in (root / SETTINGS).glob("*.yaml"))
 
 
 def purpose(file: Path) -> str:
-    """The purpose of a study: the comment that begins its settings.
+    """Read the purpose of a study from the comment at the beginning of its settings file.
 
     Raises:
-        RunError: they do not begin with a comment.
+        RunError: the file does not begin with a comment.
     """
-    found = PURPOSE.match(file.read_text(encoding="utf-8"))
-    if found is None:
+    comment = PURPOSE.match(file.read_text(encoding="utf-8"))
+    if comment is None:
         raise RunError(f"{file} has no purpose; expected a comment as its first line")
-    return re.sub(r"\n?# ", " ", found[0]).strip(" :\n") + "."
+    return re.sub(r"\n?# ", " ", comment[0]).strip(" :\n") + "."
 
 
-def kept(root: Path = ROOT) -> Summaries:
-    """The summaries of the studies that are kept, by name."""
+def stored_summaries(root: Path = ROOT) -> Summaries:
+    """Read the stored summaries of the studies, by name."""
     folders = ((name, root / RESULTS / name) for name in studies(root))
-    return with_costs({name: read_kept(folder) for name, folder in folders if folder.is_dir()})
+    return with_costs({name: read_stored(folder) for name, folder in folders if folder.is_dir()})
 
 
 def written(root: Path = ROOT) -> dict[Path, str]:
-    """The files that follow from the kept summaries, by path from the root."""
-    summaries = kept(root)
+    """Make the contents of all files that depend on the stored summaries, by path relative to the root."""
+    summaries = stored_summaries(root)
     evidence = [case for name, summary in summaries.items() for case in evidence_of(name, summary)]
-    found = advised(evidence)
+    all_advice = advised(evidence)
     parts = {
         "studies": tables_of(summaries, {name: purpose(root / SETTINGS / f"{name}.yaml") for name in summaries}),
         "calibrations": calibrations_in_words(read_calibrations(root / RESULTS / CALIBRATION)),
-        "advice": f"{advice_table(found)}\n{default_in_words(found)}\n",
-        "evidence": evidence_tables(found),
+        "advice": f"{advice_table(all_advice)}\n{default_in_words(all_advice)}\n",
+        "evidence": evidence_tables(all_advice),
     }
     pages = {path: (root / path).read_text(encoding="utf-8") for path in PAGES}
     filled = {path: MARKED.sub(lambda mark: mark[1] + parts[mark[2]] + mark[3], text) for path, text in pages.items()}
-    return {EVIDENCE: as_json(found), **filled}
+    return {EVIDENCE: as_json(all_advice), **filled}
 
 
 def _check_settings(run: Path, file: Path) -> None:
-    """Raise ``RunError`` unless a run was made with the settings of its study."""
+    """Raise ``RunError`` unless a run used the settings of its study."""
     then = read_about(run).get("settings", {})
     now = read_settings(file, {"out": run}).model_dump(mode="json")
-    shared = (then.keys() & now.keys()) - BESIDE_THE_ANSWERS
+    shared = (then.keys() & now.keys()) - NO_EFFECT_ON_ANSWERS
     changed = changes({name: then[name] for name in shared}, {name: now[name] for name in shared})
     if changed or not shared:
         reason = "; ".join(changed) or f"its {RUN_SETTINGS} is missing"
-        raise RunError(f"{run} is no run of {file}: {reason}; run that into a new folder")
+        raise RunError(f"{run} is not a run of {file}: {reason}; run the study into a new folder")
 
 
 def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
-    """Keep the finished runs of a folder, and write all that follows from them.
+    """Store the finished runs of a folder, and update all files that are made from them.
 
     Raises:
-        RunError: as ``keep``, a run has other settings than its study, or the answers of all studies together are too
-            large to be kept.
-        RunError, DataError: as ``read_run``.
+        RunError: as in ``store``; or a run has other settings than its study, or all studies together have too many
+            bytes of answers.
+        RunError, DataError: as in ``read_run``.
     """
     for name in studies(root):
         if not (runs / name).is_dir():
             print(f"{name}: no run")
         elif is_finished(runs / name) or unfinished:
             _check_settings(runs / name, root / SETTINGS / f"{name}.yaml")
-            keep(runs / name, root / RESULTS / name)
-            print(f"{name}: kept")
+            store(runs / name, root / RESULTS / name)
+            print(f"{name}: stored")
         else:
-            print(f"{name}: not finished; `make results` goes on with it")
-    for name in keep_calibrations(runs / CALIBRATION, root / RESULTS / CALIBRATION):
-        print(f"{CALIBRATION}/{name}: kept")
+            print(f"{name}: not finished; `make results` resumes it")
+    for name in store_calibrations(runs / CALIBRATION, root / RESULTS / CALIBRATION):
+        print(f"{CALIBRATION}/{name}: stored")
     if (size := answers_size(root / RESULTS)) > LARGEST:
-        raise RunError(f"the answers of all studies take {size:,} bytes of at most {LARGEST:,}; keep fewer studies")
+        raise RunError(f"the answers of all studies take {size:,} bytes of at most {LARGEST:,}; store fewer studies")
     draw(root)
     for path, text in written(root).items():
         (root / path).write_text(text, encoding="utf-8")
@@ -119,8 +119,8 @@ def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
 
 
 def draw(root: Path = ROOT) -> None:
-    """Redraw the reports of all studies and the plots of all calibrations from what is kept."""
-    for name in kept(root):
+    """Redraw the reports of all stored studies and the plots of all stored calibrations."""
+    for name in stored_summaries(root):
         redraw(root / RESULTS / name)
     for name, record in read_calibrations(root / RESULTS / CALIBRATION).items():
         if "channel" in record:
@@ -130,11 +130,11 @@ def draw(root: Path = ROOT) -> None:
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("runs", type=Path, help="the folder of the runs, each named as its study")
-    parser.add_argument("--unfinished", action="store_true", help="keep what there is of runs that are not finished")
-    given = parser.parse_args()
+    parser.add_argument("runs", type=Path, help="folder of the runs; each run is named after its study")
+    parser.add_argument("--unfinished", action="store_true", help="also store the finished part of unfinished runs")
+    parsed = parser.parse_args()
     try:
-        publish(given.runs, given.unfinished)
+        publish(parsed.runs, parsed.unfinished)
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
 

@@ -13,7 +13,7 @@ PANELS = {
     "decode_ratio": ("decoding", "decode_limit"),
     "peak_ratio": ("peak memory", None),
 }
-APART = 1.025  # factor between the positions of neighbouring methods, so that their bars do not overlap
+APART = 1.025  # shifts neighbouring methods by this factor, so that their bars do not overlap
 
 
 def scaling(outcome: Mapping[str, Any], path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Time and memory of methods inside the model, on random prompts in padded batches, beside plain attention.
+"""Time and memory of attention methods compared with plain attention, on random prompts in padded batches.
 
-Methods and plain attention take turns. The limit is the ratio that the arithmetic requires.
+Methods and plain attention take turns. The limit is the smallest ratio that the arithmetic allows.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ class SpeedSettings:
     """Methods, model and prompts to measure.
 
     Attributes:
-        methods: names separated by commas; without parameters a method acts in every layer.
-        shape: of a model with random weights and ``layers`` layers; ``"1b"`` unless there is a ``model``.
-        model: ``"tiny"``, a hub name, a folder; or a config file, whose model gets random weights.
-        layers: 2 by default; a ``model`` has its own.
-        documents: numbers of documents to measure at, one after the other.
-        tokens: of each document, 100 by default; or ``total_tokens`` of all documents together.
-        ragged: draw the documents' lengths between half and one and a half times that.
-        batch: prompts that run together, each with its documents.
+        methods: comma-separated names. A method without parameters acts in every layer.
+        shape: shape of a model with random weights and ``layers`` layers. Default: ``"1b"`` without a ``model``.
+        model: ``"tiny"``, a hub name, a folder, or a config file, whose model gets random weights.
+        layers: number of layers for a ``shape``. Default: 2.
+        documents: numbers of documents, measured one after the other.
+        tokens: tokens per document. Default: 100.
+        total_tokens: tokens of all documents together, instead of ``tokens``.
+        ragged: draw the length of each document between half and one and a half times its nominal length.
+        batch: number of prompts that run together.
         rounds, steps: see ``measure``.
-        dtype: of the weights; float32 by default, a loaded model's own.
-        backend: computes the methods' attention, see ``ragbias.debias``.
+        dtype: dtype of the weights. Default: as stored, or float32 for random weights.
+        backend: attention backend, see ``ragbias.debias``.
     """
 
     methods: str
@@ -91,7 +92,7 @@ class SpeedSettings:
         if self.dtype is not None:
             check_choice("dtype", self.dtype, tuple(inputs.DTYPES))
         if self.model is not None and (self.shape is not None or self.layers is not None):
-            raise ArgumentError("shape and layers belong to a built-in model, and model has its own; leave one out")
+            raise ArgumentError("shape and layers apply to random models, but model is given; leave out one of them")
         if self.tokens is not None and self.total_tokens is not None:
             raise ArgumentError("tokens (of each document) and total_tokens (of all) are both given; give one of them")
         if self.total_tokens is not None and self.total_tokens < max(self.documents):
@@ -100,7 +101,7 @@ class SpeedSettings:
             )
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ArgumentError("device 'cuda': this torch sees no CUDA device; use 'cpu'")
-        if self.model is None:  # recorded with the values that run
+        if self.model is None:  # the results record the values that are used
             object.__setattr__(self, "shape", self.shape or "1b")
             object.__setattr__(self, "layers", self.layers or 2)
         if self.total_tokens is None:
@@ -109,14 +110,14 @@ class SpeedSettings:
 
 @dataclass(frozen=True)
 class ForwardCost:
-    """The cost of one method; times and their ratios to plain attention in one round ``(median, lowest, highest)``.
+    """Cost of one method. Times, and ratios to plain attention in the same round, are ``(median, lowest, highest)``.
 
     Attributes:
-        prefill_seconds: of the forward pass over the prompts, up to the logits of the first token.
-        first_token_seconds: the same, with attaching the method before it and reading the token after it.
-        decode_seconds: for one token after the first, in each sequence.
-        peak_bytes: the most memory in use at once during all of this, beside the model; measured once.
-        prefill_limit, decode_limit: the ratios that the arithmetic requires, see ``studies.arithmetic``; None: unknown.
+        prefill_seconds: forward pass over the prompts, up to the logits of the first token.
+        first_token_seconds: prefill, plus attaching the method and reading the token.
+        decode_seconds: decoding of one token per sequence, after the first.
+        peak_bytes: peak memory in addition to the model, measured once.
+        prefill_limit, decode_limit: ratios that the arithmetic requires, see ``studies.arithmetic``; None: unknown.
     """
 
     prefill_seconds: Spread
@@ -132,15 +133,14 @@ class ForwardCost:
 
 
 def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
-    """Measure at each number of documents.
+    """Measure the methods at each number of documents.
 
     Returns:
-        plain data: ``settings``, ``model``, ``versions``, ``machine``; and ``results``, one for each number of
-        documents: ``documents``, ``lengths`` by sequence, ``prefix``, ``suffix``, and ``methods``: a ``ForwardCost`` by
-        label.
+        plain data: ``settings``, ``model``, ``versions``, ``machine``, and a list of ``results``. A result has
+        ``documents``, ``lengths`` by sequence, ``prefix``, ``suffix``, and ``methods``: a ``ForwardCost`` by label.
 
     Raises:
-        MethodError, PromptTooLongError, ArgumentError: before anything runs, where possible.
+        MethodError, PromptTooLongError, ArgumentError: raised before the measurement if possible.
     """
     methods, config = prepared(settings)
     batches = []
@@ -170,7 +170,7 @@ def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
 
 
 def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConfig]:
-    """The methods by label, and the model's config; refuses methods that need several passes."""
+    """Return the methods by label and the model's config. Refuse methods that need several passes."""
     methods = parse_methods(settings.methods, settings.model, inputs.in_every_layer)
     if settings.model is None:
         config = inputs.shaped(settings.shape or "", settings.layers or 0)
@@ -182,8 +182,8 @@ def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConf
             continue
         if method.acts_on != "attention" or method.selective:
             raise MethodError(
-                f"{label} needs whole prompts: it decides before or between passes of the model. this study times "
-                "methods inside one pass; `ragbias bench` measures the cost of every method on a task's prompts"
+                f"{label} needs several passes, but this study times single passes; use `ragbias bench`, which "
+                "measures the cost of every method on a task's prompts"
             )
         method.validate(text.hidden_size, text.num_hidden_layers)
     return methods, config
@@ -194,20 +194,20 @@ def check_length(count: int, total: int, steps: int, config: PreTrainedConfig) -
     window, needed = window_of(config), PREFIX + total + SUFFIX + steps
     if needed > window:
         raise PromptTooLongError(
-            f"{count} documents make a prompt that needs {needed} tokens with the {steps} decoded ones, and "
-            f"the model's window has {window}; take fewer documents or tokens"
+            f"a prompt with {count} documents and {steps} decoded tokens needs {needed} tokens, but the model's "
+            f"window has {window}; use fewer documents or tokens"
         )
 
 
 def built(settings: SpeedSettings, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model, on its device; raises where the backend cannot run in it."""
+    """Build the model on its device. Raise an error if the backend does not support it."""
     model = inputs.built(config, settings.model, settings.dtype, torch.device(settings.device))
     backend_of(model, settings.backend)
     return model
 
 
 def conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
-    """The model, the versions and the machine, as plain data."""
+    """Describe the model, the versions and the machine as plain data."""
     described = {
         "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
         "weights": "random" if not settings.model or inputs.is_config(settings.model) else "loaded",
@@ -231,9 +231,9 @@ def measure(
     backend: str = "auto",
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, ForwardCost]:
-    """The cost of the plain model, as ``none``, and of each method, by label.
+    """Measure the cost of each method and of the plain model, which has the label ``none``.
 
-    One round warms up, and one measures memory; ``progress`` is called after each run.
+    An extra round warms up, and another extra round measures memory. ``progress`` is called after each run.
     """
     methods = {NoMethod.name: NoMethod(), **methods}
 
@@ -248,7 +248,7 @@ def measure(
     timed = interleave(methods, [batch] * (rounds + 1), times)
     peaks = interleave(methods, [batch], peak)
     shape, layouts = shape_of(model.config), [lengths_of(prompt) for prompt in batch.prompts]
-    found: dict[str, ForwardCost] = {}
+    costs: dict[str, ForwardCost] = {}
     for label, method in methods.items():
         (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (
             figures(timed, label, index, 1) for index in range(3)
@@ -256,14 +256,14 @@ def measure(
         (highest, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
         required = prefill_limit(shape, layouts, method), decode_limit(shape, layouts, method)
         ratios = prefill_ratio, first_ratio, decode_ratio
-        found[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *required)
-    return found
+        costs[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *required)
+    return costs
 
 
 def _times(
     model: PreTrainedModel, method: Method, batch: PromptBatch, steps: int, backend: str
 ) -> tuple[float, float, float]:
-    """Seconds of the prefill, until the first token, and of one decoding step."""
+    """Time the prefill, the first token, and one decoding step, in seconds."""
     begin = now(model.device)
     with debias(model, method, batch.spans, backend):
         attached = now(model.device)
@@ -279,14 +279,14 @@ def _times(
 
 
 def _chosen(output: Any) -> torch.Tensor:
-    """The next token of each sequence, ``[batch, 1]``, read back as generation does to check for its end."""
+    """Return the next tokens ``[batch, 1]``, after copying them to the CPU as generation does."""
     token: torch.Tensor = output.logits[:, -1:].argmax(-1)
     token.tolist()
     return token
 
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:
-    """Two tables that fit a terminal: costs up to the first token, and after it."""
+    """Make two tables that fit a terminal: costs up to the first token, and after the first token."""
     lengths = [length for row in result["lengths"] for length in row]
     of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
     title = f"{result['documents']} documents of {of} tokens"
@@ -317,7 +317,7 @@ def _limit(ratio: float | None) -> str:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The whole numbers of an option such as ``2,20,100``."""
+    """Parse an option with whole numbers, such as ``2,20,100``."""
     return tuple(map(int, text.split(",")))
 
 
@@ -325,10 +325,10 @@ def add_measurement(parser: ArgumentParser) -> None:
     """Add the options of the model and of the measurement, see ``SpeedSettings``, and ``--json``."""
     parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
     parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
-    parser.add_argument("--layers", type=int, help="of a shape; default: 2")
-    parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")
+    parser.add_argument("--layers", type=int, help="layers of a --shape; default: 2")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, after a warm-up round")
     parser.add_argument("--steps", type=int, default=8, help="decoded tokens in each round")
-    parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: float32, or as stored")
+    parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: as stored, else float32")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--backend", default="auto", help="auto, torch, triton or flash")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
@@ -337,12 +337,12 @@ def add_measurement(parser: ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument(
-        "--methods", default=f"{DEFAULT_METHOD},channel-scaling", help="without parameters they act in every layer"
+        "--methods", default=f"{DEFAULT_METHOD},channel-scaling", help="without parameters, methods act in every layer"
     )
-    parser.add_argument("--documents", type=numbers, default=(20,), help="numbers of them, e.g. 2,20,100")
-    parser.add_argument("--tokens", type=int, help="of each document; default: 100")
-    parser.add_argument("--total-tokens", type=int, help="of all documents together, instead of --tokens")
-    parser.add_argument("--ragged", action="store_true", help="draw lengths from half to one and a half times that")
+    parser.add_argument("--documents", type=numbers, default=(20,), help="numbers of documents, e.g. 2,20,100")
+    parser.add_argument("--tokens", type=int, help="tokens per document; default: 100")
+    parser.add_argument("--total-tokens", type=int, help="tokens of all documents together, instead of --tokens")
+    parser.add_argument("--ragged", action="store_true", help="draw lengths between 0.5 and 1.5 times --tokens")
     parser.add_argument("--batch", type=int, default=1, help="prompts in one padded batch")
     parser.add_argument("--plot", type=Path, help="draw the ratios against the number of documents")
     add_measurement(parser)

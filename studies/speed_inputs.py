@@ -1,4 +1,4 @@
-"""What ``studies.speed`` measures: a model with random or loaded weights, and prompts of random tokens."""
+"""Inputs of the speed studies: a model with random or loaded weights, and prompts of random tokens."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ SHAPES: dict[str, dict[str, Any]] = {
         hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, head_dim=128
     ),
 }  # fmt: skip
-# a full vocabulary's head would outweigh two layers in decoding, and hide the cost of a method
+# with a full vocabulary, the head would dominate decoding in a model of two layers and hide a method's cost
 VOCABULARY = 4096
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PREFIX, SUFFIX = 20, 30  # tokens before and after the documents
-FIRST = 3  # of the drawn tokens; those below are often special
+FIRST = 3  # first token id that is drawn, because smaller ids are often special
 
 
 def shaped(shape: str, layers: int) -> PreTrainedConfig:
-    """A Llama of few layers and a small vocabulary, its layers those of a model of 1 or 8 billion parameters."""
+    """Config of a Llama with few layers, each as in a model of 1 or 8 billion parameters, and a small vocabulary."""
     return LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=131072, **SHAPES[shape])
 
 
 def is_config(name: str) -> bool:
-    """Whether a model's name is a config file, so that its weights are random."""
+    """Whether the name is a config file. Such a model gets random weights."""
     return name.endswith(".json")
 
 
 def config_of(name: str) -> PreTrainedConfig:
-    """The config of a model by its name: ``"tiny"``, a hub name, a folder, or a config file."""
+    """Load the config of a model: ``"tiny"``, a hub name, a folder, or a config file."""
     if is_config(name) and not Path(name).is_file():
-        raise ArgumentError(f"model {name!r}: there is no such file")
+        raise ArgumentError(f"model {name!r}: the file does not exist")
     if not is_config(name):
         refuse_irregular(name)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
     except StrictDataclassError as error:
-        raise ArgumentError(f"model {name!r}: its config is refused: {error}") from error
+        raise ArgumentError(f"model {name!r}: transformers refuses its config: {error}") from error
     except (OSError, ValueError) as error:
         raise ArgumentError(f"model {name!r}: its config cannot be read: {error}") from error
     family_of(config, name)
@@ -63,7 +63,7 @@ def config_of(name: str) -> PreTrainedConfig:
 
 
 def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device: torch.device) -> PreTrainedModel:
-    """The named model with its stored type by default; without a name, random weights in float32 by default."""
+    """Load the named model, or make one with random weights. Default dtype: as stored, or float32 if random."""
     if name is None or is_config(name):
         torch.manual_seed(0)
         with device:
@@ -76,7 +76,7 @@ def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device:
 
 
 def in_every_layer(name: str, model_name: str | None = None) -> Method:
-    """The method of this name, acting in every layer, so that a model of few layers shows its cost."""
+    """Make the named method so that it acts in every layer. Then its cost shows in a model with few layers."""
     everywhere = {
         ChannelScaling.name: ChannelScaling(0, 0.0, layers=None),
         MsPoE.name: MsPoE(layers=None),
@@ -87,11 +87,12 @@ def in_every_layer(name: str, model_name: str | None = None) -> Method:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Prompts that enter a model together.
+    """A padded batch of prompts.
 
     Attributes:
-        ids: ``[batch, T]``; ``mask`` likewise, zeros for padding on the left.
-        spans: of each sequence's documents, padding counted.
+        ids: ``[batch, T]``, padded on the left.
+        mask: ``[batch, T]``, 0 for padding.
+        spans: document spans of each sequence, counted with padding.
     """
 
     prompts: Sequence[TokenisedPrompt]
@@ -104,7 +105,7 @@ class PromptBatch:
         return len({len(prompt.ids) for prompt in self.prompts}) > 1
 
     def inputs(self, step: int) -> dict[str, Any]:
-        """Arguments of a forward pass beside the tokens: of the prompt at step 0, then of each next token."""
+        """Arguments of a forward pass, without the tokens. Step 0 is the prompt, later steps are single tokens."""
         if not self.has_padding:
             return {}
         mask = torch.cat((self.mask, self.mask.new_ones(len(self.mask), step)), dim=1)
@@ -113,7 +114,7 @@ class PromptBatch:
 
 
 def document_lengths(documents: int, tokens: int, total: int | None) -> list[int]:
-    """Length of each document: ``tokens``, or an equal share of ``total``, whose remainder goes to the first ones."""
+    """Length of each document: ``tokens``, or an equal share of ``total``. The first documents get the remainder."""
     if total is None:
         return [tokens] * documents
     return [total // documents + (index < total % documents) for index in range(documents)]
@@ -122,9 +123,9 @@ def document_lengths(documents: int, tokens: int, total: int | None) -> list[int
 def draw(
     lengths: Sequence[int], count: int, vocabulary: int, device: torch.device, ragged: bool = False
 ) -> PromptBatch:
-    """``count`` prompts of random tokens with these document lengths, the same in each call.
+    """Draw ``count`` prompts of random tokens with the given document lengths. Every call draws the same prompts.
 
-    With ``ragged`` each length is drawn between half and one and a half times the given one.
+    With ``ragged``, each length is drawn between half and one and a half times the given length.
     """
     generator = torch.Generator().manual_seed(0)
 

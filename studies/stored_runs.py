@@ -1,4 +1,4 @@
-"""Results of finished runs: settings, summary, report and compressed answers."""
+"""Runs stored in ``docs/results``: settings, summary, report and compressed answers."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, read_run, summary_of
 
 REPORT = "report.html"
-LARGEST = 3_000_000  # bytes of what is kept of a run, and of the answers of all runs together
+LARGEST = 3_000_000  # maximum number of bytes of a stored run, and of the answers of all stored runs
 
 
 def is_finished(run: Path) -> bool:
-    """Whether the bench has come to its end; it writes the summary last."""
+    """Whether the bench has finished. It writes the summary last."""
     return (run / SUMMARY).is_file()
 
 
-def keep(folder: Path, kept: Path) -> None:
-    """Write ``kept`` from the folder of a run; the same run gives the same bytes.
+def store(folder: Path, stored: Path) -> None:
+    """Store the run in ``folder`` in the folder ``stored``. The same run always gives the same bytes.
 
-    Of a run that is not finished, the questions are kept that every method has answered, and notes say so.
+    If the run is not finished, only questions that every method has answered are stored, and notes say so.
 
     Raises:
-        RunError: too few questions for intervals, too large to be kept, or answers of a finished run are lost.
-        RunError, DataError: as ``read_run``.
+        RunError: too few questions for intervals, too much data, or answers of a finished run are missing.
+        RunError, DataError: as in ``read_run``.
     """
-    run = _without_paths(read_run(folder), kept.name)
+    run = _without_paths(read_run(folder), stored.name)
     if not is_finished(folder):
         run = _whole_questions(run)
     summary = {**summary_of([run]), "hours": _hours(run)}
-    if is_finished(folder) and _rows(summary) != _rows(read_kept(folder)):
+    if is_finished(folder) and _rows(summary) != _rows(read_stored(folder)):
         raise RunError(
-            f"{folder} does not hold the answers that its {SUMMARY} was made of; remove that file and run the bench "
-            "again, it goes on with what is missing"
+            f"{folder} does not hold all answers of its {SUMMARY}; remove that file and run the bench again, which "
+            "adds the missing answers"
         )
     for result in summary["results"]:
         questions = max(method["questions"] for method in result["methods"].values())
@@ -61,37 +61,36 @@ def keep(folder: Path, kept: Path) -> None:
     }
     if (size := sum(map(len, files.values()))) > LARGEST:
         raise RunError(f"{folder} would take {size:,} bytes of at most {LARGEST:,}; split the study")
-    kept.mkdir(parents=True, exist_ok=True)
+    stored.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         if content:
-            (kept / name).write_bytes(content)
+            (stored / name).write_bytes(content)
         else:
-            (kept / name).unlink(missing_ok=True)
+            (stored / name).unlink(missing_ok=True)
 
 
-def redraw(kept: Path) -> None:
-    """Write the report of a kept run again."""
-    (kept / REPORT).write_text(
-        as_html(read_kept(kept), [replace(read_run(kept), folder=Path(kept.name))]), encoding="utf-8"
-    )
+def redraw(stored: Path) -> None:
+    """Write the report of a stored run again."""
+    run = replace(read_run(stored), folder=Path(stored.name))
+    (stored / REPORT).write_text(as_html(read_stored(stored), [run]), encoding="utf-8")
 
 
-def read_kept(kept: Path) -> dict[str, Any]:
-    """The summary of a folder that ``keep`` has written, or of a finished run.
+def read_stored(stored: Path) -> dict[str, Any]:
+    """Read the summary of a stored run or of a finished run.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the summary is damaged.
     """
     try:
-        found: dict[str, Any] = json.loads((kept / SUMMARY).read_text(encoding="utf-8"))
-        _rows(found)
+        summary: dict[str, Any] = json.loads((stored / SUMMARY).read_text(encoding="utf-8"))
+        _rows(summary)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{kept / SUMMARY} is damaged ({type(error).__name__}: {error}); put the file back") from error
-    return found
+        raise DataError(f"{stored / SUMMARY} is damaged ({type(error).__name__}: {error}); restore it") from error
+    return summary
 
 
 def _rows(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
-    """The numbers of answers by setting and method."""
+    """Number of answers by setting and method."""
     return {
         (result["model"], result["task"], result["documents"], label): method["rows"]
         for result in summary["results"]
@@ -100,25 +99,25 @@ def _rows(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
 
 
 def answers_size(results: Path) -> int:
-    """Bytes of the compressed answers of all results."""
+    """Number of bytes of the compressed answers of all results."""
     return sum(path.stat().st_size for path in results.glob(f"*/*{PACKED}"))
 
 
 def _without_paths(run: Run, name: str) -> Run:
-    """The run under this name, without the folders of the machine that it ran on."""
+    """Rename a run, and replace absolute paths in its settings by file names."""
 
     def bare(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: bare(each) for key, each in value.items()}
+            return {key: bare(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [bare(each) for each in value]
+            return [bare(item) for item in value]
         return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
     return replace(run, folder=Path(name), settings=bare(run.settings))
 
 
 def _whole_questions(run: Run) -> Run:
-    """The run with those questions alone that have as many records as any other of their setting."""
+    """Return the run with only the questions that have the maximum number of records in their setting."""
 
     def question(record: Record) -> tuple[object, ...]:
         return *setting_of(record), record.question
@@ -131,12 +130,12 @@ def _whole_questions(run: Run) -> Run:
     def whole(record: Record) -> bool:
         return counts[question(record)] == most[setting_of(record)]
 
-    return replace(run, records=[each for each in run.records if whole(each)], noise=list(filter(whole, run.noise)))
+    return replace(run, records=list(filter(whole, run.records)), noise=list(filter(whole, run.noise)))
 
 
 def _hours(run: Run) -> float:
-    """Of answering, without what was copied."""
-    return round(sum(each.seconds for each in (*run.records, *run.noise) if not each.copied) / 3600, 2)
+    """Hours that the answers took, without copied records."""
+    return round(sum(record.seconds for record in (*run.records, *run.noise) if not record.copied) / 3600, 2)
 
 
 def _json(data: Any) -> bytes:

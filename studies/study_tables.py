@@ -1,4 +1,4 @@
-"""The tables of the studies, written from their summaries. Every figure has an interval."""
+"""Tables of the studies, made from their summaries. Every figure has an interval."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ragbias.evaluation.report import tables
 from ragbias.methods import DEFAULT_METHOD
 from studies.advice import MEASURES
 
-NOTHING_YET = "No study is kept here yet.\n"
+NOTHING_YET = "No study is stored yet.\n"
 MINUS = f"mean - {REFERENCE}, 95% interval"
 Summaries = Mapping[str, Mapping[str, Any]]
 
 
 def tables_of(summaries: Summaries, purposes: Mapping[str, str]) -> str:
-    """An overview of all studies, and the tables of each with its purpose, in Markdown."""
+    """Make an overview of all studies, and the tables of each study with its purpose, in Markdown."""
     if not summaries:
         return NOTHING_YET
     parts = [_overview(summaries)]
@@ -33,7 +33,7 @@ def tables_of(summaries: Summaries, purposes: Mapping[str, str]) -> str:
 
 
 def with_costs(summaries: Summaries) -> Summaries:
-    """The summaries with the costs that another study measured for the same model, task and number of documents."""
+    """Add costs that another study measured for the same model, task and number of documents."""
     known = {
         (*_setting(result), label): method["cost"]
         for summary in summaries.values()
@@ -67,7 +67,7 @@ def _cases(summaries: Summaries) -> Iterator[tuple[str, Mapping[str, Any], str]]
 
 
 def _overview(summaries: Summaries) -> str:
-    """A row for each study and measure."""
+    """Make a table with a row for each study and measure."""
     head = ["study", "measure", "questions", "plain gap", f"{DEFAULT_METHOD} - plain mean, 95% interval"]
     head += ["methods better", "methods worse"]
     body = []
@@ -96,7 +96,7 @@ def _source(study: str, hours: float) -> str:
 
 
 def _table(result: Mapping[str, Any], measure: str) -> str:
-    """A row for each method; columns in which nothing has an interval are left out."""
+    """Make a table with a row for each method. Leave out columns without any interval."""
     body = []
     accuracy = measure == ACCURACY
     kind = tables.cost_kind(result)
@@ -120,10 +120,10 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
 
 
 def _estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
-    """The estimate of a figure that has an interval."""
+    """Format the estimate of a figure if the figure has an interval."""
     return tables.NOTHING if not figure or None in figure else tables.estimate(figure, form, prefix)
 
 
 def only_with_interval(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format a figure like ``with_interval``; ``NOTHING`` if there is no interval."""
+    """Format a figure like ``with_interval``, or as ``NOTHING`` if it has no interval."""
     return tables.NOTHING if not figure or None in figure else tables.with_interval(figure, form, prefix)

@@ -1,9 +1,9 @@
-"""Which documents hold the tokens that a prompt's last token weighs most, and are dense therefore.
+"""The documents that hold the tokens with the highest attention weights, and are therefore dense in SIW.
 
     python -m studies.top_tokens --model tiny --out top-tokens.png
 
-Source: Qiang et al., Uncovering the Role of Initial Saliency in U-Shaped Attention Bias, arXiv 2512.13109: the share of
-the highest 30% of tokens by document, and the rule of SIW, to which documents with many of them are dense.
+Source: Qiang et al., Uncovering the Role of Initial Saliency in U-Shaped Attention Bias, arXiv 2512.13109, for the
+share of the highest 30% of tokens in each document, and for SIW's rule that documents with many such tokens are dense.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from studies.heads import token_weights
 
 @dataclass(frozen=True)
 class TopTokens(Result):
-    """Where the tokens of highest weight are.
+    """The distribution of the highest-weight tokens over documents.
 
     Attributes:
-        positions: of the gold document, counted from 0.
-        share: ``[P, n_layers, n]``, of those tokens that lie in documents, the share in each document.
-        dense: ``[P, n_layers, n]``, share of the prompts in which the document is dense.
-        sigma: a document is dense if it holds more than ``sigma`` times the mean over documents.
-        layers: in which SIW acts.
+        positions: positions of the gold document, counted from 0.
+        share: ``[P, n_layers, n]``, share of each document in the highest-weight tokens of all documents.
+        dense: ``[P, n_layers, n]``, share of prompts in which the document is dense.
+        sigma: a document is dense if its share exceeds ``sigma`` times the mean share.
+        layers: layers in which SIW acts.
     """
 
     positions: list[int]
@@ -46,7 +46,7 @@ class TopTokens(Result):
 
     @property
     def threshold(self) -> float:
-        """Above which share a document is dense."""
+        """Share above which a document is dense."""
         return self.sigma / self.share.shape[2]
 
     def figure(self, title: str) -> Figure:
@@ -69,7 +69,7 @@ class TopTokens(Result):
 
     @property
     def gold_dense(self) -> Tensor:
-        """``[P, n_layers]``, how often the gold document is dense."""
+        """Share of prompts in which the gold document is dense, ``[P, n_layers]``."""
         return torch.stack([dense[:, at] for dense, at in zip(self.dense, self.positions, strict=True)])
 
     def table(self) -> Table:
@@ -90,7 +90,7 @@ class TopTokens(Result):
 
 
 def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -> TopTokens:
-    """Count the tokens of highest weight of the plain model, averaged over heads, as SIW does."""
+    """Measure the plain model's highest-weight tokens, with weights averaged over heads as in SIW."""
     measured = []
     for sample in track(samples):
         weights = token_weights(lm, sample.prompt).mean(1)
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run(
         parser(__doc__, method="siw"),
         arguments,
-        lambda lm, samples, track, given: measure(lm, samples, method_of(given.method, given.model, SIW), track),
+        lambda lm, samples, track, parsed: measure(lm, samples, method_of(parsed.method, parsed.model, SIW), track),
         "Tokens of highest weight, {method}: {model}",
     )
 

@@ -1,4 +1,4 @@
-"""Interventions on attention weights: hidden keys, and weights multiplied by a factor.
+"""Interventions on attention weights: hide keys, or multiply weights by a factor.
 
 Sources: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
 which hides keys and changes the attention to the gold document; Qiang et al., arXiv 2512.13109, which changes the
@@ -27,7 +27,7 @@ TOKENS = Bounds(0, 10_000_000)
 
 
 class _BetweenSpans(Intervention):
-    """Base class of changes of the weights of a span of queries on a span of keys."""
+    """Base class of interventions on the weights of a span of queries on a span of keys."""
 
     queries: Where
     keys: Where
@@ -56,13 +56,13 @@ class _BetweenSpans(Intervention):
 
 @dataclass(frozen=True)
 class ScaleAttention(_BetweenSpans):
-    """The weights of a span of queries on a span of keys are multiplied by a factor, after the softmax.
+    """Multiply the weights of a span of queries on a span of keys by a factor, after the softmax.
 
     Args:
-        queries, keys: see ``spans.EXPECTED``; they must not overlap.
+        queries, keys: spans that do not overlap, see ``spans.EXPECTED``.
         factor: 0 to 1,000; 1 changes nothing.
-        renormalise: whether a query's weights are divided by their new sum, which equals adding ``log(factor)`` to the
-            scores; if not, their sum changes.
+        renormalise: whether to divide a query's weights by their new sum. This is equal to adding ``log(factor)`` to
+            the scores.
         layers: first and last layer, both included; ``None``: all.
     """
 
@@ -83,10 +83,10 @@ class ScaleAttention(_BetweenSpans):
 
 @dataclass(frozen=True)
 class HideKeys(_BetweenSpans):
-    """A span of keys is hidden from a span of queries, as by a mask on the scores.
+    """Hide a span of keys from a span of queries, as with a mask on the scores.
 
     Args:
-        queries, keys: see ``spans.EXPECTED``; they must not overlap, so that every token sees itself.
+        queries, keys: spans that do not overlap, so that every token sees itself; see ``spans.EXPECTED``.
         layers: first and last layer, both included; ``None``: all.
     """
 
@@ -100,14 +100,14 @@ class HideKeys(_BetweenSpans):
 
 @dataclass(frozen=True)
 class ScaleInitialToken(Intervention):
-    """The weight of the prompt's tokens on its initial token is multiplied, without renormalising, as in SIW.
+    """Multiply the weights of the prompt's tokens on its initial token, without renormalising, as in SIW.
 
-    The documents are given, where SIW finds them: D-IT decreases the weight there (``within=0.9``), I-IT increases it
-    everywhere else (``elsewhere=1.1``), and both together are SIW's rule. The token itself and generated tokens are
-    exempt. The values are ours; the paper gives none.
+    SIW finds the documents itself, whereas here they are an argument. D-IT decreases the weights of these documents'
+    tokens (``within=0.9``), and I-IT increases the weights of all other tokens (``elsewhere=1.1``). Both together are
+    SIW's rule. The initial token itself and generated tokens are unchanged. The paper does not state its factors.
 
     Args:
-        documents: indices of the documents, or one, or ``"gold"``.
+        documents: index or indices of documents, or ``"gold"``.
         within: factor for tokens of these documents, 0 to 1,000; 1 changes nothing.
         elsewhere: factor for all other tokens of the prompt.
         token: index of the initial token.

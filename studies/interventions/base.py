@@ -19,13 +19,13 @@ Self = TypeVar("Self", bound="Intervention")
 
 
 class Intervention:
-    """Base class of all interventions; each overrides what it changes.
+    """Base class of all interventions. Each overrides the method for what it changes.
 
     Attributes:
         name: the name that users type.
-        shifts: whether it shifts positions, see ``offsets``.
+        shifts: whether the intervention shifts positions, see ``offsets``.
         span_fields: names of the fields that hold a ``Where``.
-        layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all.
+        layers: first and last layer, both included. ``None`` as last layer means the end; ``None`` means all layers.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Intervention:
 
     @property
     def needs_documents(self) -> bool:
-        """Whether it needs the spans of the documents."""
+        """Whether the intervention needs the documents' spans."""
         return any(not isinstance(getattr(self, name), tuple) for name in self.span_fields)
 
     @property
     def needs_gold(self) -> bool:
-        """Whether a span is ``"gold"``, so that it must be ``resolved`` first."""
+        """Whether a span is ``"gold"`` and must be ``resolved`` first."""
         return any(getattr(self, name) == GOLD for name in self.span_fields)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
@@ -50,25 +50,25 @@ class Intervention:
             raise MethodError(f"{self.name}: 'gold' is unknown here; pass the index of the document")
 
     def layer_indices(self, n_layers: int) -> range:
-        """The layers it acts in, for a model of ``n_layers``."""
+        """Layers that the intervention acts in, for a model with ``n_layers`` layers."""
         return layers_of(self.name, self.layers, n_layers)
 
     def acts_in(self, layer: int) -> bool:
         return in_layers(self.layers, layer)
 
     def resolved(self: Self, gold: int | None, order: Sequence[int]) -> Self:
-        """The intervention for a prompt with reordered documents; arguments and errors as in ``spans.resolved``."""
+        """Adapt the intervention to a prompt with reordered documents. See ``spans.resolved`` for arguments."""
         found = {name: resolved(getattr(self, name), gold, order) for name in self.span_fields}
         return replace(self, **found) if found else self  # type: ignore[type-var]  # all are dataclasses
 
     def changed(self, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """The input of the projection of queries or keys in place of ``hidden`` ``[batch, T, hidden_size]``."""
+        """Return the input of the query or key projection that replaces ``hidden`` ``[batch, T, hidden_size]``."""
         return hidden
 
     def offsets(self, layout: SequenceLayout, count: int, device: torch.device) -> Tensor | None:
-        """Offsets of the positions of the first ``count`` tokens, int64 ``[count]``; None: no offsets."""
+        """Return offsets for the positions of the first ``count`` tokens, int64 ``[count]``, or None."""
         return None
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
-        """Changes of weights on the first ``count`` tokens, in the model's order; equally many for each sequence."""
+        """Return the changes of weights on the first ``count`` tokens in model order, equally many per sequence."""
         return []

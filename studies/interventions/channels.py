@@ -20,7 +20,7 @@ NUMBER = Bounds(-1_000_000, 1_000_000)
 
 
 class _Channel(Intervention):
-    """Base class of changes of one channel."""
+    """Base class of interventions on one channel."""
 
     channel: int
     of: Literal["both", "query", "key"]
@@ -46,7 +46,7 @@ class _Channel(Intervention):
 
 @dataclass(frozen=True)
 class ScaleChannel(_Channel):
-    """A channel of the input of the query and key projections is multiplied by a factor, in all tokens.
+    """Multiply a channel of the input of the query and key projections by a factor, for all tokens.
 
     Args:
         channel: index into the hidden state, the output of the layer norm before attention.
@@ -72,7 +72,7 @@ class ScaleChannel(_Channel):
 
 @dataclass(frozen=True)
 class AddToChannel(_Channel):
-    """A number is added to a channel of the input of the query and key projections, in all tokens.
+    """Add a number to a channel of the input of the query and key projections, for all tokens.
 
     Args:
         channel, layers, of: see ``ScaleChannel``.

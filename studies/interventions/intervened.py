@@ -1,4 +1,4 @@
-"""A method with interventions, which runs like any other method."""
+"""A method that adds interventions to another method or to the plain model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlainAttention(AttentionMethod):
-    """The model's own attention, as the base of interventions; it acts in no layer."""
+    """The plain model's attention, to which interventions are added. It acts in no layer."""
 
     name = "none"
     positions = "model"
@@ -41,20 +41,20 @@ class Intervened(AttentionMethod):
         with ragbias.debias(model, Intervened(HideKeys("question", 2), on=Pine()), spans=spans):
             model(ids)
 
-    Channels are changed first, then positions, then renormalised weights, then other weights. Changes of weights act
-    on the method's final weights; importances that a method measures are unchanged. Spans count the tokens of the
-    user's prompt, without padding, also if the model runs the documents in another order.
+    Interventions apply in this order: channels, positions, renormalised weights, other weights. Changes of weights act
+    on the method's final weights, and do not affect importances that a method measures. Spans refer to the tokens of
+    the user's prompt without padding, even if the model runs the documents in another order.
 
     Args:
         interventions: one or more.
-        on: the method, by name or an instance; None: the plain model. Positions can be shifted only if the method uses
-            the model's positions.
+        on: a method or its name; None: the plain model. Positions can be shifted only if the method uses the model's
+            positions.
     """
 
     interventions: tuple[Intervention, ...]
     on: AttentionMethod
 
-    cost = "its method's again, up to twice for each change of weights"
+    cost = "up to twice the method's cost more for each change of weights"
     source = "Yu et al., arXiv 2406.02536; Qiang et al., arXiv 2512.13109"
 
     def __init__(self, *interventions: Intervention, on: str | Method | None = None) -> None:
@@ -124,7 +124,7 @@ class Intervened(AttentionMethod):
         return [each for each in self.interventions if each.acts_in(layer)]
 
     def _positioned(self, call: AttentionCall) -> AttentionCall:
-        """The call for a method that uses the model's positions, with shifted positions in queries and keys."""
+        """Return the call with shifted positions in queries and keys, for a method that uses the model's positions."""
         import torch
 
         from ragbias.attention import Alibi, Encoding
@@ -156,7 +156,7 @@ class Intervened(AttentionMethod):
         )
 
     def _reweightings(self, call: AttentionCall) -> list[list[Reweighting]]:
-        """The changes of weights in this layer, each with an entry per sequence."""
+        """Return the changes of weights in the call's layer, each with an entry per sequence."""
         columns, device = call.key.shape[2], call.key.device
         by_sequence = [
             [
@@ -169,8 +169,8 @@ class Intervened(AttentionMethod):
         return [list(change) for change in zip(*by_sequence, strict=True)]
 
 
-def _attention_method(given: str | Method) -> AttentionMethod:
-    method = get(given)
+def _attention_method(name: str | Method) -> AttentionMethod:
+    method = get(name)
     if method.acts_on == "nothing":
         return PlainAttention()
     if not isinstance(method, AttentionMethod) or method.selective:

@@ -1,4 +1,4 @@
-"""Interventions from text: ``hide(queries=question,keys=gold)``, ``shift(span=(400,600),by=-200)``."""
+"""Parse interventions, such as ``hide(queries=question,keys=gold)`` or ``shift(span=(400,600),by=-200)``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ KINDS: dict[str, type[Intervention]] = {
 
 
 def parse_interventions(text: str) -> tuple[Intervention, ...]:
-    """The interventions of a text, joined by ``+``.
+    """Parse a text with one or more interventions, joined by ``+``.
 
     Args:
-        text: names with parameters; values as in ``ragbias.methods.get``.
+        text: names with parameters, in the syntax of ``ragbias.methods.get``.
 
     Raises:
         MethodError: the text is malformed, or a name or a parameter is unknown, missing or out of range.

@@ -23,7 +23,7 @@ OFFSET = Bounds(-10_000_000, 10_000_000)
 
 @dataclass(frozen=True)
 class ShiftPositions(Intervention):
-    """The position ids of a span's queries and keys are shifted; visibility is unchanged.
+    """Shift the position ids of a span's queries and keys, without changing visibility.
 
     Args:
         span: see ``spans.EXPECTED``.

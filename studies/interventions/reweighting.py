@@ -1,4 +1,4 @@
-"""Multiply attention weights by factors, in the scores of the plain model or on top of any method."""
+"""Multiply attention weights by factors, in the scores of the plain model or after any method."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Reweighting(NamedTuple):
-    """A factor for each key on the weights of some queries of a sequence.
+    """Factors for the weights of some queries of a sequence, one for each key.
 
     Attributes:
-        queries: bool ``[K]``: the queries among the tokens so far.
-        factors: float32 ``[K]``.
+        queries: bool ``[K]``, whether each token so far is one of the queries.
+        factors: float32 ``[K]``, a factor for each key.
         renormalised: whether the sum of a query's weights is preserved.
     """
 
@@ -29,7 +29,7 @@ class Reweighting(NamedTuple):
 
 
 def with_value(call: AttentionCall, value: Tensor) -> AttentionCall:
-    """The call with other values ``[batch, G, K, d]``."""
+    """Return the call with other values ``[batch, G, K, d]``."""
 
     def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
         return call.plain(query, key, value)
@@ -44,10 +44,10 @@ def biased(
     key: Tensor,
     value: Tensor | None = None,
 ) -> Tensor:
-    """The model's attention ``[batch, Q, H, d]`` with the logarithms of factors added to its scores.
+    """Compute the model's attention ``[batch, Q, H, d]`` with the logarithms of the factors added to its scores.
 
     Args:
-        call: its queries and keys have their positions.
+        call: call whose queries and keys are already rotated to their positions.
         changes: renormalised changes, each with an entry per sequence.
         query, key, value: as in ``call.plain``.
     """
@@ -71,7 +71,7 @@ def biased(
 
 
 def _changed_queries(changes: Sequence[Reweighting], count: int, new: int) -> Sequence[Tensor]:
-    """Positions of the changed queries among the last ``new`` of ``count``, in blocks."""
+    """Return the indices of changed queries among the last ``new`` of ``count`` tokens, in blocks."""
     import torch
 
     if not changes:
@@ -82,13 +82,13 @@ def _changed_queries(changes: Sequence[Reweighting], count: int, new: int) -> Se
 
 
 def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Sequence[Reweighting]]) -> Tensor:
-    """A method's output with changed weights; each change has an entry per sequence.
+    """Compute a method's output with changed weights. Each change has an entry per sequence.
 
-    The output of any method is linear in the values. So multiplying the values of keys multiplies the weights on them,
-    and attention to values of one is the sum of the weights.
+    The output of any method is linear in the values. So multiplying the value of a key multiplies the weight on it. If
+    all values are one, the output is the sum of the weights.
 
     Raises:
-        MethodError: all weight of a query is on hidden keys, so that it cannot be renormalised.
+        MethodError: a query has weight only on hidden keys, so it cannot be renormalised.
     """
     import torch
 
@@ -113,8 +113,8 @@ def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[S
         now, was = reweighted(method, with_value(call, ones), before)[..., :2].float().split(1, -1)
         if ((now == 0) & queries).any():
             raise MethodError(
-                f"{method.name}: in layer {call.layer} all the weight of a query is on hidden keys; hide fewer keys, "
-                "or hide them on the plain model, where scores are changed instead"
+                f"{method.name}: in layer {call.layer} a query has weight only on hidden keys; hide fewer keys, or "
+                "hide them on the plain model, where the intervention changes scores instead of weights"
             )
         changed = (changed * (was / now)).to(output.dtype)
     return torch.where(queries, changed, output)

@@ -1,4 +1,4 @@
-"""The tokens that an intervention acts on: a span by numbers, or a part of the prompt by name."""
+"""The tokens that an intervention acts on: a numeric span, or a named part of the prompt."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EXPECTED = (
 
 
 def checked_where(label: str, where: object) -> Where:
-    """A user's span, with a list of two as a tuple.
+    """Check a user's span, and turn a list of two into a tuple.
 
     Raises:
-        MethodError: the span is invalid, see ``EXPECTED``; ``label`` names it.
+        MethodError: the span is invalid, see ``EXPECTED``. ``label`` is its name in the message.
     """
     if isinstance(where, str) and where in (*PARTS, GOLD):
         return where
@@ -52,24 +52,24 @@ def overlapping(one: Where, other: Where) -> bool:
 
 
 def resolved(where: Where, gold: int | None, order: Sequence[int]) -> Where:
-    """The span in a prompt with reordered documents; arguments and errors as in ``index_of``."""
+    """Return the span in a prompt with reordered documents. See ``index_of`` for arguments and errors."""
     return index_of(where, gold, order) if where == GOLD or isinstance(where, int) else where
 
 
 def index_of(document: int | str, gold: int | None, order: Sequence[int]) -> int:
-    """The index of a document in a prompt with reordered documents.
+    """Return the index of a document in a prompt with reordered documents.
 
     Args:
-        document: its index in the retriever's order, or ``"gold"``.
-        gold: index of the document with the answer; None if unknown.
-        order: the retriever's index of each document of the prompt.
+        document: index in retrieved order, or ``"gold"``.
+        gold: index of the gold document; None if unknown.
+        order: retrieved index of each document in the prompt.
 
     Raises:
-        MethodError: there is no such document, or the one with the answer is unknown.
+        MethodError: the document does not exist, or the gold document is unknown.
     """
     if document == GOLD:
         if gold is None:
-            raise MethodError("gold: the document with the answer is unknown; pass the index of a document")
+            raise MethodError("gold: the gold document is unknown; pass the index of a document")
         document = gold
     if not isinstance(document, int) or document not in order:
         raise MethodError(f"document {document}: the prompt has {len(order)} documents; expected 0 to {len(order) - 1}")
@@ -77,12 +77,12 @@ def index_of(document: int | str, gold: int | None, order: Sequence[int]) -> int
 
 
 def span_of(label: str, where: Where, layout: SequenceLayout) -> tuple[int, int | None]:
-    """Tokens ``(begin, end)`` of the user's prompt; ``None``: to the end, generated tokens included.
+    """Return the span as tokens ``(begin, end)`` of the user's prompt. An end of None includes generated tokens.
 
     Raises:
-        SpanError: the span is empty or outside the prompt, or there is no such document.
+        SpanError: the span is empty or outside the prompt, or the document does not exist.
     """
-    documents = given_spans(layout)
+    documents = prompt_spans(layout)
     if isinstance(where, tuple):
         begin, end = where
         if begin >= layout.length or (end or 0) > layout.length:
@@ -105,17 +105,17 @@ def span_of(label: str, where: Where, layout: SequenceLayout) -> tuple[int, int 
     return spans[where]
 
 
-def given_spans(layout: SequenceLayout) -> list[tuple[int, int]]:
-    """The documents' spans in the user's prompt."""
+def prompt_spans(layout: SequenceLayout) -> list[tuple[int, int]]:
+    """Return the documents' spans in the user's prompt."""
     if not layout.spans:
         return []
-    length_of = {given: end - begin for given, (begin, end) in zip(layout.order, layout.spans, strict=True)}
+    length_of = {index: end - begin for index, (begin, end) in zip(layout.order, layout.spans, strict=True)}
     edges = itertools.accumulate((length_of[index] for index in range(len(length_of))), initial=layout.spans[0][0])
     return list(itertools.pairwise(edges))
 
 
 def tokens_in(label: str, where: Where, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
-    """bool ``[count]``: the tokens of the span among the first ``count`` tokens, in the model's order."""
+    """Return a mask, bool ``[count]``, of the span's tokens among the first ``count`` tokens in model order."""
     import torch
 
     begin, end = span_of(label, where, layout)
@@ -123,6 +123,6 @@ def tokens_in(label: str, where: Where, layout: SequenceLayout, count: int, devi
     inside[begin : count if end is None else end] = True
     if layout.order == tuple(sorted(layout.order)):
         return inside
-    documents = given_spans(layout)
+    documents = prompt_spans(layout)
     moved = [inside[slice(*documents[index])] for index in layout.order]
     return torch.cat([inside[: documents[0][0]], *moved, inside[documents[-1][1] :]])

@@ -65,11 +65,11 @@ def test_the_command_draws_prints_and_writes(study, tmp_path):
     ("options", "message"),
     [
         (["--task", "tiny", "--questions", "q.jsonl"], "task tiny draws its own questions; leave out q.jsonl"),
-        (["--task", "data"], "task data reads its questions; name the file with --questions"),
+        (["--task", "data"], "task data reads questions from a file; name it with --questions"),
         (["--task", "kw"], "experiment: task='kw'"),
         (["--documents", "9999"], "9999 passages; expected at most 466, the number of distinct names"),
         (["--method", "pined"], "pined"),
-        (["--method", "attention-sorting"], "attention-sorting leaves attention alone"),
+        (["--method", "attention-sorting"], "attention-sorting does not change attention"),
     ],
     ids=["drawn with a file", "no file", "no task", "too many", "no method", "method of the order"],
 )

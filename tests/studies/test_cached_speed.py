@@ -48,8 +48,8 @@ def test_the_limit_counts_what_follows_the_documents():
     ("given", "words"),
     [
         (["--methods", "pine"], "pine has no reusable documents"),
-        (["--methods", "pced"], "pced needs whole prompts"),
-        (["--documents", "99"], "take fewer documents or tokens"),
+        (["--methods", "pced"], "pced needs several passes"),
+        (["--documents", "99"], "use fewer documents or tokens"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(config, capsys, given, words):

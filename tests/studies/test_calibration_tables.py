@@ -8,8 +8,8 @@ import pytest
 from ragbias.errors import DataError
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.methods.profiles import SHIPPED
-from studies.calibration_questions import ASKED_BY_STUDIES, QUESTIONS, questions
-from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
+from studies.calibration_questions import QUESTIONS, USED_BY_STUDIES, questions
+from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def made(tmp_path):
 
 def test_finished_calibrations_are_stored_with_their_intervals(made, tmp_path):
     kept = tmp_path / "kept"
-    assert keep_calibrations(made, kept) == ["tiny-ape", "tiny-paper"]
+    assert store_calibrations(made, kept) == ["tiny-ape", "tiny-paper"]
     assert sorted(path.name for path in kept.iterdir()) == ["tiny-ape.json", "tiny-paper.json"]
     told = calibrations_in_words(read_calibrations(kept))
     assert "| tiny, paper | 7, -1 | 1 to 1 | 0.18 |" in told
@@ -44,18 +44,18 @@ def test_finished_calibrations_are_stored_with_their_intervals(made, tmp_path):
     assert "| tiny | ape(scale=0.9) | loss | 2 | 3 questions | -0.20 (-0.30 to -0.10) | yes |" in told
     assert told.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
     shutil.rmtree(kept)
-    assert calibrations_in_words(read_calibrations(kept)) == "No calibration is kept here yet.\n"
+    assert calibrations_in_words(read_calibrations(kept)) == "No calibration is stored yet.\n"
 
 
 @pytest.mark.parametrize("content", ['{"channel": 7', "[]", '{"model": "tiny", "channel": 7}', '{"method": "ape"}'])
 def test_a_damaged_record_is_named_and_overwrites_nothing(made, tmp_path, content):
     kept = tmp_path / "kept"
-    keep_calibrations(made, kept)
+    store_calibrations(made, kept)
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
     (made / "tiny-ape.json").write_text((made / "tiny-ape.json").read_text().replace("loss", "divergence"))
     (made / "tiny-paper.json").write_text(content)
-    with pytest.raises(DataError, match=r"tiny-paper\.json is no record of a calibration"):
-        keep_calibrations(made, kept)
+    with pytest.raises(DataError, match=r"tiny-paper\.json is not a record of a calibration"):
+        store_calibrations(made, kept)
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
 
 
@@ -67,10 +67,10 @@ def test_questions_follow_the_studies_with_cut_passages(tmp_path):
         return json.dumps({"question": f"q{number}?", "answers": [f"gold{number}", "other"], "ctxs": passages})
 
     data, out = tmp_path / "mdqa.jsonl", tmp_path / "questions.jsonl"
-    data.write_text("\n".join(map(line, range(ASKED_BY_STUDIES + QUESTIONS + 5))))
+    data.write_text("\n".join(map(line, range(USED_BY_STUDIES + QUESTIONS + 5))))
     out.write_text("".join(questions(data)))
     first, *others = read_questions(out, labelled=True)
     assert len(others) == QUESTIONS - 1
-    assert (first.question, first.answers, first.gold) == (f"q{ASKED_BY_STUDIES}?", (f"gold{ASKED_BY_STUDIES}",), 1)
+    assert (first.question, first.answers, first.gold) == (f"q{USED_BY_STUDIES}?", (f"gold{USED_BY_STUDIES}",), 1)
     assert first.documents[0] == "Document (Title: T0) none here"
-    assert f"gold{ASKED_BY_STUDIES}" in first.documents[1] and len(first.documents[1].split()) < 50
+    assert f"gold{USED_BY_STUDIES}" in first.documents[1] and len(first.documents[1].split()) < 50

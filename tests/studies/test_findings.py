@@ -6,8 +6,8 @@ import pytest
 
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of
-from studies.kept import read_kept
 from studies.publish import RESULTS, ROOT, studies
+from studies.stored_runs import read_stored
 
 PAGE = (ROOT / RESULTS / "findings.md").read_text()
 CLAIMS, _ = PAGE.split("## What it took")  # after that, ratios of times with their ranges
@@ -34,7 +34,7 @@ def known():
 
 def _summary(name):
     folder = ROOT / RESULTS / name
-    return read_kept(folder) if folder.is_dir() else {}
+    return read_stored(folder) if folder.is_dir() else {}
 
 
 def _triples(value):

@@ -98,10 +98,10 @@ def test_the_commands_draw_tell_and_write(study, tmp_path, name, options, said):
     [
         ("heads", ["--method", "pine"], "method 'pine'; expected ms-poe"),
         ("top_tokens", ["--method", "siw(sigma=0)"], "sigma=0"),
-        ("flow", ["--method", "permutation-vote"], "permutation-vote leaves attention alone"),
+        ("flow", ["--method", "permutation-vote"], "permutation-vote does not change attention"),
         ("factors", ["--layers", "3"], "layers='3'; expected ranges with both ends included"),
         ("factors", ["--layers", "0-9"], "layers=(0, 9) do not fit a model of 4 layers"),
-        ("factors", ["--factors", "1,two"], "factors='1,two'; expected numbers"),
+        ("factors", ["--factors", "1,two"], "factors='1,two'; expected comma-separated numbers"),
         ("factors", ["--factors", "nan"], "factor=nan; expected a number"),
         ("factors", ["--method", "channel-scaling(channel=128,factor=0,layers=(0,1))"], "has 128 channels"),
     ],

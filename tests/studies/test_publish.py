@@ -12,7 +12,7 @@ from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.report.read_runs import read_run, summary_of
 from ragbias.methods import DEFAULT_METHOD
-from studies import kept
+from studies import stored_runs
 from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, publish, studies, written
 from studies.study_tables import only_with_interval, with_costs
 from support.bench_runs import silently
@@ -52,13 +52,13 @@ def root(tmp_path):
 
 def test_a_stored_run_gives_the_same_summary_again(runs, root, capsys):
     publish(runs, root=root)
-    assert f"{NAME}: kept" in capsys.readouterr().out
+    assert f"{NAME}: stored" in capsys.readouterr().out
     folder = root / "docs/results" / NAME
     assert sorted(path.name for path in folder.iterdir()) == [
         "noise.jsonl.gz", "report.html", "rows.jsonl.gz", "settings.json", "summary.json"
     ]  # fmt: skip
     assert read_records(folder / "rows.jsonl.gz") == read_records(runs / NAME / "rows.jsonl")
-    summary, again = kept.read_kept(folder), json.loads(json.dumps(summary_of([read_run(folder)])))
+    summary, again = stored_runs.read_stored(folder), json.loads(json.dumps(summary_of([read_run(folder)])))
     assert {**again, "hours": summary["hours"]} == summary
     asked = [each for each in read_records(folder / "rows.jsonl.gz") if not each.copied]
     assert len(asked) < len(read_records(folder / "rows.jsonl.gz")) and 0 <= summary["hours"] < 1
@@ -77,7 +77,7 @@ def test_figures_without_an_interval_are_left_out():
 def test_the_page_holds_only_summary_figures_with_intervals(runs, root):
     publish(runs, root=root)
     page = (root / "docs/results/models.md").read_text()
-    (result,) = kept.read_kept(root / "docs/results" / NAME)["results"]
+    (result,) = stored_runs.read_stored(root / "docs/results" / NAME)["results"]
     for figures in (result["methods"]["pine"], result["methods"]["pine"]["logprob"]):
         assert only_with_interval(figures["minus_plain"]["mean"], "+.2f") in page
     assert f"[Report with curves]({NAME}/report.html), [settings](real/{NAME}.yaml)" in page
@@ -140,7 +140,7 @@ def test_too_few_questions_and_too_many_bytes_are_refused(unfinished, runs, root
     (unfinished / NAME / "rows.jsonl").write_text(as_lines(each for each in records if each.question in first))
     with pytest.raises(RunError, match="4 questions are too few for intervals; at least 5 are needed"):
         publish(unfinished, unfinished=True, root=root)
-    monkeypatch.setattr(kept, "LARGEST", 1000)
+    monkeypatch.setattr(stored_runs, "LARGEST", 1000)
     with pytest.raises(RunError, match=rf"{NAME} would take [\d,]+ bytes of at most 1,000; split the study"):
         publish(runs, root=root)
     assert not (root / "docs/results" / NAME).exists()
@@ -148,7 +148,9 @@ def test_too_few_questions_and_too_many_bytes_are_refused(unfinished, runs, root
 
 def test_a_run_with_other_settings_than_its_study_is_refused(runs, root):
     (root / SETTINGS / f"{NAME}.yaml").write_text(YAML.replace("limit: 6", "limit: 7").replace("cost: false", ""))
-    with pytest.raises(RunError, match=rf"{NAME} is no run of .*{NAME}\.yaml: limit was 6 and is 7 now; run that into"):
+    with pytest.raises(
+        RunError, match=rf"{NAME} is not a run of .*{NAME}\.yaml: limit was 6 and is 7 now; run the study"
+    ):
         publish(runs, root=root)
 
 
@@ -183,8 +185,8 @@ def test_study_settings_are_read_and_the_stored_part_is_small(name):
     folder = ROOT / "docs/results" / name
     if folder.is_dir():
         size = sum(path.stat().st_size for path in folder.iterdir())
-        assert size <= kept.LARGEST and kept.answers_size(folder.parent) <= kept.LARGEST
+        assert size <= stored_runs.LARGEST and stored_runs.answers_size(folder.parent) <= stored_runs.LARGEST
         rows = gzip.decompress((folder / "rows.jsonl.gz").read_bytes()).count(b"\n")
-        (result, *_) = results = kept.read_kept(folder)["results"]
+        (result, *_) = results = stored_runs.read_stored(folder)["results"]
         assert result["model"] != "tiny"
         assert rows >= sum(method["rows"] for each in results for method in each["methods"].values())

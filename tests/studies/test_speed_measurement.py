@@ -102,9 +102,9 @@ def test_a_plot_is_drawn_over_several_numbers_of_documents(speed, config, tmp_pa
     ("arguments", "words"),
     [
         (["--methods", "pin"], "unknown method 'pin'"),
-        (["--methods", "pine,attention-sorting"], "attention-sorting needs whole prompts"),
+        (["--methods", "pine,attention-sorting"], "attention-sorting needs several passes"),
         (["--methods", "permutation-vote"], "`ragbias bench` measures the cost"),
-        (["--methods", "rotor(selective=True)"], "rotor(selective=True) needs whole prompts"),
+        (["--methods", "rotor(selective=True)"], "rotor(selective=True) needs several passes"),
         (["--methods", "channel-scaling(channel=1,factor=0,layers=(0,9))"], "do not fit a model of 2 layers"),
         (["--shape", "2b"], "shape='2b'; expected one of '1b', '8b'"),
         (["--shape", "1b", "--model", "tiny"], "leave one out"),
@@ -136,7 +136,7 @@ def test_bad_input_ends_with_code_2_and_says_what_is_wrong(speed, arguments, wor
     [
         ({"model_type": "t5"}, "architecture 't5'"),
         ({"model_type": "gpt2"}, "architecture 'gpt2'"),
-        ({"model_type": "llama", "hidden_size": -5}, "its config is refused"),
+        ({"model_type": "llama", "hidden_size": -5}, "transformers refuses its config"),
     ],
 )
 def test_a_config_that_cannot_be_measured_is_refused_at_once(speed, tmp_path, config, words):

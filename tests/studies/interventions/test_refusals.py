@@ -134,7 +134,7 @@ def test_documents_are_found_where_a_method_put_them():
     assert HideKeys("question", "gold").resolved(0, order) == HideKeys("question", 1)
     assert ScaleInitialToken((0, 2), within=0.5).resolved(None, order) == ScaleInitialToken((1, 0), within=0.5)
     assert ShiftPositions((3, 9), 1).resolved(None, order) == ShiftPositions((3, 9), 1)
-    with pytest.raises(MethodError, match="gold: the document with the answer is unknown"):
+    with pytest.raises(MethodError, match="gold: the gold document is unknown"):
         HideKeys("question", "gold").resolved(None, order)
     with pytest.raises(MethodError, match="document 3: the prompt has 3 documents; expected 0 to 2"):
         HideKeys("question", 3).resolved(None, order)
