@@ -1,4 +1,4 @@
-"""Fixtures for all tests: small random models, kept for the whole run, and the command line."""
+"""Fixtures for all tests: small random models, shared by the whole test run, and the command line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# before triton is imported, which torch does on some machines; TRITON_INTERPRET=0 runs its kernels on a CUDA device
+# must be set before triton is imported, which torch may do; TRITON_INTERPRET=0 runs the kernels on a CUDA device
 os.environ["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET", "1")
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # for commands too, which would choose by what is idle
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for commands too, which else use all idle cores
 
 import pytest
 import torch
@@ -23,11 +23,11 @@ from ragbias.cli import main
 from support.random_models import random_model
 from training import tokenizer as tiny_tokenizer
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it, and so do its processes
-torch.set_num_threads(1)  # on models this small, more threads wait for each other
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C in child processes
+torch.set_num_threads(1)  # with such small models, more threads are slower
 
 TESTS = Path(__file__).parent
-SLOW = set((TESTS / "slow.txt").read_text().split())  # files that `make test-fast` leaves out
+SLOW = set((TESTS / "slow.txt").read_text().split())  # files that `make test-fast` skips
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs ``ragbias`` with arguments in this process; gives the exit code, and what went to stdout and stderr."""
+    """A function that runs ``ragbias`` in this process and returns exit code, stdout and stderr."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ragbias", *map(str, arguments)])
@@ -58,7 +58,7 @@ def llama() -> PreTrainedModel:
 
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte, so any text fits the small vocabulary; adds BOS as Llama's does."""
+    """A tokenizer with one token per byte, so that any text fits the small vocabulary. It adds BOS like Llama's."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -75,7 +75,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def small_lm() -> DebiasedLM:
-    """Random weights under the embedded model's vocabulary and chat template, with a window for many documents."""
+    """A model with random weights, the embedded model's vocabulary and chat template, and a long context window."""
     tokenizer = tiny_tokenizer.build()
     torch.manual_seed(0)
     config = LlamaConfig(

@@ -81,7 +81,7 @@ def test_a_list_is_refused_for_one_number_beyond(read: Wholes) -> None:
     [
         (["bench", "--orders", "1e26"], "'--orders': must be a whole number from 1 to 1,000, got '1e26'"),
         (["bench", "--documents", "2,99999"], "must be comma-separated whole numbers from 1 to 10,000"),
-        (["bench", "--positions", "x"], "Invalid value for '--positions': must be comma-separated whole numbers from 0 to 9,999"),
+        (["bench", "--positions", "x"], "'--positions': must be comma-separated whole numbers from 0 to 9,999"),
         (["audit", "--questions", "x", "--orders", "1"], "'--orders': must be a whole number from 2 to 1,000, got '1'"),
         (["calibrate", "--seed", "\x1b[31m"], r"from 0 to 4,294,967,295, got '\x1b[31m'"),
     ],

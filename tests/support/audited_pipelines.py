@@ -1,4 +1,4 @@
-"""Questions of an audit, and pipelines that answer them from their documents."""
+"""Questions for audits, and pipelines that answer them from retrieved documents."""
 
 from audit_questions import question_lines
 from langchain_core.documents import Document
@@ -33,7 +33,7 @@ def chat(tiny, **settings):
 
 
 class Unframed:
-    """A pipeline of no framework."""
+    """A pipeline without a framework."""
 
     def __init__(self, lm):
         self.lm = lm

@@ -1,4 +1,4 @@
-"""Records of a bench with known accuracies, drawn with a seed."""
+"""Random bench records with known accuracies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ragbias.evaluation.data.records import Record
 
 
 def record(**changes: Any) -> Record:
-    """A right answer to question q0 of a task of two documents; ``changes`` replace fields."""
+    """Make the record of a right answer to a question with two documents. ``changes`` replace fields."""
     fields: dict[str, Any] = dict(
         id="q0-0", task="made-up", model="tiny", method="none", question="q0", group="", documents=2, gold_position=0,
         order=0, seed=0, prediction="owl", score=1.0, prompt_tokens=100, completion_tokens=3, seconds=0.5,
@@ -27,10 +27,10 @@ def records_with(
     groups: Sequence[str] = ("",),
     **fields: Any,
 ) -> list[Record]:
-    """One record for each method, question and position (from 0).
+    """Make a record for each method, question and position (from 0).
 
-    A question is as hard for every method and position, so answers are correlated, and a method with one accuracy at
-    all positions answers the same at all of them.
+    A question is equally hard for all methods and positions, so answers are correlated. A method with the same accuracy
+    at all positions gives the same answer at all positions.
     """
     rng = random.Random(seed)
     made = []
@@ -57,7 +57,7 @@ def records_with(
 
 
 def u_shape(positions: Sequence[int], ends: float, middle: float) -> dict[int, float]:
-    """Accuracies that fall in a parabola from both ends to the middle."""
+    """Return accuracies on a parabola, highest at both ends and lowest in the middle."""
     half = (positions[0] + positions[-1]) / 2
     return {each: middle + (ends - middle) * ((each - half) / (half - positions[0])) ** 2 for each in positions}
 
@@ -65,9 +65,9 @@ def u_shape(positions: Sequence[int], ends: float, middle: float) -> dict[int, f
 def logprobs_with(
     shifts: Mapping[str, Mapping[int | None, float]], questions: int, noise: float = 0.1, **fields: Any
 ) -> list[Record]:
-    """One record for each method, question and position, with log-probabilities alone.
+    """Make a record with only log-probabilities for each method, question and position.
 
-    Each question has a level of its own, from -20 to 0, to which the method's shift at the position and some noise add.
+    The value is the sum of a level per question, from -20 to 0, the method's shift at the position, and noise.
     """
     rng = random.Random(0)
     made = []

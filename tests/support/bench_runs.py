@@ -1,4 +1,4 @@
-"""Runs of the bench without a progress bar, and what is compared of two of them."""
+"""Run the bench without a progress bar, and read records for comparisons between runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ragbias.evaluation.data.records import Record, read_records
 
 
 def silently(chosen: BenchConfiguration) -> dict[str, Any]:
-    """The summary of a run that shows nothing."""
+    """Run a bench without output and return its summary."""
     return run(chosen, Progress(disable=True))
 
 
 def untimed(path: Path) -> list[Record]:
-    """The records of a file without their times, which differ from run to run."""
+    """Read the records of a file without times, which differ between runs."""
     return [replace(record, seconds=0) for record in read_records(path)]

@@ -1,4 +1,4 @@
-"""What a bound model is asked in the tests of binding, and what must be the same before and after."""
+"""Inputs for bound models, and snapshots to compare a model before and after binding."""
 
 import torch
 
@@ -11,7 +11,7 @@ IDS, SPANS = SEGMENTS.plain
 
 
 def snapshot(model):
-    """Everything a binding could fail to undo: hooks, configs, attributes, weights."""
+    """Copy everything that a binding may change: hooks, configs, attributes, weights."""
     return {
         name: (
             len(module._forward_hooks),

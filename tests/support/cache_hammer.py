@@ -1,7 +1,7 @@
-"""Processes that write to one folder and read from it, and what each finds there: run as a script.
+"""A script whose processes write to and read from one cache folder at the same time.
 
-``python cache_hammer.py FOLDER BUDGET KILLS COUNT...`` forks a process for each ``COUNT`` that uses a cache so often
-and fails on a wrong bit; beside them it starts ``KILLS`` others, one after the other, and kills them at random times.
+``python cache_hammer.py FOLDER BUDGET KILLS COUNT...`` forks a process for each ``COUNT``, which uses the cache that
+many times and fails on a wrong bit. Meanwhile it starts ``KILLS`` others in turn and kills them at random times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOKENS = 120
 
 
 def states(seed: int) -> States:
-    """The same for the same seed, about 60 kB."""
+    """Draw states of about 60 kB, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return States(*(tuple(torch.randn(2, TOKENS, 16, generator=generator) for _ in range(2)) for _ in range(2)))
 
@@ -62,7 +62,7 @@ def kill(folder: str, budget: int, count: int) -> None:
 
 
 def forked(work: Callable[..., None], *arguments: Any) -> int:
-    """The id of a process that does some work, whose exit code is 0 if nothing was raised."""
+    """Fork a process that runs ``work`` and return its id. The exit code is 0 unless ``work`` raises."""
     child = os.fork()
     if child:
         return child
@@ -76,7 +76,7 @@ def forked(work: Callable[..., None], *arguments: Any) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of a full disk, which some tests have
+    warnings.simplefilter("ignore")  # some tests fill the disk
     folder, budget, kills, *uses = sys.argv[1], *map(int, sys.argv[2:])
     children = [forked(use, folder, budget, seed, count) for seed, count in enumerate(uses)]
     kill(folder, budget, kills)

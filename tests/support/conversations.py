@@ -1,14 +1,14 @@
-"""Prompts of conversations with retrieval, which know where this turn's context is."""
+"""Prompts of conversations with retrieval, with the true spans of the current turn's documents."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
 
-BEGIN, END = "\ue000", "\ue001"  # around the documents of this turn's context, until the prompt is made
+BEGIN, END = "\ue000", "\ue001"  # marks around the current turn's documents, removed from the final prompt
 Turns = list[tuple[str, str]]  # role and text
 
-FAMILIES = {  # how a message of each role is written, and how the answer begins
+FAMILIES = {  # templates for a message of each role, and for the beginning of the answer
     "chatml": ("<|im_start|>{role}\n{text}<|im_end|>\n", "<|im_start|>assistant\n", {}),
     "llama 3": (
         "<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>",
@@ -82,12 +82,12 @@ NOUNS, VERBS = (
 
 @dataclass
 class Conversation:
-    """A prompt with what is known of it.
+    """A prompt with its true spans and its retrievals.
 
     Attributes:
         text: the prompt.
-        spans: of the documents of this turn's context.
-        retrievals: texts, the latest retrieval first.
+        spans: spans of the current turn's documents.
+        retrievals: texts of each retrieval, latest first.
     """
 
     text: str
@@ -96,7 +96,7 @@ class Conversation:
 
 
 def document(rng: random.Random) -> str:
-    """A document of one to three sentences."""
+    """Draw a document of one to three sentences."""
     sentences = [
         f"The {rng.choice(NOUNS)} {rng.choice(VERBS)} the {rng.choice(NOUNS)} in {rng.randrange(1000, 2000)}."
         for _ in range(rng.choice([1, 1, 2, 3]))
@@ -105,7 +105,7 @@ def document(rng: random.Random) -> str:
 
 
 def written(family: str, turns: Turns) -> str:
-    """The prompt of a conversation, in which the assistant is to answer."""
+    """Render a conversation as a prompt for the assistant's answer."""
     if family == FLAT:
         return "\n\n".join(f"{text}\n" if role == "assistant" else text for role, text in turns)
     if family == MISTRAL:
@@ -130,7 +130,7 @@ def _mistral(turns: Turns) -> str:
 
 
 def made(text: str, retrievals: list[list[str]]) -> Conversation:
-    """The conversation whose text still holds the marks around this turn's documents."""
+    """Make a conversation from a text with marks around the current turn's documents."""
     bare, *parts = text.split(BEGIN)
     spans = []
     for part in parts:
@@ -141,24 +141,24 @@ def made(text: str, retrievals: list[list[str]]) -> Conversation:
 
 
 def context(documents: list[str], separator: str, this_turn: bool) -> str:
-    """The documents joined, marked if they are this turn's."""
+    """Join documents, and mark them if they belong to the current turn."""
     return separator.join(f"{BEGIN}{each}{END}" if this_turn else each for each in documents)
 
 
 def quoting(rng: random.Random, kind: str, documents: list[str]) -> str:
-    """A question that quotes documents."""
+    """Draw a question that quotes documents."""
     return QUOTES[kind].format(
         *rng.sample(documents, 2), all="; ".join(documents), lines="\n".join(documents), marks='", "'.join(documents)
     )
 
 
 def conversation(seed: int, family: str, where: str, quote: str = "", reverse: bool = False) -> Conversation:
-    """One to four turns, each with a retrieval of its own; documents may come again in any of them.
+    """Draw a conversation of one to four turns, each with a retrieval. Documents may occur in several turns.
 
     Args:
-        where: who says the documents: ``user`` or ``tool`` in every turn, ``system`` this turn's only.
-        quote: of ``QUOTES``, how this turn's question quotes its documents.
-        reverse: whether this turn's documents are the other way round.
+        where: role of the messages with documents: ``user`` or ``tool`` in every turn, ``system`` only in the last.
+        quote: key of ``QUOTES``, which selects how the last question quotes its documents.
+        reverse: whether to reverse the last turn's documents.
     """
     rng = random.Random(seed)
     pool = list(dict.fromkeys(document(rng) for _ in range(8)))

@@ -1,4 +1,4 @@
-"""A task that kills the process it runs in; a module of its own, so that other processes can import it."""
+"""A task that kills its process, in a separate module, so that other processes can import it."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
 @dataclass(frozen=True)
 class Deadly(TinyQA):
-    """The embedded model's questions; some cases kill their process.
+    """The embedded model's questions, some of which kill their process.
 
     Args:
-        mortal: ids of these cases.
-        deaths: how often each kills.
-        folder: where the deaths are counted.
+        mortal: ids of the cases that kill.
+        deaths: number of times that each of these cases kills.
+        folder: folder of the files that count deaths.
     """
 
     mortal: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Commands in the docs: parse them as the command line does, or run a script in this process."""
+"""Parse or run commands from the docs in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ragbias.cli import app
 
 
 def parse_command(words: list[str]) -> dict[str, Any]:
-    """The parameters of a ``ragbias`` command, also of a group's."""
+    """Parse a ``ragbias`` command, with or without a group, and return its parameters."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         command, *words = command.commands[words[0]], *words[1:]
@@ -22,11 +22,11 @@ def parse_command(words: list[str]) -> dict[str, Any]:
 
 
 class ParsedError(Exception):
-    """The arguments of a script are valid."""
+    """Raised when the arguments of a script are valid."""
 
 
 def run_script(words: list[str], only_parse: bool = False) -> dict[str, Any]:
-    """Run ``python FILE ...`` or ``python -m MODULE ...``; return the arguments if it is only parsed."""
+    """Run ``python FILE ...`` or ``python -m MODULE ...``, or only parse and return its arguments."""
     as_module = words[0] == "-m"
     script, arguments = words[as_module], words[as_module + 1 :]
     parse = argparse.ArgumentParser.parse_args

@@ -1,4 +1,4 @@
-"""How free an event loop is while something runs on it, and work on it that is cancelled."""
+"""Measure how long work blocks an event loop, and cancel work."""
 
 import asyncio
 import time
@@ -7,9 +7,9 @@ import pytest
 
 
 async def gaps_during(work) -> list[float]:
-    """Seconds between the ticks of a task beside ``work()``, ascending.
+    """Run ``work()`` next to a ticking task. Return the seconds between ticks, sorted.
 
-    Measured in processor time of this process if that is less, so that time taken by other processes does not count.
+    Each gap is the minimum of wall time and processor time, so that time used by other processes does not count.
     """
     gaps, running = [], True
 
@@ -28,7 +28,7 @@ async def gaps_during(work) -> list[float]:
 
 
 async def cancel_after_passes(work, passes, count=3):
-    """Run a coroutine and cancel it when the model has made ``count`` forward passes."""
+    """Run a coroutine and cancel it after ``count`` forward passes of the model."""
     task = asyncio.create_task(work)
     while len(passes) < count:
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Flat prompts with documents in them, and the texts that are found there."""
+"""Flat prompts with documents, and the texts that are found in them."""
 
 from ragbias.boundaries import Registry, locate
 
@@ -31,6 +31,6 @@ def found_texts(text: str, **sources) -> list[str]:
 
 
 def known_to(source: str, texts: list[str]) -> dict[str, object]:
-    """The argument of ``locate`` by which a source knows texts that were retrieved together."""
+    """Return the argument of ``locate`` with which ``source`` knows the texts of one retrieval."""
     value = {"documents": texts, "registry": registry_of(texts), "segmenter": lambda text: texts}.get(source, [texts])
     return {source: value}

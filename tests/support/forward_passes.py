@@ -1,4 +1,4 @@
-"""A model's forward passes, counted and acted on."""
+"""Count a model's forward passes, and call a function before each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 @contextmanager
 def forward_passes(model: PreTrainedModel, action: Callable[[int], None] | None = None) -> Iterator[list[int]]:
-    """A list of the number of sequences in each forward pass so far.
+    """Yield a list that grows by the number of sequences of each forward pass.
 
     Args:
-        action: called before each pass with the number of passes, this one included.
+        action: called before each pass with the number of passes, including this one.
     """
     sizes: list[int] = []
 

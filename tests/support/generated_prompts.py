@@ -1,4 +1,4 @@
-"""Random documents, and random templates that print them, to compare the segments of different orders."""
+"""Random documents and templates, to compare the segments of prompts in different orders."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
 
 @dataclass(frozen=True)
 class Template:
-    """How documents are printed; ``writer`` wins over ``item`` and ``separator``."""
+    """A template that prints documents. ``writer`` takes precedence over ``item`` and ``separator``."""
 
     prefix: str
     suffix: str
@@ -107,7 +107,7 @@ class Template:
     stripped: bool
 
     def prompt(self, documents: Sequence[tuple[str, str]]) -> str:
-        """The prompt with these texts and titles in this order."""
+        """Render the prompt with the texts and titles in order."""
         texts = [text.strip() if self.stripped else text for text, _ in documents]
         if self.writer:
             return self.prefix + WRITERS[self.writer](texts) + self.suffix
@@ -119,14 +119,14 @@ class Template:
 
 
 def template(rng: random.Random) -> Template:
-    """Any template."""
+    """Draw a template."""
     writer = rng.choice(list(WRITERS)) if rng.random() < 0.3 else ""
     choices = (rng.choice(each) for each in (PREFIXES, SUFFIXES, ITEMS, SEPARATORS))
     return Template(*choices, writer, rng.random() < 0.3)
 
 
 def documents(rng: random.Random) -> list[tuple[str, str]]:
-    """Two to four texts with their titles; some short, some part of another, some with white space around them."""
+    """Draw two to four texts with titles. Texts may be short, part of another text, or surrounded by white space."""
     texts: list[str] = []
     for _ in range(rng.randint(2, 4)):
         if rng.random() < 0.2:
@@ -146,7 +146,7 @@ def documents(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def outcome(text: str, named: Sequence[str], source: str) -> tuple[str, tuple[str, ...], str] | None:
-    """Prefix, sorted segments and suffix; ``None`` if the report is not clean."""
+    """Return prefix, sorted segments and suffix, or ``None`` if the report is not clean."""
     registry = Registry()
     if source == "registry":
         registry.add(named)
@@ -161,5 +161,5 @@ def outcome(text: str, named: Sequence[str], source: str) -> tuple[str, tuple[st
 
 
 def named(pairs: Sequence[tuple[str, str]], with_titles: bool) -> list[str]:
-    """What a retriever names."""
+    """Return the texts that a retriever reports, with or without titles."""
     return [KnownText.of(text, {"title": title}) if with_titles else text for text, title in pairs]

@@ -21,7 +21,7 @@ FOLDER = Path(os.environ.get("RAGBIAS_GOLDEN") or Path(__file__).parents[1] / "g
 
 @dataclass
 class GoldenCase:
-    """One case: ``info`` is its JSON, ``tensors`` its arrays without the ``golden.`` prefix."""
+    """A case: ``info`` is its JSON file, ``tensors`` holds its arrays without the prefix ``golden.``."""
 
     info: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -52,7 +52,7 @@ def load_case(method: str, name: str) -> GoldenCase:
 
 @torch.no_grad()
 def run(model: PreTrainedModel, input_ids: Tensor, steps: int) -> tuple[Tensor, Tensor, list[int]]:
-    """Prefill and greedy decoding: logits ``[T, V]``, decode logits ``[steps, V]`` and ``steps + 1`` ids."""
+    """Prefill and decode greedily. Return logits ``[T, V]``, decode logits ``[steps, V]`` and ``steps + 1`` ids."""
     output = model(input_ids[None], use_cache=True)
     prefill, ids, decoded = output.logits[0], [int(output.logits[0, -1].argmax())], []
     for _ in range(steps):

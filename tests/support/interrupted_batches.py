@@ -1,4 +1,4 @@
-"""A program that answers batches of one-token answers until Ctrl-C has come a number of times, which it counts."""
+"""A program that generates batches of one-token answers until it has received a number of Ctrl-C."""
 
 import sys
 import time
@@ -21,4 +21,4 @@ def answer_until_interrupted(number):
 
 for number in range(int(sys.argv[1])):
     answer_until_interrupted(number)
-time.sleep(0.1)  # what runs on is there at the end of the program too
+time.sleep(0.1)  # work that was not cancelled would still run when the program ends

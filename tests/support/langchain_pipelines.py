@@ -1,4 +1,4 @@
-"""Pipelines as people build them; each answers a question and says which documents went into the prompt."""
+"""Common LangChain pipelines. Each answers a question and returns the documents that were in the prompt."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def retriever_of(index: FAISS) -> BaseRetriever:
 
 
 def asking(chain: Any) -> Ask:
-    """A chain from a question to ``answer`` and ``context``."""
+    """Wrap a chain that returns ``answer`` and ``context``."""
 
     def ask(question: str) -> Answered:
         result = chain.invoke({"input": question})
@@ -96,9 +96,9 @@ def with_retriever(make: Callable[[ChatRagBias, FAISS, Path], BaseRetriever]) ->
 
 
 def document_prompt(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
-    each = PromptTemplate.from_template("title: {title}\n\n{page_content}")
+    item = PromptTemplate.from_template("title: {title}\n\n{page_content}")
     return asking(
-        create_retrieval_chain(retriever_of(index), create_stuff_documents_chain(llm, PROMPT, document_prompt=each))
+        create_retrieval_chain(retriever_of(index), create_stuff_documents_chain(llm, PROMPT, document_prompt=item))
     )
 
 
@@ -191,7 +191,7 @@ class Talk(MessagesState):
 
 
 def checkpointed(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
-    """One conversation over all questions; earlier turns stay in the prompt, their documents do not."""
+    """One conversation for all questions. Earlier turns stay in the prompt, but not their documents."""
 
     def turn(state: Talk) -> dict[str, Any]:
         found = retriever_of(index).invoke(str(state["messages"][-1].content))
@@ -208,7 +208,7 @@ def checkpointed(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
 
 
 def agent(form: str) -> Builder:
-    """An agent with a retriever tool. Tiny cannot decide to call it, so its first message is written for it."""
+    """An agent with a retriever tool. The embedded model cannot call tools, so the first message is scripted."""
 
     def build(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
         tool = create_retriever_tool(retriever_of(index), "lookup", "Look something up.", response_format=form)
@@ -238,7 +238,7 @@ def own_code(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
 
 
 def parallel(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
-    """Two answers side by side, of which the second sees other documents."""
+    """Two answers in parallel, from different documents."""
     other = index.as_retriever(search_kwargs={"k": 2})
     form = FORMATS["blank lines"]
     branch = lambda source: {"context": source | form, "input": RunnablePassthrough()} | PROMPT | llm  # noqa: E731
@@ -277,7 +277,7 @@ PIPELINES: dict[str, Builder] = {
 
 
 def lines(rows: dict[str, tuple[int, int, int, int, int]]) -> Iterator[str]:
-    """The table of ``docs/results/pipelines.md``."""
+    """Yield the table of ``docs/results/pipelines.md``."""
     yield "| pipeline | answers | documents in the prompt | found | wrong | answers with PINE |"
     yield "|---|---|---|---|---|---|"
     for name, counts in rows.items():

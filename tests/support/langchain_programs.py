@@ -1,4 +1,4 @@
-"""Programs of LangChain's tutorials and cookbooks in their published shape; the model is ours, all else is theirs."""
+"""Programs from LangChain's tutorials and cookbooks, unchanged except for the model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RLM_PROMPT = ChatPromptTemplate.from_messages(
 
 
 class Permuted(FAISS):
-    """The same index, which finds the same documents and returns them in an order of ours; not those of other turns."""
+    """An index that returns the documents of the last turn's search in another order."""
 
     order: Order[Any]
 
@@ -59,7 +59,7 @@ def joined(found: Sequence[Document]) -> str:
 
 
 def agents_model(llm: ChatRagBias) -> ChatRagBias:
-    """With room for a call of a tool."""
+    """Allow enough tokens for a tool call."""
     return ChatRagBias(lm=llm.lm, max_tokens=80)
 
 
@@ -71,7 +71,7 @@ def text_of(message: Any) -> str:
 
 
 def rag_chain(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """The tutorial's chain: two steps in one middleware, a direct search of the store inside."""
+    """The tutorial's chain: one middleware that searches the store and writes the prompt."""
 
     @dynamic_prompt
     def prompt_with_context(request: ModelRequest) -> str:
@@ -83,7 +83,7 @@ def rag_chain(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def rag_agent(llm: ChatRagBias, store: FAISS, question: str, file: str = "") -> str:
-    """The tutorial's agent: a tool whose answer prints the metadata and keeps the documents as its artifact."""
+    """The tutorial's agent: a tool that prints metadata and returns the documents as artifact."""
 
     @tool(response_format="content_and_artifact")
     def retrieve_context(query: str) -> tuple[str, list[Document]]:
@@ -107,7 +107,7 @@ class State(TypedDict, total=False):
 
 
 def rag_graph(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """The tutorial's earlier shape: retrieve and generate as nodes of a graph."""
+    """The tutorial's earlier version: retrieve and generate are nodes of a graph."""
 
     def retrieve(state: State) -> State:
         return {"context": store.similarity_search(state["question"])}
@@ -124,7 +124,7 @@ def rag_graph(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def chat_loop(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """Separate calls of a retriever and the model; the history keeps every turn's documents."""
+    """Separate calls of a retriever and the model. The history contains the documents of every turn."""
     retriever = store.as_retriever(search_kwargs={"k": 3})
     history: list[Any] = [SystemMessage("Answer from the context.")]
     for asked in (*EARLIER, question):
@@ -135,7 +135,7 @@ def chat_loop(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def flat_history(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """The same with a completion model and the history as one text."""
+    """A chat loop with a completion model and the history as one text."""
     model = RagBiasPipeline(lm=llm.lm, max_tokens=llm.max_tokens, strip_numbering=llm.options.strip_numbering)
     retriever = store.as_retriever(search_kwargs={"k": 3})
     history = answer = ""
@@ -147,7 +147,7 @@ def flat_history(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def history_aware(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """The conversational tutorial: the question is rephrased, the context is in the system message."""
+    """The conversational tutorial: the question is rephrased, and the context is in the system message."""
     rephrase = ChatPromptTemplate.from_messages([MessagesPlaceholder("chat_history"), ("human", "{input}")])
     answer = ChatPromptTemplate.from_messages(
         [("system", "Answer the question.\n\n{context}"), MessagesPlaceholder("chat_history"), ("human", "{input}")]
@@ -162,7 +162,7 @@ def history_aware(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def two_retrievers(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """An agent that asks two retriever tools one after the other."""
+    """An agent that calls two retriever tools in turn."""
     tools = [
         create_retriever_tool(store.as_retriever(search_kwargs={"k": 3}), name, f"Searches {name}.")
         for name in ("gates", "mottos")
@@ -174,7 +174,7 @@ def two_retrievers(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def one_retriever_for_both(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """The same with one tool that asks both."""
+    """An agent with one tool that searches both stores."""
 
     @tool(response_format="content_and_artifact")
     def look_up(query: str) -> tuple[str, list[Document]]:
@@ -193,8 +193,10 @@ def one_retriever_for_both(llm: ChatRagBias, store: FAISS, question: str) -> str
 
 
 def rag_fusion(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """Several searches, fused by reciprocal rank; ties keep the order in which they came. The list is printed as it is,
-    in pairs of document and score."""
+    """Several searches, fused by reciprocal rank. Ties keep their order.
+
+    The prompt contains the list of pairs of document and score as Python prints it.
+    """
     retriever = store.as_retriever(search_kwargs={"k": 3})
     queries = RunnableLambda(lambda value: [value["question"], f"More on this: {value['question']}"])
 
@@ -236,7 +238,7 @@ class Graded(TypedDict, total=False):
 
 
 def reliable_rag(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """Retrieve, grade each document, generate from the kept ones, then check the answer against them."""
+    """Retrieve, grade each document, answer from the relevant documents, and check the answer against them."""
     grade = ChatPromptTemplate.from_template(
         "Here is the retrieved document: \n\n {document} \n\n Here is the user question: {question} \n Is it relevant?"
     )
@@ -268,7 +270,7 @@ def reliable_rag(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 
 def formatted(form: Any, prompt: ChatPromptTemplate = RLM_PROMPT) -> Any:
-    """A chain whose template prints the documents in some way."""
+    """Make a program whose chain formats the documents with ``form``."""
 
     def run(llm: ChatRagBias, store: FAISS, question: str) -> str:
         retriever = store.as_retriever(search_kwargs={"k": 4})
@@ -302,7 +304,7 @@ def indexed_xml(found: Sequence[Document]) -> str:
 
 
 def xml_tags(llm: ChatRagBias, store: FAISS, question: str) -> str:
-    """The stuff chain with a tag around each document, and one around all."""
+    """The stuff chain with a tag around each document, and a tag around all documents."""
     prompt = ChatPromptTemplate.from_template("Use them.\n<documents>\n{context}\n</documents>\n\n{input}")
     item = PromptTemplate.from_template("<document>\n{page_content}\n</document>")
     stuff = create_stuff_documents_chain(llm, prompt, document_prompt=item, document_separator="\n")

@@ -1,4 +1,4 @@
-"""Tests of an integration that see nothing of what other tests retrieved."""
+"""Isolate tests of an integration from the retrievals of other tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def fresh_listener(install: Callable[[], None], uninstall: Callable[[], None]) -> Iterator[None]:
-    """Inside of it nothing is known of what was retrieved outside, and the other way round."""
+    """Isolate the block: retrievals inside and outside are not visible to each other."""
     uninstall()
     install()
     yield

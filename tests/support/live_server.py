@@ -21,13 +21,13 @@ from ragbias.serving.run import Server, listening
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
-SECONDS = 30.0  # to start
+SECONDS = 30.0  # maximum time to start
 
 
 @contextmanager
 def listening_app(app: FastAPI, port: int = 0, **settings: Any) -> Iterator[str]:
-    """The address of an application, without a path, as long as the block lasts."""
-    if not hasattr(app.state, "ended"):  # an application without base_app
+    """Serve an application during the block and yield its address without a path."""
+    if not hasattr(app.state, "ended"):  # the application does not use base_app
         app.state.ended = asyncio.Event()
     listener = listening("127.0.0.1", port)
     server = Server(app, ServerSettings(**{"grace_seconds": 5, **settings}))
@@ -44,14 +44,14 @@ def listening_app(app: FastAPI, port: int = 0, **settings: Any) -> Iterator[str]
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
-    """The events of a streamed answer."""
+    """Parse the events of a streamed answer."""
     lines = response.content.split(b"\n\n")
     return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
 
 
 @contextmanager
 def logs_restored() -> Iterator[None]:
-    """What writes the log to standard error, for all of a process, does so within the block only."""
+    """Restore the process's log handlers after the block."""
     loggers = [logging.getLogger(name) for name in ("", "ragbias.serving", "uvicorn.error")]
     before = [(each.handlers, each.propagate, each.level) for each in loggers]
     try:
@@ -64,7 +64,7 @@ def logs_restored() -> Iterator[None]:
 
 
 def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:
-    """An application with models that are loaded already."""
+    """Create an application with loaded models."""
     told, counters = ServerSettings(**settings), Metrics()
     engine = LocalEngine(lambda: models, told, counters)
     engine.load()
@@ -73,6 +73,6 @@ def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAP
 
 @contextmanager
 def serving(models: Mapping[str, DebiasedLM], port: int = 0, **settings: Any) -> Iterator[str]:
-    """The address of a server with these models."""
+    """Serve the models during the block and yield the server's address."""
     with listening_app(local_app(models, **settings)[0], port) as address:
         yield address

@@ -1,4 +1,4 @@
-"""Programs of LlamaIndex's documentation in their published shape; the model is ours, all else is theirs."""
+"""Programs from LlamaIndex's documentation, unchanged except for the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOP_K = 3
 
 
 class Permuted(FaissVectorStore):
-    """A store that finds the same nodes and returns them in an order of ours; the first searches as they are."""
+    """A store that returns nodes in another order, except for a number of first searches."""
 
     _order: Order[Any] = list
     _left_as_they_are: int = 0
@@ -44,7 +44,7 @@ class Permuted(FaissVectorStore):
 
 
 def permuted(index: VectorStoreIndex, order: Order[Any], left_as_they_are: int = 0) -> VectorStoreIndex:
-    """The same index with a store of that kind."""
+    """Return the index with a ``Permuted`` store."""
     store = Permuted(faiss_index=index.vector_store._faiss_index)
     store._order, store._left_as_they_are = order, left_as_they_are
     context = StorageContext.from_defaults(
@@ -59,19 +59,19 @@ def starter(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
 
 
 def citations(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """The citation query engine, which writes ``Source 1:`` into each node; the nodes have metadata."""
+    """The citation query engine, which writes ``Source 1:`` into each node, on nodes with metadata."""
     return str(CitationQueryEngine.from_args(index, llm=llm, similarity_top_k=TOP_K).query(question))
 
 
 def chat_engine(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """Three turns of a chat engine; its context is in the system message."""
+    """Three turns of a chat engine, with the context in the system message."""
     engine = index.as_chat_engine(chat_mode="condense_plus_context", llm=llm, similarity_top_k=TOP_K)
     assert isinstance(engine, CondensePlusContextChatEngine)
     return str([engine.chat(asked) for asked in (*EARLIER, question)][-1])
 
 
 def context_in_memory(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """A chat loop of one's own, whose memory keeps each turn's context."""
+    """A hand-written chat loop whose memory contains each turn's context."""
     retriever, memory = index.as_retriever(similarity_top_k=TOP_K), ChatMemoryBuffer.from_defaults(token_limit=20_000)
     for asked in (*EARLIER, question):
         context = "\n\n".join(each.get_content() for each in retriever.retrieve(asked))
@@ -90,7 +90,7 @@ def fusion(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
 
 
 def custom_engine(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """The documentation's query engine of one's own: retrieve, join the texts, fill a template, complete."""
+    """The documentation's custom query engine: retrieve, join the texts, fill a template, complete."""
     template = PromptTemplate(
         "Context information is below.\n---------------------\n{context_str}\n---------------------\n"
         "Given the context information and not prior knowledge, answer the query.\nQuery: {query_str}\nAnswer: "
@@ -106,7 +106,7 @@ def custom_engine(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> st
 
 
 def joined_nodes(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """The last step of the corrective RAG workflow: the nodes' texts are joined in one document and queried."""
+    """The last step of the corrective RAG workflow: join the nodes' texts in one document and query it."""
     nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(question)
     document = Document(text="\n".join(each.get_content() for each in nodes))
     return str(SummaryIndex.from_documents([document]).as_query_engine(llm=llm).query(question))
@@ -117,7 +117,7 @@ class Retrieved(Event):
 
 
 def workflow(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """The workflow tutorial: one step retrieves, another synthesises."""
+    """The workflow tutorial, with one step that retrieves and one that synthesises."""
 
     class RAG(Workflow):
         @step
@@ -141,7 +141,7 @@ class Graded(Event):
 
 
 def corrective(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
-    """The corrective RAG workflow: each node is graded, and the relevant ones are joined into a new document."""
+    """The corrective RAG workflow: grade each node and join the relevant nodes into a new document."""
     grade = "As a grader, evaluate a document.\n\nRetrieved document:\n{context_str}\n\nUser question:\n{query_str}\n"
 
     class CorrectiveRAG(Workflow):
@@ -160,7 +160,7 @@ def corrective(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
 
         @step
         async def answer(self, ctx: Context, ev: Graded) -> StopEvent:
-            documents = [Document(text="\n".join(ev.relevant) + "\n" + "")]  # no text of a search
+            documents = [Document(text="\n".join(ev.relevant) + "\n" + "")]  # the search step added nothing
             engine = SummaryIndex.from_documents(documents).as_query_engine(llm=llm)
             return StopEvent(result=engine.query(question))
 

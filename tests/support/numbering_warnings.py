@@ -1,4 +1,4 @@
-"""Numbered headers are warned of once for each place that calls a model."""
+"""Assert that numbered headers cause one warning per calling line."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from ragbias.boundaries import NumberedHeadersWarning
 
 
 def assert_warned_at_their_lines(places: Sequence[Callable[[], Any]]) -> None:
-    """Calls of a model that give its report, each on a line of its own, warn at that line the first time only."""
+    """Assert that each call warns at its own line, and only the first time."""
     for place in places:
         with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
             report = place()
@@ -24,7 +24,7 @@ def assert_warned_at_their_lines(places: Sequence[Callable[[], Any]]) -> None:
 
 
 def assert_warned_once_in_threads(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """``call`` is the library's own, so that none of the user's code is in the thread."""
+    """Assert one warning if ``call`` is library code and the thread runs no user code."""
     with ThreadPoolExecutor(2) as pool:
         with pytest.warns(NumberedHeadersWarning):
             pool.submit(call, *arguments, **options).result()

@@ -1,8 +1,8 @@
-"""Public programs and the promise that must hold in them: the order of the documents counts for nothing, or is told.
+"""Public programs, and the guarantee they test: document order has no effect, or there is a warning.
 
-A program is run with its documents in several orders. Either every prompt it sends has the same parts in all of them,
-documents as a set, and the answers are the same bit for bit; or every run warns, and with the remedy that the warning
-names the first is true.
+A program runs with its documents in several orders. Either every prompt has the same parts in all orders, with
+documents as a set, and the answers are bit-identical. Or every run warns, and with the remedy from the warning
+the first alternative holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Order = Callable[[Sequence[Item]], list[Item]]
 Run = Callable[[Any, Any, str], str]
 Parts = tuple[tuple[int, ...], frozenset[tuple[tuple[int, ...], int]], tuple[int, ...]]
 
-EARLIER = ("What is the passphrase of the station in the hills?", "What of the lighthouse?")  # asked in earlier turns
+EARLIER = ("What is the passphrase of the station in the hills?", "What of the lighthouse?")  # earlier questions
 ORDERS: dict[str, Order[Any]] = {
     "as retrieved": list,
     "reversed": lambda found: list(reversed(found)),
@@ -36,13 +36,13 @@ ORDERS: dict[str, Order[Any]] = {
 
 @dataclass(frozen=True)
 class Program:
-    """A program as its public source has it, but for the model.
+    """A program as published, except for the model.
 
     Args:
-        run: from the model, the store and a question to the answer.
-        treated: number of documents that its last prompt with documents treats, with the remedy if there is one.
-        remedy: the model's fields that its warning asks for.
-        remedied: the program as its warning asks for it. Without a remedy, no warning is expected.
+        run: function from the model, the store and a question to the answer.
+        treated: number of debiased documents in the last prompt with documents, after applying the remedy.
+        remedy: fields of the model that the warning recommends.
+        remedied: the program after the change that the warning recommends. Without a remedy, no warning is expected.
     """
 
     run: Run
@@ -53,14 +53,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a program came to.
+    """The outcome of one run of a program.
 
     Attributes:
-        calls: the parts of each prompt, documents as a multiset, and how often the model got them.
-        bits: the log-probabilities of the last prompt's answer.
-        warned: whether a warning told that the order counts.
-        reports: of each prompt.
-        treated: number of documents of the last prompt with documents.
+        calls: the parts of each prompt, documents as a multiset, with the number of calls.
+        bits: log-probabilities of the last prompt's answer.
+        warned: whether a warning said that the order has an effect.
+        reports: reports of all prompts.
+        treated: number of debiased documents in the last prompt with documents.
     """
 
     answer: str
@@ -90,15 +90,15 @@ class Outcome:
         return f"answer {self.answer!r}, warned {self.warned}: {shown}"
 
     def same_as(self, other: Outcome) -> bool:
-        """Whether the order counted for nothing."""
+        """Whether the two runs are bit-identical, so that the order had no effect."""
         return (self.answer, self.calls, self.bits) == (other.answer, other.calls, other.bits)
 
 
 def check(program: Program, outcomes: Callable[..., list[Outcome]]) -> None:
-    """Assert the promise.
+    """Assert the guarantee.
 
     Args:
-        outcomes: of a program, by its ``run``, and the model's fields, in each order.
+        outcomes: function of ``run`` and the model's fields that returns the outcome in each order.
     """
     runs = outcomes(program.run)
     if program.remedy or program.remedied:
@@ -114,11 +114,11 @@ def check(program: Program, outcomes: Callable[..., list[Outcome]]) -> None:
 def outcome(
     lm: DebiasedLM, run: Callable[[RecordingLM], str], fresh: Callable[[], AbstractContextManager[Any]]
 ) -> Outcome:
-    """Run a program that sees nothing of what others retrieved.
+    """Run a program, isolated from retrievals of other programs.
 
     Args:
-        run: from the model to the answer.
-        fresh: a context in which the listener starts anew.
+        run: function from the model to the answer.
+        fresh: context manager with a new listener.
     """
     recording = RecordingLM(lm)
     with fresh(), warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""A prompt over four documents."""
+"""A prompt with four documents."""
 
 from ragbias import Prompt
 

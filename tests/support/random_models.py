@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCABULARY = 300
 MOE = dict(num_experts=4, num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
-# every declared family, with what is special about it: sliding layers that forget, partial rotary, layers without rope
+# every declared family with its special features, such as sliding layers, partial rotary, or layers without rope
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": dict(sliding_window=24),
@@ -36,7 +36,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """A model of a few layers with grouped-query heads and weights large enough that attention is far from uniform."""
+    """Make a model with few layers, grouped-query heads, and weights so large that attention is far from uniform."""
     settings: dict[str, Any] = dict(
         vocab_size=VOCABULARY,
         hidden_size=64,
@@ -63,7 +63,7 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
 
 @torch.no_grad()
 def decisive(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with norms and biases that count; sharp enough to decide, calm enough for float32."""
+    """Randomise norms and biases, so that they matter, with moderate values for float32."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.3)

@@ -1,4 +1,4 @@
-"""What a report as plain data holds, in both integrations."""
+"""Keys of a report as plain data, for both integrations."""
 
 REPORT_KEYS = {
     "method_requested",

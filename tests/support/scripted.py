@@ -1,4 +1,4 @@
-"""Models that write what a test wants, and `DebiasedLM`s that keep what they are asked; all else is real."""
+"""Models that write scripted answers, and a `DebiasedLM` that records its requests. Everything else is real."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TOOL_TEMPLATE = (
     "{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
     "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-"""A chat template that shows tools as Hermes and Qwen models have them."""
+"""A chat template with tools in the format of Hermes and Qwen models."""
 
 
 class RecordingLM(DebiasedLM):
-    """Keeps each prompt with the documents that were found in it, the request made of it, and its report."""
+    """Record each prompt with its found documents, its request and its report."""
 
     def __init__(self, lm: DebiasedLM) -> None:
         super().__init__(lm.model, lm.tokenizer, lm.method, lm.name, lm.strip_numbering, lm.backend)
@@ -43,10 +43,10 @@ class RecordingLM(DebiasedLM):
 
 @contextmanager
 def saying(lm: DebiasedLM, *answers: str) -> Iterator[None]:
-    """The model's logits are replaced, so that it writes these answers one after the other.
+    """Replace the model's logits, so that it writes the answers in turn.
 
-    Of an answer that the prompt has begun already, it writes the rest. When the answers are used up, it goes on by
-    itself.
+    If the prompt already begins an answer, the model writes the rest of it. After the last answer, the model's logits
+    are unchanged.
     """
     scripts = iter(answers)
     rest: list[int] = []
@@ -74,5 +74,5 @@ def _written(lm: DebiasedLM, answer: str | None, prompt: str) -> list[int]:
 
 
 def call(name: str, arguments: str) -> str:
-    """A call as Hermes and Qwen models write it."""
+    """Format a tool call as Hermes and Qwen models write it."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'

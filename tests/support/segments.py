@@ -1,4 +1,4 @@
-"""Random prompts of token ids with documents at known spans."""
+"""Random prompts of token ids with known document spans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Segments:
         self.prefix, self.documents, self.suffix = draw(prefix), [draw(length) for length in lengths], draw(suffix)
 
     def arranged(self, order: Sequence[int]) -> tuple[Tensor, list[Span]]:
-        """Token ids ``[1, T]`` and spans with the documents in this order."""
+        """Return token ids ``[1, T]`` and spans with the documents in the given order."""
         ids, spans = list(self.prefix), []
         for index in order:
             spans.append((len(ids), len(ids) + len(self.documents[index])))
@@ -36,7 +36,7 @@ class Segments:
 
 
 def padded(prompts: Sequence[tuple[Tensor, list[Span]]], pad: int = 0) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """A left-padded batch: ids, mask, the spans of each sequence."""
+    """Make a left-padded batch: ids, mask, and the spans of each sequence."""
     width = max(ids.shape[1] for ids, _ in prompts)
     ids = torch.full((len(prompts), width), pad)
     mask = torch.zeros(len(prompts), width, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Threads or processes that run at the same time."""
+"""Run threads or processes at the same time."""
 
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -6,7 +6,7 @@ from threading import Thread
 
 
 def side_by_side(workers: Sequence[Thread | BaseProcess]) -> None:
-    """Start them all, and wait until the last one has ended."""
+    """Start all workers and wait until all have ended."""
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -1,4 +1,4 @@
-"""The configuration of a small model, which is measured in no time."""
+"""The configuration of a model that is small enough to measure quickly."""
 
 CONFIG = dict(
     architectures=["LlamaForCausalLM"],

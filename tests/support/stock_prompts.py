@@ -1,4 +1,4 @@
-"""Twenty prompts with documents, and what a model reads, to compare with the stock classes token by token."""
+"""Twenty prompts with documents, and a recorder of a model's tokens, to compare with the stock classes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from ragbias.models.tiny.world import held_out_corpus
 
 TEMPLATES = [
-    "Context: {0} {1} {2}\n\nQuestion: {q}\nAnswer:",  # a token holds a blank and the word after it
+    "Context: {0} {1} {2}\n\nQuestion: {q}\nAnswer:",  # tokens consist of a blank and the next word
     "Context:\n\n{0}\n\n{1}\n\n{2}\n\nQuestion: {q}\nAnswer:",
     "Documents [{0}, {1}, {2}]\n{q}",
     "{0}\n{1}\n{2}\n{q}",
@@ -26,7 +26,7 @@ PROMPTS = [
 
 @contextmanager
 def reading(model: PreTrainedModel) -> Iterator[list[list[int]]]:
-    """Collects the token ids of each prompt that enters the model alone."""
+    """Collect the token ids of each prompt that runs without a batch."""
     prompts: list[list[int]] = []
 
     def note(_: Any, args: Any, kwargs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Flat prompts over three documents, for the integrations."""
+"""Flat prompts with three documents, for the integrations."""
 
 DOCUMENTS = [
     "The Falcon Station opened in 1901.",
@@ -12,6 +12,6 @@ TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in SENTENCES) + 
 
 
 def numbered(order):
-    """The sentences in this order, below headers that number them."""
+    """Render the sentences in the given order, below numbered headers."""
     blocks = [f"Document [{number}] {SENTENCES[index]}" for number, index in enumerate(order, 1)]
     return "Context:\n" + "\n".join(blocks) + "\n\nQuestion: who sleeps?"

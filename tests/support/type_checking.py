@@ -1,4 +1,4 @@
-"""What mypy says of a piece of code that uses given modules; all other imports are skipped, so that it is quick."""
+"""Type-check code that uses some modules. All other imports are skipped for speed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def type_errors(folder: Path, code: str, *modules: str) -> list[str]:
-    """The error codes of each line that is wrong, e.g. ``["5: call-arg"]``.
+    """Return mypy's error codes by line, e.g. ``["5: call-arg"]``.
 
     Args:
-        folder: an empty one to work in.
-        modules: paths of the files that define what ``code`` imports, below the root folder.
+        folder: empty folder for temporary files.
+        modules: paths, below the root folder, of the files that ``code`` imports.
     """
     file = folder / "code_under_check.py"
     file.write_text(code)
