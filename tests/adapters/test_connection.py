@@ -71,8 +71,8 @@ def test_lines_end_at_a_line_feed_and_cut_answers_are_errors(stub):
 def test_many_requests_of_one_call_run_in_bounded_parallel(stub):
     count = 2 * MAX_PARALLEL + 3
     bodies = [{"number": number} for number in range(count)]
-    told = Connection(stub[1], "", 20, 0).post_all(["/counted"] * count, bodies, threading.Event())
-    assert [each["number"] for each in told] == list(range(count)) and 1 < stub[0].most <= MAX_PARALLEL
+    responses = Connection(stub[1], "", 20, 0).post_all(["/counted"] * count, bodies, threading.Event())
+    assert [each["number"] for each in responses] == list(range(count)) and 1 < stub[0].most <= MAX_PARALLEL
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

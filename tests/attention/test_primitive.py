@@ -244,7 +244,7 @@ def test_segment_mass_is_the_softmax_summed_over_segments(queries, blocks, softc
 
 
 def test_encoded_keys_encode_each_key_once_and_grow():
-    keys, seen, kept = torch.randn(2, 300, 4), [], EncodedKeys()
+    keys, seen, encoded = torch.randn(2, 300, 4), [], EncodedKeys()
 
     def encode(new, first):
         indices = torch.arange(first, first + new.shape[-2])
@@ -253,7 +253,7 @@ def test_encoded_keys_encode_each_key_once_and_grow():
 
     for total in (7, 8, 9, 100, 101, 300):
         expected = keys[:, :total] + torch.arange(total)[:, None]
-        assert torch.equal(kept.extended(keys[:, :total], encode), expected)
+        assert torch.equal(encoded.extended(keys[:, :total], encode), expected)
     assert seen == list(range(300))
 
 

@@ -177,9 +177,9 @@ def small_disk():
 
 def test_a_full_disk_warns_once_and_leaves_nothing(tmp_path, small_disk):
     cache = DocumentCache(folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="not cached in .*; requests run without it") as told:
+    with pytest.warns(DocumentCacheWarning, match="not cached in .*; requests run without it") as caught:
         put_all(cache, ["m-a", "m-b"])
-    assert len(told) == 1 and list(tmp_path.iterdir()) == []
+    assert len(caught) == 1 and list(tmp_path.iterdir()) == []
     assert equal(cache.get("m-b"), states(1))  # from memory
 
 

@@ -132,9 +132,9 @@ def test_a_batch_answers_as_each_prompt_alone(lms):
 def test_report_and_usage_count_cached_tokens(byte_tokenizer):
     lm = DebiasedLM(random_model("llama"), byte_tokenizer, method="ape", cache=DocumentCache())
     first, second = (lm.generate(Prompt(PREFIX, CORPUS[:3], QUESTION), max_new_tokens=2) for _ in range(2))
-    kept = second.usage.prompt_tokens - len(QUESTION)
-    assert first.report.cached_tokens == 0 and second.report.cached_tokens == kept
-    assert second.usage.prompt_tokens_details.cached_tokens == kept
+    cached = second.usage.prompt_tokens - len(QUESTION)
+    assert first.report.cached_tokens == 0 and second.report.cached_tokens == cached
+    assert second.usage.prompt_tokens_details.cached_tokens == cached
     other = lm.generate(Prompt(PREFIX, [CORPUS[4], CORPUS[1]], QUESTION), max_new_tokens=2)
     assert other.report.cached_tokens == len(PREFIX) + 1 + len(CORPUS[1])  # and BOS
 
@@ -182,9 +182,9 @@ def test_a_method_that_caches_nothing_warns_once_and_runs(byte_tokenizer):
     lm, plain = DebiasedLM(model, byte_tokenizer, cache=DocumentCache()), DebiasedLM(model, byte_tokenizer)
     prompt = Prompt(PREFIX, CORPUS, QUESTION)
     for method in ("pine", "permutation-vote", "long-context-reorder"):
-        with pytest.warns(DocumentCacheWarning, match=rf"{method} runs without its .* ape, pced, pcw") as told:
+        with pytest.warns(DocumentCacheWarning, match=rf"{method} runs without its .* ape, pced, pcw") as caught:
             answers = [lm.generate(prompt, method=method, max_new_tokens=4) for _ in range(2)]
-        assert len(told) == 1
+        assert len(caught) == 1
         assert {each.text for each in answers} == {plain.generate(prompt, method=method, max_new_tokens=4).text}
 
 

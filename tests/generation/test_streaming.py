@@ -27,8 +27,8 @@ def test_a_stream_left_open_is_cancelled_and_joined_at_exit():
 
 
 def test_an_interrupted_stream_prints_nothing_as_it_is_dropped(monkeypatch):
-    said = []
-    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    pieces = []
+    monkeypatch.setattr(sys, "unraisablehook", pieces.append)
 
     def interrupt(frame, event, argument):
         if frame.f_code is Stream.__init__.__code__:
@@ -42,4 +42,4 @@ def test_an_interrupted_stream_prints_nothing_as_it_is_dropped(monkeypatch):
     finally:
         sys.settrace(None)
         signal.signal(signal.SIGINT, before)
-    assert not said
+    assert not pieces

@@ -38,14 +38,14 @@ def test_a_tie_goes_to_the_highest_mean_log_probability():
 
 
 @pytest.mark.parametrize(
-    ("documents", "samples", "asked"),
+    ("documents", "samples", "sampled"),
     [(2, 1, [1]), (2, 2, [1, 1]), (2, 5, [2, 2]), (3, 5, [1] * 5), (3, 6, [1] * 6), (3, 20, [3] * 6), (9, 7, [1] * 7)],
 )
-def test_no_order_is_sampled_more_often_than_another(documents, samples, asked):
+def test_no_order_is_sampled_more_often_than_another(documents, samples, sampled):
     tokens = [[token] for token in range(documents)]
     orders = PermutationVote(samples, seed=1).candidate_orders(tokens)
     assert sorted(itertools.chain(*orders)) == sorted([*range(documents)] * len(orders))
-    assert list(Counter(map(tuple, orders)).values()) == asked
+    assert list(Counter(map(tuple, orders)).values()) == sampled
     moved = PermutationVote(samples, seed=1).candidate_orders(tokens[::-1])
     assert [[documents - 1 - index for index in order] for order in moved] == orders
 

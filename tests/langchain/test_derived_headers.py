@@ -37,8 +37,8 @@ def answers(tiny, form, question):
         joined = Fixed(documents=list(order)) | RunnableLambda(lambda found: "\n\n".join(map(form, found)))
         message = ({"context": joined, "question": RunnablePassthrough()} | prompt | llm).invoke(question)
         about = message.response_metadata
-        told = (message.content, tuple(each["logprob"] for each in about["logprobs"]["content"]))
-        given.setdefault(told, []).append((about["ragbias"]["method_ran"], bool(about["ragbias"]["reason"])))
+        answer = (message.content, tuple(each["logprob"] for each in about["logprobs"]["content"]))
+        given.setdefault(answer, []).append((about["ragbias"]["method_ran"], bool(about["ragbias"]["reason"])))
     return given
 
 

@@ -237,8 +237,10 @@ async def test_a_warning_names_the_line_that_awaits_the_model(lm):
 
 def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(lm, retriever):
     llm = ChatRagBias(lm=lm, max_tokens=2)
-    asked = RunnableLambda(lambda question: f"Rewrite: {question}") | llm | RunnableLambda(lambda _: "Which?")
-    chain = asked | retriever | RunnableLambda(lambda found: "\n\n".join(d.page_content for d in found) + "\nOK?") | llm
+    rewriting = RunnableLambda(lambda question: f"Rewrite: {question}") | llm | RunnableLambda(lambda _: "Which?")
+    chain = (
+        rewriting | retriever | RunnableLambda(lambda found: "\n\n".join(d.page_content for d in found) + "\nOK?") | llm
+    )
     assert warnings_of(lambda: chain.invoke("Which gate?")) == []
     assert len(warnings_of(lambda: llm.invoke("Hello!"))) == 1
 

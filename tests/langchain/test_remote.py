@@ -46,9 +46,9 @@ def same(one, other) -> None:
 
 def test_the_stock_chain_is_answered_as_it_is_locally(rag, chat, remote):
     question = {"input": "What is the mascot of Heron Mill?"}
-    told, theirs = rag(remote).invoke(question)["answer"], remote.last_report
+    answer, theirs = rag(remote).invoke(question)["answer"], remote.last_report
     own, ours = rag(chat).invoke(question)["answer"], chat.last_report
-    assert told == own and theirs == ours
+    assert answer == own and theirs == ours
     assert theirs["source"] == "run" and theirs["n_found"] == 5
 
 
@@ -84,9 +84,9 @@ async def test_every_way_to_call_answers_the_same(chat, remote):
 
 def test_arguments_of_the_call_mean_the_same(chat, remote):
     given = {"temperature": 1.5, "seed": 3, "stop": ["e"], "max_tokens": 12, "logprobs": True, "method": "none"}
-    told, own = remote.invoke(PROMPT, **given), chat.invoke(PROMPT, **given)
-    same(told, own)
-    theirs, ours = (each.response_metadata["logprobs"]["content"] for each in (told, own))
+    message, own = remote.invoke(PROMPT, **given), chat.invoke(PROMPT, **given)
+    same(message, own)
+    theirs, ours = (each.response_metadata["logprobs"]["content"] for each in (message, own))
     assert [each["token"] for each in theirs] == [each["token"] for each in ours]
     assert [each["logprob"] for each in theirs] == pytest.approx([each["logprob"] for each in ours], abs=1e-5)
 

@@ -164,11 +164,11 @@ def test_the_base_class_is_as_before_once_it_is_uninstalled(store):
     assert "__getattribute__" in VectorStore.__dict__
     for take_off in (uninstall_listener, lambda: install_listener(searches=False)):
         install_listener()
-        kept = store.similarity_search
+        search = store.similarity_search
         take_off()
         assert "__getattribute__" not in VectorStore.__dict__
         assert store.similarity_search.__func__ is InMemoryVectorStore.similarity_search
-        kept(QUESTION)
+        search(QUESTION)
         assert retrieved() == []
     install_listener()
     install_listener()

@@ -44,18 +44,18 @@ def prompts(texts: list[str]) -> list:
 
 
 def test_a_thread_learns_nothing_of_what_another_retrieved(chat, retriever, texts):
-    ready, asked = threading.Event(), threading.Event()
+    ready, done = threading.Event(), threading.Event()
 
     def tenant_a() -> int:
         found = retriever.invoke(QUESTION)
         ready.set()
-        assert asked.wait(60)
+        assert done.wait(60)
         return report(chat, f"Context:\n\n{context_of(found)}\n\n{QUESTION}")["n_found"]
 
     def tenant_b() -> list[dict]:
         assert ready.wait(60)
         reports = [report(chat, prompt) for prompt in prompts(texts)]
-        asked.set()
+        done.set()
         return reports
 
     alone = copy_context().run(lambda: [report(chat, prompt) for prompt in prompts(texts)])
@@ -66,19 +66,19 @@ def test_a_thread_learns_nothing_of_what_another_retrieved(chat, retriever, text
 
 
 async def test_a_task_learns_nothing_of_what_another_retrieved(chat, retriever, texts):
-    ready, asked = asyncio.Event(), asyncio.Event()
+    ready, done = asyncio.Event(), asyncio.Event()
 
     async def tenant_a() -> int:
         found = await retriever.ainvoke(QUESTION)
         ready.set()
-        await asked.wait()
+        await done.wait()
         answer = await chat.ainvoke(f"Context:\n\n{context_of(found)}\n\n{QUESTION}")
         return answer.response_metadata["ragbias"]["n_found"]
 
     async def tenant_b() -> list[dict]:
         await ready.wait()
         reports = [(await chat.ainvoke(prompt)).response_metadata["ragbias"] for prompt in prompts(texts)]
-        asked.set()
+        done.set()
         return reports
 
     alone = copy_context().run(lambda: [report(chat, prompt) for prompt in prompts(texts)])

@@ -34,9 +34,9 @@ def test_a_conversation_has_the_tokens_that_its_request_has(lm: DebiasedLM) -> N
 def test_messages_are_trimmed_to_the_models_tokens(lm: DebiasedLM) -> None:
     chat = ChatRagBias(lm=lm)
     whole = chat.get_num_tokens_from_messages(HISTORY)
-    kept = trim_messages(HISTORY, token_counter=chat, max_tokens=whole // 2, strategy="last", include_system=True)
-    assert 2 < len(kept) < len(HISTORY) and kept[0] == HISTORY[0] and kept[-1] == HISTORY[-1]
-    assert chat.get_num_tokens_from_messages(kept) <= whole // 2
+    trimmed = trim_messages(HISTORY, token_counter=chat, max_tokens=whole // 2, strategy="last", include_system=True)
+    assert 2 < len(trimmed) < len(HISTORY) and trimmed[0] == HISTORY[0] and trimmed[-1] == HISTORY[-1]
+    assert chat.get_num_tokens_from_messages(trimmed) <= whole // 2
 
 
 def test_messages_the_template_refuses_are_counted_one_by_one(lm: DebiasedLM) -> None:

@@ -77,7 +77,7 @@ def test_usage_reports_cached_tokens(byte_tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("documents", "prompt", "error", "said"),
+    ("documents", "prompt", "error", "message"),
     [
         (TEXTS[:1], PROMPT, ArgumentError, "1 documents to warm; pass at least two"),
         (TEXTS, PromptTemplate.from_template("{docs}"), ArgumentError, "has the variables docs; expected context"),
@@ -85,8 +85,8 @@ def test_usage_reports_cached_tokens(byte_tokenizer):
         (TEXTS, lambda some: "nothing of it", DocumentNotFoundError, "0 of 16 documents found"),
     ],
 )
-def test_what_cannot_be_warmed_is_named(documents, prompt, error, said, byte_tokenizer):
-    with pytest.raises(error, match=said):
+def test_what_cannot_be_warmed_is_named(documents, prompt, error, message, byte_tokenizer):
+    with pytest.raises(error, match=message):
         warm(model(ChatRagBias, byte_tokenizer), documents, prompt, progress=False)
 
 

@@ -12,7 +12,7 @@ def test_the_embedded_model_answers_from_the_index(index: VectorStoreIndex, corp
     llm = RagBiasLLM(model_name="tiny", max_new_tokens=16)
     engine = index.as_query_engine(llm=llm, similarity_top_k=5)
     questions = held_out_questions(corpus, 8, seed=0)
-    right = sum(asked.answer.lower() in str(engine.query(asked.question)).lower() for asked in questions)
+    right = sum(item.answer.lower() in str(engine.query(item.question)).lower() for item in questions)
     assert llm.last_report is not None
     assert llm.last_report["method_ran"] == "pine"
     assert right >= 4

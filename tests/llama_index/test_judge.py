@@ -23,10 +23,10 @@ Judge = PairwiseComparisonEvaluator
 @pytest.fixture(scope="module")
 def pairs(corpus: list[Passage]) -> list[tuple[str, str, str]]:
     """Questions, each with two answers."""
-    asked = held_out_questions(corpus, 12, seed=3)
+    questions = held_out_questions(corpus, 12, seed=3)
     return [
         (one.question, f"It is {one.answer}.", f"I think that it is {other.answer}.")
-        for one, other in zip(asked, asked[1:] + asked[:1], strict=True)
+        for one, other in zip(questions, questions[1:] + questions[:1], strict=True)
     ]
 
 

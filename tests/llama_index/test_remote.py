@@ -64,14 +64,14 @@ def test_the_servers_model_is_described_as_it_is_here(own, remote):
 @pytest.mark.parametrize("mode", ["compact", "refine", "tree_summarize", "simple_summarize"])
 def test_synthesizers_answer_the_same(own, remote, mode):
     nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]
-    told, reports = [], []
+    texts, reports = [], []
     for llm in (remote, own):
         synthesizer = get_response_synthesizer(
             llm=llm, response_mode=mode, text_qa_template=PromptTemplate("{context_str}\nQuestion: {query_str}")
         )
-        told.append(str(synthesizer.synthesize(QUESTION, nodes=nodes)))
+        texts.append(str(synthesizer.synthesize(QUESTION, nodes=nodes)))
         reports.append(llm.last_report)
-    assert told[0] == told[1] and reports[0] == reports[1]
+    assert texts[0] == texts[1] and reports[0] == reports[1]
 
 
 async def test_every_way_to_call_answers_the_same(own, remote):
@@ -96,8 +96,8 @@ def test_tools_are_called(address, tool_lm):
     llm = RagBiasLLM(base_url=f"{address}/v1", model_name="tools", max_new_tokens=100)
     assert llm.metadata.is_function_calling_model
     with saying(tool_lm, '<tool_call>\n{"name": "search", "arguments": {"query": "gate"}}\n</tool_call>'):
-        told = llm.chat_with_tools([FunctionTool.from_defaults(search)], "Go.", tool_required=True)
-    (call,) = llm.get_tool_calls_from_response(told)
+        response = llm.chat_with_tools([FunctionTool.from_defaults(search)], "Go.", tool_required=True)
+    (call,) = llm.get_tool_calls_from_response(response)
     assert (call.tool_name, call.tool_kwargs) == ("search", {"query": "gate"})
 
 

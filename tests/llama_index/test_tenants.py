@@ -47,18 +47,18 @@ def in_system(texts: list[str]) -> list[ChatMessage]:
 def test_a_thread_learns_nothing_of_what_another_retrieved(
     llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str]
 ) -> None:
-    ready, asked = threading.Event(), threading.Event()
+    ready, done = threading.Event(), threading.Event()
 
     def tenant_a() -> int:
         found = [node.get_content() for node in retrieve(index)]
         ready.set()
-        assert asked.wait(60)
+        assert done.wait(60)
         return int(report(llm, prompt(found))["n_found"])
 
     def tenant_b() -> list[Any]:
         assert ready.wait(60)
         reports = [report(llm, prompt(texts)), llm.chat(in_system(texts)).additional_kwargs["ragbias"]]
-        asked.set()
+        done.set()
         return reports
 
     with ThreadPoolExecutor(2) as pool:
@@ -74,18 +74,20 @@ async def test_a_task_learns_nothing_of_what_another_retrieved(
     llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str], nodes: list[NodeWithScore], at_startup: str
 ) -> None:
     """All requests run in copies of the context in which the server began."""
-    kept = None
+    open_response = None
     others = [node for node in nodes if node.get_content() not in "".join(texts)]
     if at_startup != "nothing":
-        kept = get_response_synthesizer(llm=llm, streaming=at_startup != "query").synthesize("Warm up.", others)
-    ready, asked = asyncio.Event(), asyncio.Event()
+        open_response = get_response_synthesizer(llm=llm, streaming=at_startup != "query").synthesize(
+            "Warm up.", others
+        )
+    ready, done = asyncio.Event(), asyncio.Event()
     startup = llm.last_report
 
     async def tenant_a() -> int:
         found = await index.as_retriever(similarity_top_k=TOP_K).aretrieve(QUESTION)
         await index.as_query_engine(llm=llm, similarity_top_k=TOP_K).aquery(QUESTION)
         ready.set()
-        await asked.wait()
+        await done.wait()
         answer = await llm.acomplete(prompt([node.get_content() for node in found]))
         return int(answer.additional_kwargs["ragbias"]["n_found"])
 
@@ -93,11 +95,11 @@ async def test_a_task_learns_nothing_of_what_another_retrieved(
         await ready.wait()
         before = llm.last_report
         about = (await llm.acomplete(prompt(texts))).additional_kwargs["ragbias"]
-        asked.set()
+        done.set()
         return before, about["source"], about["n_found"]
 
     assert await asyncio.gather(tenant_a(), tenant_b()) == [TOP_K, (startup, "none", 0)]
-    del kept
+    del open_response
 
 
 def test_process_wide_requests_skip_system_messages(llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str]) -> None:

@@ -59,8 +59,8 @@ def test_usage_reports_cached_tokens(llm):
     prompt, documents = "\n\n".join([*TEXTS[:3], "Which?"]), TEXTS[:3]
     for _ in range(2):
         response = llm.complete(prompt, documents=documents)
-        told = response.additional_kwargs["prompt_tokens_details"], response.raw["usage"]["prompt_tokens_details"]
-    assert told[0] == told[1] and told[0]["cached_tokens"] == llm.last_report["cached_tokens"] > 0
+        details = response.additional_kwargs["prompt_tokens_details"], response.raw["usage"]["prompt_tokens_details"]
+    assert details[0] == details[1] and details[0]["cached_tokens"] == llm.last_report["cached_tokens"] > 0
 
 
 def test_what_cannot_be_warmed_is_named(llm, byte_tokenizer):

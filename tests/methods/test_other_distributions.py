@@ -94,6 +94,6 @@ def test_one_that_cannot_be_used_says_why(environment, tmp_path, value, complain
     (about / "entry_points.txt").write_text(f"[ragbias.methods]\nbroken-method = {value}\n")
     path = os.pathsep.join((str(tmp_path), environment["PYTHONPATH"]))
     ask = "from ragbias import methods; methods.get('pine'); methods.get('broken-method')"
-    told = run({**environment, "PYTHONPATH": path}, "-c", ask, code=1)
-    assert "method 'broken-method' of broken" in told and complaint in told
+    output = run({**environment, "PYTHONPATH": path}, "-c", ask, code=1)
+    assert "method 'broken-method' of broken" in output and complaint in output
     assert complaint in run({**environment, "PYTHONPATH": path}, "-m", "ragbias", "methods")

@@ -116,15 +116,15 @@ def written(family: str, turns: Turns) -> str:
 
 def _mistral(turns: Turns) -> str:
     text, pending = "", ""
-    for role, said in turns:
+    for role, content in turns:
         if role == "assistant":
-            text += f" {said}</s>"
+            text += f" {content}</s>"
         elif role == "system":
-            pending = said + "\n\n"
+            pending = content + "\n\n"
         elif role == "tool":
-            text += f"[TOOL_RESULTS] {said}[/TOOL_RESULTS]"
+            text += f"[TOOL_RESULTS] {content}[/TOOL_RESULTS]"
         else:
-            text += f"[INST] {pending}{said} [/INST]"
+            text += f"[INST] {pending}{content} [/INST]"
             pending = ""
     return text
 
@@ -173,13 +173,13 @@ def conversation(seed: int, family: str, where: str, quote: str = "", reverse: b
         retrievals.insert(0, rng.sample(found, len(found)))
         question = quoting(rng, quote, found) if last and quote else rng.choice(QUESTIONS)
         answer = rng.choice(["It is so.", rng.choice(found)])
-        said = context(found[::-1] if last and reverse else found, separator, last)
+        context_text = context(found[::-1] if last and reverse else found, separator, last)
         if where == "user":
-            turns.append(("user", template.format(context=said, question=question)))
+            turns.append(("user", template.format(context=context_text, question=question)))
         elif where == "tool":
-            turns += [("user", question), ("assistant", "Let me look."), ("tool", said)]
+            turns += [("user", question), ("assistant", "Let me look."), ("tool", context_text)]
         else:
-            turns = [("system", template.format(context=said)), *turns] if last else turns
+            turns = [("system", template.format(context=context_text)), *turns] if last else turns
             turns.append(("user", question))
         turns += [] if last else [("assistant", answer)]
     if where != "system" and family != FLAT and rng.random() < 0.5:

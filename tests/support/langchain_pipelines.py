@@ -152,11 +152,11 @@ def history(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
     )
     aware = create_history_aware_retriever(llm, retriever_of(index), rephrase)
     chain = create_retrieval_chain(aware, create_stuff_documents_chain(llm, answer))
-    said: list[Any] = []
+    messages: list[Any] = []
 
     def ask(question: str) -> Answered:
-        result = chain.invoke({"input": question, "chat_history": said[-2:]})
-        said.extend([HumanMessage(question), AIMessage(result["answer"])])
+        result = chain.invoke({"input": question, "chat_history": messages[-2:]})
+        messages.extend([HumanMessage(question), AIMessage(result["answer"])])
         return result["answer"], result["context"]
 
     return ask

@@ -127,9 +127,9 @@ def chat_loop(llm: ChatRagBias, store: FAISS, question: str) -> str:
     """Separate calls of a retriever and the model. The history contains the documents of every turn."""
     retriever = store.as_retriever(search_kwargs={"k": 3})
     history: list[Any] = [SystemMessage("Answer from the context.")]
-    for asked in (*EARLIER, question):
-        found = retriever.invoke(asked)
-        history.append(HumanMessage(f"Context:\n{joined(found)}\n\nQuestion: {asked}"))
+    for query in (*EARLIER, question):
+        found = retriever.invoke(query)
+        history.append(HumanMessage(f"Context:\n{joined(found)}\n\nQuestion: {query}"))
         history.append(AIMessage(text_of(llm.invoke(history))))
     return text_of(history[-1])
 
@@ -139,8 +139,8 @@ def flat_history(llm: ChatRagBias, store: FAISS, question: str) -> str:
     model = RagBiasPipeline(lm=llm.lm, max_tokens=llm.max_tokens, strip_numbering=llm.options.strip_numbering)
     retriever = store.as_retriever(search_kwargs={"k": 3})
     history = answer = ""
-    for asked in (*EARLIER, question):
-        history += f"[INST] Context:\n{joined(retriever.invoke(asked))}\n\nQuestion: {asked} [/INST]"
+    for query in (*EARLIER, question):
+        history += f"[INST] Context:\n{joined(retriever.invoke(query))}\n\nQuestion: {query} [/INST]"
         answer = model.invoke(history)
         history += f" {answer}\n"
     return answer
@@ -154,8 +154,8 @@ def history_aware(llm: ChatRagBias, store: FAISS, question: str) -> str:
     )
     retriever = create_history_aware_retriever(llm, store.as_retriever(), rephrase)
     chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, answer))
-    said: list[Any] = [HumanMessage("What of the lighthouse?"), AIMessage("It is closed.")]
-    return str(chain.invoke({"input": question, "chat_history": said})["answer"])
+    history: list[Any] = [HumanMessage("What of the lighthouse?"), AIMessage("It is closed.")]
+    return str(chain.invoke({"input": question, "chat_history": history})["answer"])
 
 
 # several retrievals
@@ -181,8 +181,8 @@ def one_retriever_for_both(llm: ChatRagBias, store: FAISS, question: str) -> str
         """Search the gates and the mottos."""
         found = [
             each
-            for asked in (query, "the motto of the lighthouse")
-            for each in store.as_retriever(search_kwargs={"k": 3}).invoke(asked)
+            for searched in (query, "the motto of the lighthouse")
+            for each in store.as_retriever(search_kwargs={"k": 3}).invoke(searched)
         ]
         found = list({each.page_content: each for each in found}.values())
         return joined(found), found
@@ -233,7 +233,7 @@ def step_back(llm: ChatRagBias, store: FAISS, question: str, template: str = STE
 class Graded(TypedDict, total=False):
     question: str
     documents: list[Document]
-    kept: Annotated[list[Document], operator.add]
+    relevant: Annotated[list[Document], operator.add]
     generation: str
 
 
@@ -253,12 +253,16 @@ def reliable_rag(llm: ChatRagBias, store: FAISS, question: str) -> str:
             (chain.invoke({"document": each.page_content, "question": state["question"]}), each)
             for each in state["documents"]
         ]
-        return {"kept": [each for said, each in grades if said][:3] if len(grades) < 4 else [e for _, e in grades]}
+        return {
+            "relevant": [each for is_relevant, each in grades if is_relevant][:3]
+            if len(grades) < 4
+            else [e for _, e in grades]
+        }
 
     def generate(state: Graded) -> Graded:
         chain = RLM_PROMPT | llm | StrOutputParser()
-        answer = chain.invoke({"context": joined(state["kept"]), "question": state["question"]})
-        (check | llm).invoke({"documents": joined(state["kept"]), "generation": answer})
+        answer = chain.invoke({"context": joined(state["relevant"]), "question": state["question"]})
+        (check | llm).invoke({"documents": joined(state["relevant"]), "generation": answer})
         return {"generation": answer}
 
     graph = StateGraph(Graded).add_node(retrieve).add_node(graded).add_node(generate)

@@ -65,10 +65,10 @@ def logs_restored() -> Iterator[None]:
 
 def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:
     """Create an application with loaded models."""
-    told, counters = ServerSettings(**settings), Metrics()
-    engine = LocalEngine(lambda: models, told, counters)
+    server_settings, counters = ServerSettings(**settings), Metrics()
+    engine = LocalEngine(lambda: models, server_settings, counters)
     engine.load()
-    return create_app(engine, told, counters), engine, counters
+    return create_app(engine, server_settings, counters), engine, counters
 
 
 @contextmanager

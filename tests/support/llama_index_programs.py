@@ -67,15 +67,15 @@ def chat_engine(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
     """Three turns of a chat engine, with the context in the system message."""
     engine = index.as_chat_engine(chat_mode="condense_plus_context", llm=llm, similarity_top_k=TOP_K)
     assert isinstance(engine, CondensePlusContextChatEngine)
-    return str([engine.chat(asked) for asked in (*EARLIER, question)][-1])
+    return str([engine.chat(query) for query in (*EARLIER, question)][-1])
 
 
 def context_in_memory(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
     """A hand-written chat loop whose memory contains each turn's context."""
     retriever, memory = index.as_retriever(similarity_top_k=TOP_K), ChatMemoryBuffer.from_defaults(token_limit=20_000)
-    for asked in (*EARLIER, question):
-        context = "\n\n".join(each.get_content() for each in retriever.retrieve(asked))
-        memory.put(ChatMessage(role="user", content=f"Context:\n{context}\n\nQuestion: {asked}"))
+    for query in (*EARLIER, question):
+        context = "\n\n".join(each.get_content() for each in retriever.retrieve(query))
+        memory.put(ChatMessage(role="user", content=f"Context:\n{context}\n\nQuestion: {query}"))
         memory.put(llm.chat(memory.get()).message)
     return str(memory.get()[-1].content)
 

@@ -126,13 +126,13 @@ def outcome(
         answer = run(recording)
     (last,) = recording.batch([recording.requests[-1]], max_new_tokens=4, logprobs=True)
     assert last.logprobs
-    told = (MissingDocumentsWarning, NumberedHeadersWarning)
+    categories = (MissingDocumentsWarning, NumberedHeadersWarning)
     found = [len(request.tokens.documents) for request in recording.requests if len(request.tokens.documents) > 1]
     return Outcome(
         answer=answer,
         calls=Counter(_parts(request.tokens) for request in recording.requests),
         bits=last.logprobs,
-        warned=any(issubclass(each.category, told) for each in caught),
+        warned=any(issubclass(each.category, categories) for each in caught),
         reports=recording.reports,
         treated=found[-1] if found else 0,
     )

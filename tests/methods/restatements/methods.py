@@ -251,12 +251,12 @@ def siw(
 
     def dense_tokens(last_row: list[float]) -> set[int]:
         # 1. the 30% of the prompt's tokens with the highest weight from token n, counted in each document
-        best_first, kept = sorted(range(n + 1), key=lambda token: -last_row[token]), max(1, int(0.3 * (n + 1)))
-        counts = [sum(1 for t in best_first[:kept] if sequence.document(t) == m) for m in range(len(sequence.spans))]
+        best_first, n_top = sorted(range(n + 1), key=lambda token: -last_row[token]), max(1, int(0.3 * (n + 1)))
+        counts = [sum(1 for t in best_first[:n_top] if sequence.document(t) == m) for m in range(len(sequence.spans))]
         # 2. the documents that hold more of them than sigma times the mean are dense
         mean = sum(counts) / len(counts)
         found = [m for m, count in enumerate(counts) if count > sigma * mean]
-        edge, beyond = last_row[best_first[kept - 1]], last_row[best_first[kept]]
+        edge, beyond = last_row[best_first[n_top - 1]], last_row[best_first[n_top]]
         sequence.decisions.append(Decision(tuple(m in found for m in range(len(counts))), (edge - beyond) / edge))
         return {i for i in range(1, n + 1) if sequence.document(i) in found}
 

@@ -24,10 +24,10 @@ def _trained(count: int) -> set[world.Fact]:
 def test_training_and_evaluation_share_no_name_and_no_fact() -> None:
     trained = _trained(20_000)
     corpora = [world.held_out_corpus(300, seed) for seed in range(5)]
-    asked = {fact for corpus in corpora for passage in corpus for fact in world.facts(passage)}
-    assert len(asked) > 2000
-    assert not trained & asked
-    assert not {fact.name for fact in trained} & {fact.name for fact in asked}
+    all_facts = {fact for corpus in corpora for passage in corpus for fact in world.facts(passage)}
+    assert len(all_facts) > 2000
+    assert not trained & all_facts
+    assert not {fact.name for fact in trained} & {fact.name for fact in all_facts}
 
 
 def test_training_batches_contain_no_held_out_name() -> None:
