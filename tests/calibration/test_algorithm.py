@@ -76,8 +76,8 @@ def test_the_first_channel_is_taken_without_validation(tmp_path):
     ],
 )
 def test_an_option_of_another_kind_is_refused(cli, tmp_path, option, message):
-    code, _, told = cli("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", option)
-    assert code == 2 and message in " ".join(told.split())
+    code, _, errors = cli("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", option)
+    assert code == 2 and message in " ".join(errors.split())
 
 
 def test_every_number_of_the_record_has_six_significant_digits(whole):
@@ -156,12 +156,12 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
 
 def test_the_command_writes_a_profile_and_measures_two_channels(cli, tmp_path):
     out = tmp_path / "mine.json"
-    code, told, _ = cli(
+    code, output, _ = cli(
         "calibrate", "--model", "tiny", "--out", out, "--json", tmp_path / "same.json", "--pair", *OPTIONS
     )
     profile = Profile.load(out)
     assert code == (0 if profile.measured["beats_plain"] else 1)
-    assert told.startswith("Model: tiny\n") and ("not clearly better" in told) == (code == 1)
+    assert output.startswith("Model: tiny\n") and ("not clearly better" in output) == (code == 1)
     assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "same.json").read_text()) == json.loads(out.read_text())
     assert ChannelScaling.from_profile(out).channel == profile.channel  # the profile has one
@@ -169,7 +169,7 @@ def test_the_command_writes_a_profile_and_measures_two_channels(cli, tmp_path):
     best = {each["channel"] for each in profile.measured["losses"] if each["factor"] == -1}
     assert [each["factor"] for each in pairs] == [0.5, 0, -0.5, -1]
     assert all(len(each["channel"]) == 2 and set(each["channel"]) <= best for each in pairs)
-    assert str(pairs[0]["channel"]) in told
+    assert str(pairs[0]["channel"]) in output
 
 
 def test_the_command_ends_with_code_1_if_no_channel_is_found(cli, tmp_path, monkeypatch):
@@ -177,8 +177,8 @@ def test_the_command_ends_with_code_1_if_no_channel_is_found(cli, tmp_path, monk
         raise NoPositionalChannelError("none of the 128 channels is monotone")
 
     monkeypatch.setattr(calibrate, "search", nothing)
-    code, told, _ = cli("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
-    assert code == 1 and "No profile is written: none of the 128 channels" in " ".join(told.split())
+    code, output, _ = cli("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
+    assert code == 1 and "No profile is written: none of the 128 channels" in " ".join(output.split())
     assert not (tmp_path / "p.json").exists()
 
 
@@ -188,10 +188,10 @@ def test_the_command_reports_that_a_stopped_run_resumes(cli, tmp_path, monkeypat
 
     monkeypatch.setattr(calibrate, "losses", stopped)
     arguments = ("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
-    code, told, _ = cli(*arguments)
-    assert code == 130 and "goes on from here" in told
-    code, _, told = cli(*arguments, "--seed=1")
-    assert code == 2 and "seed was 0 and is 1 now" in told
+    code, output, _ = cli(*arguments)
+    assert code == 130 and "goes on from here" in output
+    code, _, errors = cli(*arguments, "--seed=1")
+    assert code == 2 and "seed was 0 and is 1 now" in errors
     monkeypatch.undo()
     assert (tmp_path / "p.json.partial.npz").exists()
 
@@ -208,9 +208,9 @@ def test_the_command_reports_that_a_stopped_run_resumes(cli, tmp_path, monkeypat
     ],
 )
 def test_bad_input_ends_with_code_2_and_one_line(cli, tmp_path, arguments, message):
-    code, _, told = cli("calibrate", *(argument.format(tmp=tmp_path) for argument in arguments))
+    code, _, errors = cli("calibrate", *(argument.format(tmp=tmp_path) for argument in arguments))
     assert code == 2
-    assert len(told.strip().splitlines()) == 1 and message in told
+    assert len(errors.strip().splitlines()) == 1 and message in errors
     assert list(tmp_path.iterdir()) == []
 
 

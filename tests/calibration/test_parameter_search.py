@@ -101,8 +101,8 @@ def test_a_useless_search_by_loss_reports_it_with_exit_code_1(cli, monkeypatch, 
     monkeypatch.setitem(SPACES, "position-interpolation", only_plain)
     sizes = [f"--{name}={value}" for name, value in SMALL.items()]
     out = tmp_path / "p.json"
-    code, said, _ = cli("calibrate", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes)
-    assert code == 1 and "not clearly better than the plain model" in said
+    code, output, _ = cli("calibrate", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes)
+    assert code == 1 and "not clearly better than the plain model" in output
     assert json.loads(out.read_text())["beats_plain"] is False
 
 
@@ -140,8 +140,8 @@ def test_ratios_lie_on_a_line_over_the_layers():
 
 def test_the_command_searches_another_method(few, cli, tmp_path):
     options = [f"--{name}={value}" for name, value in SMALL.items()]
-    code, told, _ = cli("calibrate", "--model", "tiny", "--method", "ape", "--out", tmp_path / "a.json", *options)
-    assert code == 0 and "Best: ape(temperature=" in told
+    code, output, _ = cli("calibrate", "--model", "tiny", "--method", "ape", "--out", tmp_path / "a.json", *options)
+    assert code == 0 and "Best: ape(temperature=" in output
     assert json.loads((tmp_path / "a.json").read_text())["by"] == "divergence"
 
 

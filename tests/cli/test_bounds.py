@@ -30,21 +30,21 @@ def parameters() -> Iterator[tuple[str, str, ParameterInfo, Any]]:
     """Command, parameter, what typer is told of it, and its type."""
     for command, function in COMMANDS.items():
         for name, hint in get_type_hints(function, include_extras=True).items():
-            for told in getattr(hint, "__metadata__", ()):
-                if isinstance(told, ParameterInfo):
-                    yield command, name, told, get_args(hint)[0]
+            for option in getattr(hint, "__metadata__", ()):
+                if isinstance(option, ParameterInfo):
+                    yield command, name, option, get_args(hint)[0]
 
 
 NUMERIC = {
-    f"{command} {name}": told.parser for command, name, told, _ in parameters() if isinstance(told.parser, Whole)
+    f"{command} {name}": option.parser for command, name, option, _ in parameters() if isinstance(option.parser, Whole)
 }
 
 
 def test_there_is_no_numeric_option_without_bounds() -> None:
     without = [
         f"{command} {name}"
-        for command, name, told, kind in parameters()
-        if {int, float} & {kind, *get_args(kind)} and not isinstance(told.parser, Whole)
+        for command, name, option, kind in parameters()
+        if {int, float} & {kind, *get_args(kind)} and not isinstance(option.parser, Whole)
     ]
     assert without == []
     assert len(NUMERIC) >= 27
@@ -77,7 +77,7 @@ def test_a_list_is_refused_for_one_number_beyond(read: Wholes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["bench", "--orders", "1e26"], "'--orders': must be a whole number from 1 to 1,000, got '1e26'"),
         (["bench", "--documents", "2,99999"], "must be comma-separated whole numbers from 1 to 10,000"),
@@ -87,15 +87,15 @@ def test_a_list_is_refused_for_one_number_beyond(read: Wholes) -> None:
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )  # fmt: skip
-def test_the_error_names_the_option_the_bounds_and_the_value(cli: Any, arguments: list[str], told: str) -> None:
+def test_the_error_names_the_option_the_bounds_and_the_value(cli: Any, arguments: list[str], message: str) -> None:
     code, _, errors = cli(*arguments)
-    assert code == 2 and told in errors and errors.count("\n") == 1
+    assert code == 2 and message in errors and errors.count("\n") == 1
 
 
 def test_help_states_the_bounds(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    code, said, _ = cli("bench", "--help")
-    assert code == 0 and "1 to 1,000" in said and "1 to 10,000, ..." in said
+    code, output, _ = cli("bench", "--help")
+    assert code == 0 and "1 to 1,000" in output and "1 to 10,000, ..." in output
 
 
 def numbers_of_methods() -> Iterator[tuple[str, str]]:

@@ -9,30 +9,30 @@ TEXTS = Path(__file__).parents[2] / "examples" / "documents"
 
 
 def test_chunks_are_warmed_once_checked_found_and_cleared(cli, tmp_path):
-    kept, figures = tmp_path / "kept", tmp_path / "figures.json"
-    warm = ("cache", "warm", kept, "--documents", TEXTS, "--model", "tiny")
-    code, said, _ = cli(*warm, "--json", figures)
+    folder, figures = tmp_path / "kept", tmp_path / "figures.json"
+    warm = ("cache", "warm", folder, "--documents", TEXTS, "--model", "tiny")
+    code, output, _ = cli(*warm, "--json", figures)
     entries = json.loads(figures.read_text())["disk_entries"]
-    assert code == 0 and f"{entries - 1} of {entries - 1} chunks were computed" in said  # the prefix is an entry, too
+    assert code == 0 and f"{entries - 1} of {entries - 1} chunks were computed" in output  # the prefix is an entry, too
     assert "0 of " in cli(*warm)[1]
-    assert f"{entries} entries" in cli("cache", "stats", kept)[1]
+    assert f"{entries} entries" in cli("cache", "stats", folder)[1]
 
-    asked = ("ask", "Which gate?", "--documents", TEXTS, "--model", "tiny", "--max-new-tokens", 1)
-    code, said, _ = cli(*asked, "--method", "ape", "--cache", kept)
-    reused, total = (int(said.split(" tokens came from the cache")[0].split()[at]) for at in (-3, -1))
+    ask = ("ask", "Which gate?", "--documents", TEXTS, "--model", "tiny", "--max-new-tokens", 1)
+    code, output, _ = cli(*ask, "--method", "ape", "--cache", folder)
+    reused, total = (int(output.split(" tokens came from the cache")[0].split()[at]) for at in (-3, -1))
     assert code == 0 and total / 2 < reused < total
 
-    assert cli("cache", "verify", kept)[0] == 0
-    damaged = next(kept.glob("*.states.safetensors"))
+    assert cli("cache", "verify", folder)[0] == 0
+    damaged = next(folder.glob("*.states.safetensors"))
     damaged.write_bytes(damaged.read_bytes()[:-3])
-    code, said, _ = cli("cache", "verify", kept)
-    assert code == 1 and f"1 of {entries} files are damaged" in said
+    code, output, _ = cli("cache", "verify", folder)
+    assert code == 1 and f"1 of {entries} files are damaged" in output
 
-    assert cli("cache", "clear", kept)[0] == 0
-    assert not list(kept.iterdir())
+    assert cli("cache", "clear", folder)[0] == 0
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("command", ["stats", "verify", "clear"])
 def test_a_folder_that_is_not_there_is_named(cli, tmp_path, command):
-    code, _, said = cli("cache", command, tmp_path / "nothing")
-    assert code == 2 and "is not a folder" in said
+    code, _, errors = cli("cache", command, tmp_path / "nothing")
+    assert code == 2 and "is not a folder" in errors

@@ -34,8 +34,8 @@ def test_bad_input_ends_with_code_2_and_says_what_is_wrong(cli, arguments, words
 
 
 def test_methods_are_listed_and_written(cli, tmp_path):
-    code, said, _ = cli("methods", "--json", tmp_path / "m.json")
-    assert code == 0 and "pine" in said
+    code, output, _ = cli("methods", "--json", tmp_path / "m.json")
+    assert code == 0 and "pine" in output
     assert set(json.loads((tmp_path / "m.json").read_text())) >= {"pine", "none", "channel-scaling"}
 
 
@@ -44,15 +44,15 @@ def test_ask_answers_from_files(cli, tmp_path):
     (tmp_path / "b.md").write_text("The mascot of Ember Abbey is a tin whale.")
     out = tmp_path / "out.json"
     arguments = ["--documents", tmp_path, "--model", "tiny", "--json", out]
-    code, said, _ = cli("ask", "What is the mascot of Heron Mill?", *arguments)
-    assert code == 0 and json.loads(out.read_text())["text"].strip() in said
-    assert said.startswith("Model: tiny\n") and out.read_text().startswith('{\n  "model": "tiny"')
+    code, output, _ = cli("ask", "What is the mascot of Heron Mill?", *arguments)
+    assert code == 0 and json.loads(out.read_text())["text"].strip() in output
+    assert output.startswith("Model: tiny\n") and out.read_text().startswith('{\n  "model": "tiny"')
     written = json.loads(out.read_text())
     assert written["report"]["method_ran"] == "pine" and list(written["seconds"]) == ["load", "find", "answer"]
     load, find, answer = (f"{each:.1f} s to" for each in written["seconds"].values())
-    assert f"{load} load the model, {find} find the chunks, {answer} answer." in said
-    assert "[1] The mascot of Heron Mill is a brass owl." in said
-    assert written["sources"] == ["a.txt", "b.md"] and "(a.txt)" in said and "(b.md)" in said
+    assert f"{load} load the model, {find} find the chunks, {answer} answer." in output
+    assert "[1] The mascot of Heron Mill is a brass owl." in output
+    assert written["sources"] == ["a.txt", "b.md"] and "(a.txt)" in output and "(b.md)" in output
 
 
 def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
     assert process.stdout.readline() == "Model: tiny\n"
     assert process.stdout.readline() == "tiny tiny ...\n"  # it has answered the first questions
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == "ragbias: interrupted\n"
-    assert "the same command resumes the run" in " ".join(said.split())
+    assert "the same command resumes the run" in " ".join(output.split())

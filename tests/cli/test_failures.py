@@ -93,8 +93,8 @@ def test_an_interrupted_command_ends_as_in_a_shell():
     ],
 )
 def test_a_mistyped_command_prints_one_line_with_a_help_hint(cli, arguments, line):
-    code, said, errors = cli(*arguments)
-    assert (code, said) == (2, "")
+    code, output, errors = cli(*arguments)
+    assert (code, output) == (2, "")
     assert errors.startswith(f"ragbias: {line}") and errors.rstrip().endswith("--help`")
     assert errors.count("\n") == 1
 

@@ -12,9 +12,14 @@ def test_every_method_is_described_in_one_sentence(cli, tmp_path):
     assert code == 0 and list(rows) == list(METHODS)
     words = " ".join(printed.split())
     for name, row in rows.items():
-        said = row["description"]
-        assert said.endswith(".") and said[0].isupper() and "`" not in said and len(said) <= 120
-        assert f"{name} {said.split()[0]}" in words
+        description = row["description"]
+        assert (
+            description.endswith(".")
+            and description[0].isupper()
+            and "`" not in description
+            and len(description) <= 120
+        )
+        assert f"{name} {description.split()[0]}" in words
     assert max(map(len, printed.splitlines())) <= 80 and "--advice" in printed
 
 

@@ -47,8 +47,8 @@ def compiled():
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], ["methods"], ["methods", "pine"]], ids=" ".join)
 def test_help_and_methods_take_less_than_a_second(arguments):
-    said, code, errors, imported, seconds = run(*arguments)
-    assert (code, errors) == (0, "") and said
+    output, code, errors, imported, seconds = run(*arguments)
+    assert (code, errors) == (0, "") and output
     assert not imported & HEAVY
     assert seconds < 1
 
@@ -58,16 +58,16 @@ def test_help_and_methods_take_less_than_a_second(arguments):
     ["demo", "ask", "audit", "bench", "report", "calibrate", "methods", "cache", "serve"],
 )
 def test_help_of_a_command_needs_neither_torch_nor_an_extra(command):
-    said, code, _, imported, _ = run(command, "--help")
-    assert code == 0 and command in said
+    output, code, _, imported, _ = run(command, "--help")
+    assert code == 0 and command in output
     assert not imported & HEAVY
 
 
 def test_version_names_what_answers_depend_on():
-    said, *_ = run("--version")
-    names = [each.rpartition(" ")[0] for each in said.strip().split(", ")]
+    output, *_ = run("--version")
+    names = [each.rpartition(" ")[0] for each in output.strip().split(", ")]
     assert names == ["ragbias", "torch", "transformers", "Python"]
-    assert said.startswith(f"ragbias {importlib.metadata.version('ragbias')}, ")
+    assert output.startswith(f"ragbias {importlib.metadata.version('ragbias')}, ")
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ def test_a_line_a_table_and_a_title_show_brackets_as_they_are(shown):
     table.add_row(f"cell {NAME}")
     terminal.console.print(f"Written: {NAME}")
     terminal.console.print(table)
-    said = shown()
+    output = shown()
     for each in (f"Written: {NAME}", f"head {NAME}", f"cell {NAME}"):
-        assert each in said
-    assert said.count(NAME) == 4
+        assert each in output
+    assert output.count(NAME) == 4
 
 
 def test_progress_and_status_show_brackets_as_they_are(shown, monkeypatch):
@@ -65,6 +65,6 @@ def test_without_a_terminal_long_work_prints_the_time_left(shown, monkeypatch):
 def test_our_warnings_are_one_line_and_others_name_their_file(cli, monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored at the end
     cli("--version")
-    told = warnings.formatwarning("pine runs without its cache", DocumentCacheWarning, "main.py", 3)
-    assert told == "ragbias: warning: pine runs without its cache\n"
+    line = warnings.formatwarning("pine runs without its cache", DocumentCacheWarning, "main.py", 3)
+    assert line == "ragbias: warning: pine runs without its cache\n"
     assert warnings.formatwarning("old", DeprecationWarning, "main.py", 3).startswith("main.py:3: Deprecation")

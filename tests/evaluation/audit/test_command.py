@@ -13,11 +13,11 @@ from audit_questions import question_lines, write
 def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20, seed=1))
     out, html = tmp_path / "a.json", tmp_path / "a.html"
-    code, said, _ = cli(
+    code, output, _ = cli(
         "audit", "--model", "tiny", "--questions", questions, "--orders", 3, "--json", out, "--html", html
     )
-    assert code == 0 and "You have the problem" in said
-    assert said.startswith("Model: tiny\n") and "The first question took" in said
+    assert code == 0 and "You have the problem" in output
+    assert output.startswith("Model: tiny\n") and "The first question took" in output
     found = json.loads(out.read_text())
     assert next(iter(found)) == "model" and found["model"] == "tiny"
     assert found["verdict"] == "problem"
@@ -26,8 +26,8 @@ def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     assert none["right_flips"][0] >= none["right_floor"][2] + 0.1
     assert none["floor"][0] == 0
     assert "right in one order and wrong in another" in found["flip"]["definition"]
-    assert len(found["flip"]["examples"]) == 2 and found["flip"]["examples"][0] in " ".join(said.split())
-    assert list(found["methods"]) == ["none", "segmented", "pine"] and "segmented" in said
+    assert len(found["flip"]["examples"]) == 2 and found["flip"]["examples"][0] in " ".join(output.split())
+    assert list(found["methods"]) == ["none", "segmented", "pine"] and "segmented" in output
     assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
     assert [part[0] for part in pine["preference"]["excess"]] == [0] * 5
     assert len(set(pine["accuracy_by_order"])) == 1
@@ -65,20 +65,20 @@ def test_an_invariant_pipeline_passes_and_reports_reuse(tmp_path, monkeypatch, c
     lines = question_lines(5, documents=8)
     write(tmp_path / "q.jsonl", [{name: line[name] for name in ("question", "documents")} for line in lines])
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
-    asked = ("--questions", "q.jsonl", "--pipeline", "invariant_pipeline:chain", "--methods", "pine", "--orders", 3)
-    code, said, _ = cli("audit", *asked, "--cache", "--json", "a.json", "--html", "a.html")
+    options = ("--questions", "q.jsonl", "--pipeline", "invariant_pipeline:chain", "--methods", "pine", "--orders", 3)
+    code, output, _ = cli("audit", *options, "--cache", "--json", "a.json", "--html", "a.html")
     assert code == 0
-    told = " ".join(said.split())
-    assert "With pine, which your pipeline already uses, you do not have this problem" in told
-    assert "Whether you could drop pine is unknown" in told and "worth its cost" not in told
+    text = " ".join(output.split())
+    assert "With pine, which your pipeline already uses, you do not have this problem" in text
+    assert "Whether you could drop pine is unknown" in text and "worth its cost" not in text
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]
     assert found["methods"]["as is: pine"]["flips"][0] == 0
     assert found["methods"]["as is: pine"]["accuracy_by_order"] is None
     assert list(found["reuse"]["methods"]) == ["ape"] and found["reuse"]["methods"]["ape"]["against"] == "pine"
-    assert "cannot attend to each other" in told and "cannot attend to each other" in found["reuse"]["text"]
-    for shown in (told, (tmp_path / "a.html").read_text()):
+    assert "cannot attend to each other" in text and "cannot attend to each other" in found["reuse"]["text"]
+    for shown in (text, (tmp_path / "a.html").read_text()):
         assert "Can documents be computed once and reused?" in shown
 
 
@@ -113,8 +113,8 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, wo
 def test_repeated_questions_count_once_and_few_show_no_progress(tmp_path, cli):
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join([GOOD] * 9))
-    code, said, errors = cli("audit", "--model", "tiny", "--questions", path)
-    assert (code, said) == (2, "Model: tiny\n8 repeated questions left out\n")
+    code, output, errors = cli("audit", "--model", "tiny", "--questions", path)
+    assert (code, output) == (2, "Model: tiny\n8 repeated questions left out\n")
     assert "1 different questions with two or more documents; an interval needs at least 5, better 100" in errors
 
 

@@ -38,9 +38,9 @@ def test_other_orders_only_move_the_documents_of_the_prompt(tiny):
     (case, _), _ = from_pipeline(Unframed(tiny), QUESTIONS)
     order = [3, 1, 5, 0, 4, 2]
     again = case.request(order)
-    asked = case.recorded.request.tokens
-    assert again.tokens.documents == [asked.documents[index] for index in order]
-    assert (again.tokens.prefix, again.tokens.suffix) == (asked.prefix, asked.suffix)
+    recorded_tokens = case.recorded.request.tokens
+    assert again.tokens.documents == [recorded_tokens.documents[index] for index in order]
+    assert (again.tokens.prefix, again.tokens.suffix) == (recorded_tokens.prefix, recorded_tokens.suffix)
     assert again.method.name == "pine"
     assert case.request(order, NoMethod()).method.name == "none"
 

@@ -128,8 +128,8 @@ def test_llama_index_workflow_is_run_under_the_key_it_takes(tiny, key):
 
     class Answering(Workflow):
         @step
-        async def answer(self, asked: event) -> StopEvent:  # type: ignore[valid-type]
-            return StopEvent(result=Unframed(tiny)(getattr(asked, key)))
+        async def answer(self, started: event) -> StopEvent:  # type: ignore[valid-type]
+            return StopEvent(result=Unframed(tiny)(getattr(started, key)))
 
     assert documents_of(from_pipeline(Answering(), QUESTIONS)[0]) == list(TEXTS.values())
 

@@ -51,8 +51,8 @@ def test_what_can_be_cached_is_counted_by_tokens(tiny):
     twice = from_questions(tiny, [*QUESTIONS, replace(QUESTIONS[0], question="Why?")])
     found = measure(twice, ParallelContextWindows())
     prompts = [each.recorded.request.origin.tokens for each in twice]
-    kept = [len(each.ids) - len(each.suffix) for each in prompts]
-    assert found.cacheable == sum(kept) / sum(len(each.ids) for each in prompts)
+    cached_counts = [len(each.ids) - len(each.suffix) for each in prompts]
+    assert found.cacheable == sum(cached_counts) / sum(len(each.ids) for each in prompts)
 
 
 @pytest.mark.parametrize(

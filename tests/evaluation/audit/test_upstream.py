@@ -50,13 +50,13 @@ def test_the_command_audits_a_server(cli, address, questions, tmp_path):
     file, out = tmp_path / "q.jsonl", tmp_path / "out.json"
     file.write_text("\n".join(json.dumps({"question": q.question, "documents": q.documents}) for q in questions))
     arguments = ["--questions", file, "--upstream", f"{address}/v1", "--orders", 2]
-    code, said, errors = cli("audit", *arguments, "--json", out, "--html", tmp_path / "a.html")
+    code, output, errors = cli("audit", *arguments, "--json", out, "--html", tmp_path / "a.html")
     assert code == 0, errors
-    assert said.startswith(f"Server: {address}/v1\n") and "\nModel: tiny\n" in said
-    told = json.loads(out.read_text())
-    assert told["settings"]["model"] == "tiny" and told["settings"]["upstream"] == f"{address}/v1"
-    assert set(told["methods"]) == {"none", "canonical-order", "long-context-reorder"}
-    assert told["methods"]["none"]["cost"] is None
+    assert output.startswith(f"Server: {address}/v1\n") and "\nModel: tiny\n" in output
+    data = json.loads(out.read_text())
+    assert data["settings"]["model"] == "tiny" and data["settings"]["upstream"] == f"{address}/v1"
+    assert set(data["methods"]) == {"none", "canonical-order", "long-context-reorder"}
+    assert data["methods"]["none"]["cost"] is None
     code, _, errors = cli("audit", *arguments, "--methods", "pine")
     assert code == 2 and "this one is elsewhere" in " ".join(errors.split())
     code, _, errors = cli("audit", *arguments, "--pipeline", "a:b")

@@ -18,9 +18,9 @@ QUICK = ("--model", "tiny", "--task", "tiny", "--documents", "3", "--positions",
 
 def test_a_run_prints_figures_and_files_and_resumes_from_yaml(bench, tmp_path):
     out = tmp_path / "run"
-    code, said, errors = bench(*QUICK, "--methods", "none,pine", "--out", out, "--json", tmp_path / "summary.json")
+    code, output, errors = bench(*QUICK, "--methods", "none,pine", "--out", out, "--json", tmp_path / "summary.json")
     assert (code, errors) == (0, "")
-    assert "tiny, 3 documents, model tiny" in said and "flips" in said and "pine" in said
+    assert "tiny, 3 documents, model tiny" in output and "flips" in output and "pine" in output
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads((out / "summary.json").read_text())
     before = (out / "rows.jsonl").read_bytes()
     file = tmp_path / "bench.yaml"
@@ -32,20 +32,20 @@ def test_a_run_prints_figures_and_files_and_resumes_from_yaml(bench, tmp_path):
 
 
 def test_a_report_explains_the_order_only_if_a_method_reorders(bench, cli, tmp_path):
-    for methods, told in (("none,pine", False), ("none,canonical-order", True)):
+    for methods, has_order in (("none,pine", False), ("none,canonical-order", True)):
         out, page = tmp_path / methods, tmp_path / f"{methods}.html"
         assert bench(*QUICK, "--methods", methods, "--out", out)[0] == 0
-        code, said, errors = cli("report", out, "--html", page)
+        code, output, errors = cli("report", out, "--html", page)
         assert (code, errors) == (0, "")
-        assert ("order: agreement" in said) == ("Order: agreement" in page.read_text()) == told
-        assert "In brackets: 95% intervals." in " ".join(said.split())
+        assert ("order: agreement" in output) == ("Order: agreement" in page.read_text()) == has_order
+        assert "In brackets: 95% intervals." in " ".join(output.split())
 
 
 def test_a_log_probability_report_explains_only_its_columns(bench, cli, tmp_path):
     assert bench(*QUICK, "--methods", "none,canonical-order", "--measure", "logprob", "--out", tmp_path / "run")[0] == 0
-    code, said, errors = cli("report", tmp_path / "run")
-    assert (code, errors) == (0, "") and "order: agreement" not in said
-    assert "In brackets: 95% intervals." in " ".join(said.split())
+    code, output, errors = cli("report", tmp_path / "run")
+    assert (code, errors) == (0, "") and "order: agreement" not in output
+    assert "In brackets: 95% intervals." in " ".join(output.split())
 
 
 def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
@@ -71,17 +71,17 @@ def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
     figures = result["methods"]["pine"]["judge"]
     assert (figures["swap_consistency"][0], figures["undecided"]) == (1, 0)
     assert list(figures["sections"]) == ["Chat", "Reasoning"]
-    code, said, errors = cli("report", out)
+    code, output, errors = cli("report", out)
     assert (code, errors) == (0, "")
-    assert {"no", "verdict", "swap-consistent", "Chat", "Reasoning"} <= set(said.split())  # headings wrap
-    assert "cover 2 of RewardBench's 23 subsets" in said
+    assert {"no", "verdict", "swap-consistent", "Chat", "Reasoning"} <= set(output.split())  # headings wrap
+    assert "cover 2 of RewardBench's 23 subsets" in output
 
 
 def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, said, errors = bench(*QUICK, "--methods", "none", "--out", "o[bold]x[", "--json", "[red].json")
+    code, output, errors = bench(*QUICK, "--methods", "none", "--out", "o[bold]x[", "--json", "[red].json")
     assert (code, errors) == (0, "")
-    assert "Written: o[bold]x[/rows.jsonl" in said
+    assert "Written: o[bold]x[/rows.jsonl" in output
 
 
 def official(path, gold):

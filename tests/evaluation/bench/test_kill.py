@@ -40,8 +40,8 @@ def uninterrupted(tmp_path_factory):
 
 
 def command(out, engine):
-    asked = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
-    bench = [sys.executable, "-m", "ragbias", "bench", "--model=tiny", "--task=tiny", *asked, f"--limit={LIMIT}"]
+    options = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
+    bench = [sys.executable, "-m", "ragbias", "bench", "--model=tiny", "--task=tiny", *options, f"--limit={LIMIT}"]
     return [*bench, f"--methods={METHODS}", "--no-cost", f"--engine={engine}", "--workers=1", f"--out={out}"]
 
 
@@ -57,8 +57,8 @@ def signalled(out, engine, number, records):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(number)
-    said, _ = process.communicate()
-    return process.returncode, said
+    output, _ = process.communicate()
+    return process.returncode, output
 
 
 @pytest.mark.slow
@@ -78,6 +78,6 @@ def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_pa
 
 @pytest.mark.slow
 def test_an_interrupted_bench_prints_how_to_resume(tmp_path):
-    code, said = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
-    assert code == 130 and "the same command resumes the run" in " ".join(said.split())
+    code, output = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
+    assert code == 130 and "the same command resumes the run" in " ".join(output.split())
     assert len(read_records(tmp_path / "run" / "rows.jsonl")) >= 20

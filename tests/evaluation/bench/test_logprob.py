@@ -16,7 +16,7 @@ METHODS = "pine,none,canonical-order"
 
 
 def settings(out, **changes):
-    asked = {
+    defaults = {
         "models": "tiny",
         "methods": METHODS,
         "tasks": [TASK],
@@ -25,7 +25,7 @@ def settings(out, **changes):
         "cost": False,
         "measure": "logprob",
     }
-    return checked({**asked, "out": out, **changes}, "here")
+    return checked({**defaults, "out": out, **changes}, "here")
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +73,16 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(folder, tmp_path, sha
 
 
 def test_the_plain_model_runs_once_per_prompt_even_without_none(tmp_path, monkeypatch):
-    asked = []
+    scored = []
 
     def counted(lm, task, case, method):
-        asked.append((case.id, method.name))
+        scored.append((case.id, method.name))
         return gold_score(lm, task, case, method)
 
     gold_score = engines.gold_score
     monkeypatch.setattr(engines, "gold_score", counted)
     summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
-    assert len(asked) == len(set(asked)) == 2 * 3
+    assert len(scored) == len(set(scored)) == 2 * 3
     method = summary["results"][0]["methods"]["nia"]["logprob"]
     assert method["kl"][0] > 0 and method["minus_plain"] is None
 

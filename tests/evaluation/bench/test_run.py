@@ -59,9 +59,9 @@ def test_a_run_writes_each_record_once_with_noise_and_summary(whole):
     assert not (whole / "cost.json").exists()
 
 
-@pytest.mark.parametrize("asked", [2, 3], ids=["whole batches", "half a batch"])
-def test_a_run_with_more_questions_reuses_its_answers(whole, tmp_path, asked):
-    silently(settings(tmp_path / "run", limit=asked))
+@pytest.mark.parametrize("n_questions", [2, 3], ids=["whole batches", "half a batch"])
+def test_a_run_with_more_questions_reuses_its_answers(whole, tmp_path, n_questions):
+    silently(settings(tmp_path / "run", limit=n_questions))
     first = read_records(tmp_path / "run" / "rows.jsonl")
     silently(settings(tmp_path / "run"))
     for name in ("rows.jsonl", "noise.jsonl"):
@@ -84,11 +84,11 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, shar
 def test_only_missing_records_are_run(whole, tmp_path):
     silently(settings(tmp_path / "run"))
     file = tmp_path / "run" / "rows.jsonl"
-    kept = [replace(record, seconds=1234.0) for record in read_records(file)[::3]]
-    file.write_text(as_lines(kept))
+    records = [replace(record, seconds=1234.0) for record in read_records(file)[::3]]
+    file.write_text(as_lines(records))
     silently(settings(tmp_path / "run"))
     assert untimed(file) == untimed(whole / "rows.jsonl")
-    assert [record for record in read_records(file) if record.seconds == 1234.0] == kept
+    assert [record for record in read_records(file) if record.seconds == 1234.0] == records
 
 
 def test_a_finished_run_is_not_touched(whole):

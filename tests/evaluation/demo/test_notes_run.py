@@ -44,9 +44,9 @@ def test_nothing_of_the_tables_is_cut_off_on_80_columns():
     outcome = {"settings": {"questions": 20, "documents": 10}, "results": {"none": row, "pine": row, "rotor": row}}
     shown = Console(width=80, file=io.StringIO())
     shown.print(*notes_tables(outcome), sep="\n")
-    told = shown.file.getvalue()
-    assert "…" not in told and told.count("rotor") == 2 and told.count("none") == 1
-    assert told.count("-2.01 (0.65)") == 3 * 5 and told.count("-1.01 (-1.42 to -0.65)") == 2 * 3
+    output = shown.file.getvalue()
+    assert "…" not in output and output.count("rotor") == 2 and output.count("none") == 1
+    assert output.count("-2.01 (0.65)") == 3 * 5 and output.count("-1.01 (-1.42 to -0.65)") == 2 * 3
 
 
 @pytest.mark.parametrize("questions", [4, 31])

@@ -225,9 +225,9 @@ def fitted(model: object, text: str, room: int) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("room", [40, 41])
 def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> None:
     model, text = RagBiasLM("tiny", cut_middle=True), FACT + LONG * 20
-    whole, kept = fitted(model, text, room)
-    assert len(whole) > room and kept == whole[: room // 2] + whole[len(whole) - (room - room // 2) :]
-    assert len(kept) == room and model.cut == {text: room}
+    whole, shortened = fitted(model, text, room)
+    assert len(whole) > room and shortened == whole[: room // 2] + whole[len(whole) - (room - room // 2) :]
+    assert len(shortened) == room and model.cut == {text: room}
     short, same = fitted(model, FACT, 200)
     assert same == short and model.cut == {text: room}
 
@@ -235,8 +235,8 @@ def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> N
 def test_a_long_prompt_loses_its_beginning_with_a_warning(plain: object) -> None:
     model, text = RagBiasLM("tiny"), FACT + LONG * 20
     with pytest.warns(UserWarning, match="longer than the 40 .*cut_middle=True"):
-        whole, kept = fitted(model, text, 40)
-    assert kept == fitted(plain, text, 40)[1] == whole[-40:] and model.cut == {text: 40}
+        whole, shortened = fitted(model, text, 40)
+    assert shortened == fitted(plain, text, 40)[1] == whole[-40:] and model.cut == {text: 40}
 
 
 @pytest.mark.parametrize("cut_middle", [True, False])

@@ -20,12 +20,12 @@ def scores(values, questions=None):
 
 
 def test_scores_are_means_over_orders_and_seeds_with_gaps():
-    asked = [
+    records = [
         record(question="b", gold_position=3, score=1.0),
         record(question="b", gold_position=3, score=0.0, order=1),
         record(question="a", gold_position=0, score=1.0),
     ]
-    found = Scores.of(asked)
+    found = Scores.of(records)
     assert (found.questions, found.positions) == (("a", "b"), (0, 3))
     np.testing.assert_array_equal(found.values, [[1, np.nan], [np.nan, 0.5]])
 

@@ -20,13 +20,15 @@ from support.bench_records import record
 
 
 def test_flips_are_counted_over_orders_of_one_question_and_seed():
-    said = [
+    answered = [
         ("same", 2, 0, " Brass Owl. "), ("same", 2, 0, "brass owl"),
         ("flips", 2, 0, "owl"), ("flips", 2, 0, "whale"),
         ("half", 2, 0, "owl"), ("half", 2, 0, "owl"), ("half", 2, 1, "owl"), ("half", 2, 1, "whale"),
         ("once", 2, 0, "owl"), ("once", 3, 0, "whale"), ("once", 2, 1, "hen"),
     ]  # fmt: skip
-    records = [record(question=name, documents=count, seed=seed, prediction=text) for name, count, seed, text in said]
+    records = [
+        record(question=name, documents=count, seed=seed, prediction=text) for name, count, seed, text in answered
+    ]
     assert flips(records) == {"same": 0, "flips": 1, "half": 0.5}
 
 

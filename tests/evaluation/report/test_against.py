@@ -43,11 +43,11 @@ def test_a_difference_turned_round_changes_its_sign_only(run, result):
 
 def test_the_command_shows_and_writes_them(cli, tmp_path):
     out = tmp_path / "report.json"
-    code, said, _ = cli("report", KEPT, "--against", "pine", "--json", out)
+    code, output, _ = cli("report", KEPT, "--against", "pine", "--json", out)
     (result,) = json.loads(out.read_text())["results"]
     value, low, high = result["minus"]["pine"]["logprob"]["pine(to_layer=23)"]["mean"]
     assert code == 0
-    assert f"{value + 0:+.2f} ({low:+.2f} to {high:+.2f})" in said
+    assert f"{value + 0:+.2f} ({low:+.2f} to {high:+.2f})" in output
 
 
 def test_a_method_that_was_not_run_is_refused(run, result):

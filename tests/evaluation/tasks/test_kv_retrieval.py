@@ -53,8 +53,8 @@ def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
 
 def test_the_official_measure_scores_an_answer(data: Path) -> None:
     _, case = cases(data)
-    said = {' "d1ff"': 1.0, "It is:\nD1FF": 1.0, "b2f8": 0.0}
-    assert {answer: KVRetrieval(()).score(case, answer) for answer in said} == said
+    scores = {' "d1ff"': 1.0, "It is:\nD1FF": 1.0, "b2f8": 0.0}
+    assert {answer: KVRetrieval(()).score(case, answer) for answer in scores} == scores
 
 
 def test_the_gold_pair_is_taken_out_and_put_in_at_its_position(data: Path) -> None:
@@ -112,10 +112,10 @@ def test_pairs_are_segments_and_the_split_adds_one_separator(data: Path) -> None
 
 def test_pine_answers_the_same_to_the_last_bit_in_any_order(tiny: DebiasedLM, data: Path) -> None:
     task = KVRetrieval((data,), positions=(0, 1, 3), orders=2, limit=1)
-    said = set()
+    predictions = set()
     for case in task.cases():
         output = tiny.generate(
             task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=4, logprobs=True
         )
-        said.add((output.text, *map(float.hex, output.logprobs or [])))
-    assert len(said) == 1
+        predictions.add((output.text, *map(float.hex, output.logprobs or [])))
+    assert len(predictions) == 1

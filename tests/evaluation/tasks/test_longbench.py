@@ -72,8 +72,8 @@ def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
 
 def test_the_official_measure_scores_an_answer(data: Path) -> None:
     case, _ = cases(data)
-    said = {"Mara Quill.": 1.0, "It was Quill": 0.5, "Otter": 0.0}
-    assert {answer: LongBench(()).score(case, answer) for answer in said} == said
+    scores = {"Mara Quill.": 1.0, "It was Quill": 0.5, "Otter": 0.0}
+    assert {answer: LongBench(()).score(case, answer) for answer in scores} == scores
 
 
 def test_passages_are_numbered_in_the_order_shown(data: Path) -> None:
@@ -127,10 +127,10 @@ def test_each_passage_is_a_segment(data: Path) -> None:
 
 def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, data: Path) -> None:
     task = LongBench((data,), orders=4, indices=False)
-    said = defaultdict(set)
+    predictions = defaultdict(set)
     for case in task.cases():
         output = tiny.generate(
             task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=4, logprobs=True
         )
-        said[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
-    assert [len(answers) for answers in said.values()] == [1, 1]
+        predictions[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
+    assert [len(answers) for answers in predictions.values()] == [1, 1]

@@ -36,8 +36,8 @@ MARA, OTTER = context("Mara", "Quill lives {{here}}."), context("Otter", 'No "br
 GOLD = context("Falcon (station)", "It was built in 1901.", gold=True)
 
 
-def question(*contexts: dict[str, Any], asked: str = "when was it built", answers: tuple[str, ...] = ("1901",)) -> Any:
-    return {"question": asked, "answers": list(answers), "ctxs": list(contexts), "nq_annotated_gold": {}}
+def question(*contexts: dict[str, Any], text: str = "when was it built", answers: tuple[str, ...] = ("1901",)) -> Any:
+    return {"question": text, "answers": list(answers), "ctxs": list(contexts), "nq_annotated_gold": {}}
 
 
 NAMES = ("Falcon", "Otter", "Birch", "Cedar", "Quartz", "Heron", "Amber", "Willow")
@@ -47,7 +47,7 @@ def oracle_lines(count: int = len(NAMES)) -> list[Any]:
     return [
         question(
             context(f"{name} Station", f"{name} Station was founded by {name[::-1].title()} Quill.", gold=True),
-            asked=f"Who founded {name} Station?",
+            text=f"Who founded {name} Station?",
             answers=(f"{name[::-1].title()} Quill",),
         )
         for name in NAMES[:count]
@@ -84,8 +84,8 @@ def test_without_indices_the_headers_have_no_number(write: Any) -> None:
 def test_the_official_measure_scores_an_answer(write: Any) -> None:
     (case,) = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)))
     task = MultiDocumentQA(())
-    said = {" In 1901.": 1.0, "In 1910": 0.0, "I do not know\n1901": 0.0}
-    assert {answer: task.score(case, answer) for answer in said} == said
+    scores = {" In 1901.": 1.0, "In 1910": 0.0, "I do not know\n1901": 0.0}
+    assert {answer: task.score(case, answer) for answer in scores} == scores
 
 
 def test_positions_move_only_the_gold_document(write: Any) -> None:
@@ -103,7 +103,7 @@ def test_documents_are_the_same_whatever_their_number(write: Any) -> None:
 
 
 def test_files_of_other_gold_positions_hold_the_same_questions(write: Any) -> None:
-    other = question(OTTER, MARA, context("Birch", "A tree.", gold=True), asked="what is birch")
+    other = question(OTTER, MARA, context("Birch", "A tree.", gold=True), text="what is birch")
     first = write(OFFICIAL.format(0), question(GOLD, MARA, OTTER), other)
     last = write(OFFICIAL.format(2), question(MARA, OTTER, GOLD), other)
     found = cases(first, last)
@@ -146,7 +146,7 @@ def test_a_line_of_another_format_is_named(write: Any, line: Any, message: str) 
 
 def test_the_oracle_file_gets_10_and_20_documents_at_5_positions(write: Any) -> None:
     lines = [
-        question(context(f"T{n}", f"text {n}", gold=True), asked=f"q{n}", answers=(f"answer {n}",)) for n in range(24)
+        question(context(f"T{n}", f"text {n}", gold=True), text=f"q{n}", answers=(f"answer {n}",)) for n in range(24)
     ]
     found = cases(write("oracle.jsonl", *lines), limit=2)
     positions = defaultdict(list)
@@ -178,12 +178,12 @@ def test_distractors_are_drawn_once_for_a_question(oracle: Path) -> None:
 
 def test_no_distractor_can_be_right(write: Any) -> None:
     lines = [
-        question(context("Falcon", "Mara Quill built it.", gold=True), asked="who", answers=("Mara Quill", "the Owl")),
-        question(context("Falcon", "Another passage of the same title.", gold=True), asked="b", answers=("x1",)),
-        question(context("Otter", "Here MARA, Quill is named too.", gold=True), asked="c", answers=("x2",)),
-        question(context("Owl", "The bird in the title.", gold=True), asked="d", answers=("x3",)),
-        question(context("Birch", "Owls and Mara Quilly are no answers.", gold=True), asked="e", answers=("x4",)),
-        question(context("Cedar", "Nothing.", gold=True), asked="f", answers=("x5",)),
+        question(context("Falcon", "Mara Quill built it.", gold=True), text="who", answers=("Mara Quill", "the Owl")),
+        question(context("Falcon", "Another passage of the same title.", gold=True), text="b", answers=("x1",)),
+        question(context("Otter", "Here MARA, Quill is named too.", gold=True), text="c", answers=("x2",)),
+        question(context("Owl", "The bird in the title.", gold=True), text="d", answers=("x3",)),
+        question(context("Birch", "Owls and Mara Quilly are no answers.", gold=True), text="e", answers=("x4",)),
+        question(context("Cedar", "Nothing.", gold=True), text="f", answers=("x5",)),
     ]
     path = write("oracle.jsonl", *lines)
     (case,) = cases(path, documents=(3,), positions=(0,), limit=1, indices=False)
@@ -234,27 +234,27 @@ def test_each_header_belongs_to_its_documents_segment(oracle: Path) -> None:
 
 def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, oracle: Path) -> None:
     task = MultiDocumentQA((oracle,), documents=(6,), positions=(0, 3, 5), orders=2, limit=2, indices=False)
-    said = defaultdict(set)
+    predictions = defaultdict(set)
     for case in task.cases():
         output = tiny.generate(
             task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=6, logprobs=True
         )
         assert output.report.method_ran == "pine"
-        said[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
-    assert [len(answers) for answers in said.values()] == [1, 1]
+        predictions[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
+    assert [len(answers) for answers in predictions.values()] == [1, 1]
 
 
 def test_the_model_finds_the_answers_of_its_own_world(tiny: DebiasedLM, write: Any) -> None:
     corpus = held_out_corpus(12, seed=0)
-    asked = {each.gold: each for each in held_out_questions(corpus, 16, seed=0)}
+    by_gold = {each.gold: each for each in held_out_questions(corpus, 16, seed=0)}
     lines = [
-        question(context(gold.title, gold.text, gold=True), asked=each.question, answers=(each.answer,))
-        for gold, each in asked.items()
+        question(context(gold.title, gold.text, gold=True), text=each.question, answers=(each.answer,))
+        for gold, each in by_gold.items()
     ]
     task = MultiDocumentQA((write("oracle.jsonl.gz", *lines),), documents=(4,), positions=(3,), indices=False)
     found = list(task.cases())
     answers = task.answers(tiny, found, Pine(), batch_size=4)
-    assert len(answers) == len(asked) > 6
+    assert len(answers) == len(by_gold) > 6
     assert all(answer.report.method_ran == "pine" and answer.report.n_found == 4 for answer in answers)
     scores = [task.score(case, answer.prediction) for case, answer in zip(found, answers, strict=True)]
     assert sum(scores) > len(scores) / 2

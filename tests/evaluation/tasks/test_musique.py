@@ -49,11 +49,13 @@ def test_a_question_has_its_passages_in_the_order_of_the_file(data: Path) -> Non
 
 
 def test_orders_shuffle_passages_and_the_limit_counts_questions(data: Path) -> None:
-    asked = cases(data, orders=3, limit=1)
-    assert [case.order for case in asked] == [0, 1, 2] and len({case.id for case in asked}) == 3
-    assert len({case.documents for case in asked}) == 3 and len({frozenset(case.documents) for case in asked}) == 1
-    assert {case.question for case in asked} == {asked[0].question}
-    assert [case.documents for case in cases(data, orders=3, limit=1)] == [case.documents for case in asked]
+    shuffled = cases(data, orders=3, limit=1)
+    assert [case.order for case in shuffled] == [0, 1, 2] and len({case.id for case in shuffled}) == 3
+    assert (
+        len({case.documents for case in shuffled}) == 3 and len({frozenset(case.documents) for case in shuffled}) == 1
+    )
+    assert {case.question for case in shuffled} == {shuffled[0].question}
+    assert [case.documents for case in cases(data, orders=3, limit=1)] == [case.documents for case in shuffled]
 
 
 def test_documents_are_found_in_the_prompt_in_every_order(data: Path, tiny: DebiasedLM) -> None:
@@ -63,9 +65,9 @@ def test_documents_are_found_in_the_prompt_in_every_order(data: Path, tiny: Debi
 
 
 def test_the_measures_are_f1_or_the_answer_in_the_first_line(data: Path) -> None:
-    (case, _), said = cases(data), "It was built by Mara Quill"
-    assert 0 < MuSiQue(data=(data,)).score(case, said) < 1
-    assert MuSiQue(data=(data,), metric="subspan-em").score(case, said) == 1
+    (case, _), prediction = cases(data), "It was built by Mara Quill"
+    assert 0 < MuSiQue(data=(data,)).score(case, prediction) < 1
+    assert MuSiQue(data=(data,), metric="subspan-em").score(case, prediction) == 1
     with pytest.raises(RunError, match="musique: metric: Input should be 'f1' or 'subspan-em', got 'bleu'"):
         make("musique", data=data, metric="bleu")
 
