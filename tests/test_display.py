@@ -41,9 +41,9 @@ def folder(tmp_path):
 def test_no_report_of_a_run_holds_codes_or_formulas(cli, folder, tmp_path):
     files = [tmp_path / name for name in ("a.html", "a.md", "a.csv")]
     options = [each for pair in zip(("--html", "--markdown", "--csv"), files, strict=True) for each in pair]
-    code, said, errors = cli("report", folder, *options)
+    code, output, errors = cli("report", folder, *options)
     assert (code, errors) == (0, "")
-    for text in (said, *(file.read_text() for file in files)):
+    for text in (output, *(file.read_text() for file in files)):
         assert "owned" in text and not ACTING.search(text)
     for row in csv.DictReader(io.StringIO(files[2].read_text())):
         assert row["task"] == "'@task" and not row["method"].startswith("=")
@@ -56,5 +56,5 @@ def test_errors_show_no_codes(cli, tmp_path):
 
 def test_an_answer_and_its_documents_show_no_codes(cli, tmp_path):
     (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a \x1b[31mbrass\x07 owl.")
-    code, said, _ = cli("ask", "What is the mascot of \x1b[5mHeron Mill?", "--documents", tmp_path, "--model", "tiny")
-    assert code == 0 and not ACTING.search(said)
+    code, output, _ = cli("ask", "What is the mascot of \x1b[5mHeron Mill?", "--documents", tmp_path, "--model", "tiny")
+    assert code == 0 and not ACTING.search(output)

@@ -64,11 +64,11 @@ def test_a_graph_that_grades_each_document_alone_and_keeps_some():
 def test_system_context_wins_over_turns_that_repeat_it(source):
     text = f"<|im_start|>system\nContext: {joined(STATION, BRIDGE, LIBRARY)}{END}{ASK}Which?{END}{SAY}{BRIDGE}{END}"
     for question in ("Why?", LIBRARY):
-        asked = f"{text}{ASK}{question}{END}{SAY}"
-        found = locate(asked, **known_to(source, [LIBRARY, STATION, BRIDGE]))
-        assert (found_in(asked, found), found.reason) == ([STATION, BRIDGE, LIBRARY], "")
-    asked = f"{text}{ASK}Is it true that {STATION} and that {LIBRARY}?{END}{SAY}"
-    found = locate(asked, **known_to(source, [LIBRARY, STATION, BRIDGE]))
+        asking = f"{text}{ASK}{question}{END}{SAY}"
+        found = locate(asking, **known_to(source, [LIBRARY, STATION, BRIDGE]))
+        assert (found_in(asking, found), found.reason) == ([STATION, BRIDGE, LIBRARY], "")
+    asking = f"{text}{ASK}Is it true that {STATION} and that {LIBRARY}?{END}{SAY}"
+    found = locate(asking, **known_to(source, [LIBRARY, STATION, BRIDGE]))
     assert (found.spans, "pass a segmenter=" in found.reason) == ((), True)
 
 

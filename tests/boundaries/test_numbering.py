@@ -121,8 +121,8 @@ def test_numbers_are_stripped_beside_the_documents_footers():
 @given(st.lists(st.text(alphabet="ab 12[]:\n", min_size=1, max_size=12).filter(str.strip), min_size=2, max_size=5))
 def test_the_documents_are_never_changed(texts):
     text, bare, _ = numbered("Document [{n}]: ", texts)
-    kept, spans = strip_numbering(text, bare)
-    assert [kept[begin:end] for begin, end in spans] == texts
+    remaining, spans = strip_numbering(text, bare)
+    assert [remaining[begin:end] for begin, end in spans] == texts
 
 
 def test_documents_below_headers_can_be_stripped():
@@ -140,8 +140,8 @@ def test_letters_and_words_that_count_are_reported_and_left(counts):
     text, bare, _ = numbered("Source {n}:\n", numbers=counts)
     assert has_numbering(text, bare)
     assert strip_numbering(text, bare) == (text, bare)
-    kept, after, reason, _ = in_parts(text, None, locate(text, documents=TEXTS), strip_numbering=True)
-    assert (kept.text, after.numbering, reason) == (text, "kept", "")
+    parts, after, reason, _ = in_parts(text, None, locate(text, documents=TEXTS), strip_numbering=True)
+    assert (parts.text, after.numbering, reason) == (text, "kept", "")
     assert "letters or words that follow the order of the documents were kept" in after.reason
 
 
@@ -186,8 +186,8 @@ def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
 def test_a_prompt_in_parts_is_reported_and_left():
     prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
     assert in_parts(prompt, None, None)[1].numbering == "kept"
-    kept, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
-    assert (kept, after.numbering, "passed in parts" in after.reason) == (prompt, "kept", True)
+    parts, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
+    assert (parts, after.numbering, "passed in parts" in after.reason) == (prompt, "kept", True)
 
 
 @pytest.mark.parametrize("first", [0, 1])

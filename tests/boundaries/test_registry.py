@@ -10,8 +10,8 @@ from support.side_by_side import side_by_side
 
 def size(registry: Registry) -> int:
     """Bytes of everything that the registry keeps."""
-    kept = {name: value for name, value in vars(registry).items() if name not in ("_lock", "_clock")}
-    return len(pickle.dumps(kept))
+    fields = {name: value for name, value in vars(registry).items() if name not in ("_lock", "_clock")}
+    return len(pickle.dumps(fields))
 
 
 def test_the_number_of_texts_is_bounded():

@@ -120,21 +120,21 @@ def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
     page: Path, folder: Path, request: pytest.FixtureRequest, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    said = ""
+    output = ""
     for block in blocks_of(page):
         if block.how == "not run":
             continue
         if block.language == "text":
             for line in block.text.splitlines():
-                assert " ".join(line.split()) in " ".join(said.split()), f"{name_of(block)}: printed is {said}"
+                assert " ".join(line.split()) in " ".join(output.split()), f"{name_of(block)}: printed is {output}"
         elif block.language == "python":
             exec(compile("\n" * block.line + embedded(block.text), str(page), "exec"), namespace)
-            said = capsys.readouterr().out
+            output = capsys.readouterr().out
         elif block.language == "diff":
             check_swap(block, request.getfixturevalue("swaps"))
         elif block.language == "sh":
-            said = "".join(check_command(embedded(command), block, cli) for command in block.commands)
-            said += capsys.readouterr().out
+            output = "".join(check_command(embedded(command), block, cli) for command in block.commands)
+            output += capsys.readouterr().out
 
 
 # the swap

@@ -26,10 +26,10 @@ def test_the_answers_are_those_of_the_page():
     metrics, settings = Metrics(), ServerSettings()
     engine = LocalEngine(ModelSettings(model="smollm2", method="pine").load, settings, metrics)
     engine.load()
-    asked = {"model": "smollm2", "messages": [{"role": "user", "content": json.loads(IN_PYTHON[2])}]}
-    asked["documents"] = re.findall(r'"(.*?)"', IN_PYTHON[1])
+    request = {"model": "smollm2", "messages": [{"role": "user", "content": json.loads(IN_PYTHON[2])}]}
+    request["documents"] = re.findall(r'"(.*?)"', IN_PYTHON[1])
     with TestClient(create_app(engine, settings, metrics)) as client:
-        for body, answer in zip((asked, json.loads(WITH_CURL[1])), ANSWERS, strict=False):
-            said = client.post("/v1/chat/completions", json=body).json()
-            assert said["choices"][0]["message"]["content"] == answer
-            assert (said["ragbias"]["method_ran"], said["ragbias"]["n_found"]) == ("pine", 2)
+        for body, answer in zip((request, json.loads(WITH_CURL[1])), ANSWERS, strict=False):
+            completion = client.post("/v1/chat/completions", json=body).json()
+            assert completion["choices"][0]["message"]["content"] == answer
+            assert (completion["ragbias"]["method_ran"], completion["ragbias"]["n_found"]) == ("pine", 2)

@@ -30,8 +30,8 @@ def main() -> None:
 
     chat = langchain_ragbias.ChatRagBias(model_id="tiny", method="pine", max_tokens=16)
     prompt = "\n".join([*TEXTS, f"Question: {QUESTION}"])
-    told = chat.invoke(prompt, documents=[Document(text) for text in TEXTS])
-    _show("LangChain", str(told.content), told.response_metadata["ragbias"])
+    message = chat.invoke(prompt, documents=[Document(text) for text in TEXTS])
+    _show("LangChain", str(message.content), message.response_metadata["ragbias"])
 
     llm = llama_index_ragbias.RagBiasLLM(model_name="tiny", method="pine", max_new_tokens=16)
     template = PromptTemplate("{context_str}\nQuestion: {query_str}")

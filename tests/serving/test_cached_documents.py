@@ -17,13 +17,13 @@ from support.live_server import serving
 
 
 def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -> None:
-    asked = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 4, "logprobs": 0}
+    request = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 4, "logprobs": 0}
     body = {"documents": DOCUMENTS, "ragbias": {"method": "ape"}}
     found = {}
     for name, folder in (("kept", tmp_path), ("fresh", None)):
         models = ModelSettings(model="tiny", cache=None if folder is None else str(folder)).load()
         with serving(models) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
-            found[name] = [client.completions.create(**asked, extra_body=body) for _ in range(2)]
+            found[name] = [client.completions.create(**request, extra_body=body) for _ in range(2)]
             metrics = httpx.get(f"{address}/metrics").text
         counts = [answer.usage.prompt_tokens_details.cached_tokens for answer in found[name]]
         assert counts[0] == 0 and (counts[1] > 0) == (name == "kept")
@@ -38,8 +38,8 @@ def test_a_remote_model_reports_cached_tokens() -> None:
         text = "\n\n".join([*DOCUMENTS, QUESTION])
         request = remote.prepare(text, boundaries=locate(text, documents=DOCUMENTS))
         answers = [remote.batch([request], max_new_tokens=2)[0] for _ in range(2)]
-    kept = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
-    assert kept[0] == 0 < kept[1] == answers[1].report.cached_tokens
+    cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
+    assert cached[0] == 0 < cached[1] == answers[1].report.cached_tokens
 
 
 def test_tenants_do_not_share_cached_documents() -> None:

@@ -19,8 +19,8 @@ def own(tiny, conversation):
 async def test_chat_openai(address, own, conversation):
     llm = ChatOpenAI(model="tiny", base_url=f"{address}/v1", api_key="none", max_tokens=8, extra_body=BODY)
     talk = [(each["role"], each["content"]) for each in conversation]
-    told = llm.invoke(talk)
-    assert told.content == own.text and told.usage_metadata["total_tokens"] == own.usage.total_tokens
+    response = llm.invoke(talk)
+    assert response.content == own.text and response.usage_metadata["total_tokens"] == own.usage.total_tokens
     assert "".join(str(each.content) for each in llm.stream(talk)) == own.text
     assert (await llm.ainvoke(talk)).content == own.text
     assert [each.content for each in llm.batch([talk, talk])] == [own.text] * 2

@@ -45,9 +45,9 @@ def fuzz(address: str, method: str, path: str, examples: int, mode: schemathesis
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_streams_are_as_the_schema_says(address, path):
-    asked = {"prompt": "j"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "j"}]}
+    request = {"prompt": "j"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "j"}]}
     operation = schemathesis.openapi.from_url(f"{address}/openapi.json")[path]["POST"]
-    case = operation.Case(body={"model": "tiny", "stream": True, "max_tokens": 2, **asked})
+    case = operation.Case(body={"model": "tiny", "stream": True, "max_tokens": 2, **request})
     assert case.call_and_validate(base_url=address, checks=CHECKS).status_code == 200
 
 

@@ -41,10 +41,10 @@ def test_the_key_is_required_except_for_health_and_metrics(tiny):
 async def test_too_many_requests_get_a_retry_time(tiny):
     with serving({"tiny": tiny}, max_waiting=2, max_batch=1, max_streams=1) as address:
         async with httpx.AsyncClient(base_url=address, timeout=30) as http:
-            told = await asyncio.gather(*(http.post(CHAT, json={**BODY, "max_tokens": 60}) for _ in range(12)))
-    statuses = {each.status_code for each in told}
+            responses = await asyncio.gather(*(http.post(CHAT, json={**BODY, "max_tokens": 60}) for _ in range(12)))
+    statuses = {each.status_code for each in responses}
     assert statuses == {200, 429}
-    assert all(int(each.headers["retry-after"]) > 0 for each in told if each.status_code == 429)
+    assert all(int(each.headers["retry-after"]) > 0 for each in responses if each.status_code == 429)
 
 
 def test_a_key_may_end_in_any_letter(tiny):
@@ -87,9 +87,9 @@ def test_a_server_without_a_model_yet_is_alive_and_not_ready(tiny):
 def test_a_separator_finds_documents_that_are_not_named(tiny):
     talk = [{"role": "user", "content": "\n###\n".join(["Notes:", *DOCUMENTS, QUESTION])}]
     with serving({"tiny": tiny}, separator="\n###\n") as address:
-        told = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
-    assert told["ragbias"]["source"] == "segmenter" and told["ragbias"]["n_found"] == 3
-    assert told["system_fingerprint"] == "pine, 3 documents"
+        answer = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
+    assert answer["ragbias"]["source"] == "segmenter" and answer["ragbias"]["n_found"] == 3
+    assert answer["system_fingerprint"] == "pine, 3 documents"
 
 
 def test_a_segmenter_finds_documents_of_any_client(tiny):
@@ -145,8 +145,8 @@ def test_the_time_to_the_first_token_holds_the_forward_pass(tiny, caplog):
             httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
     finally:
         handle.remove()
-    (told,) = [record.fields for record in caplog.records if record.getMessage() == "request"]
-    assert 0.05 <= told["seconds_to_first"] <= told["seconds"]
+    (logged,) = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert 0.05 <= logged["seconds_to_first"] <= logged["seconds"]
 
 
 def test_the_log_holds_what_ran_and_no_text(tiny, caplog):
@@ -178,10 +178,10 @@ def test_a_mistake_is_logged_by_its_line_and_not_by_its_text(tiny, caplog, monke
 
     monkeypatch.setattr(engine, "answer", fails)
     with listening_app(app) as address:
-        told = httpx.post(f"{address}{CHAT}", json=BODY)
+        response = httpx.post(f"{address}{CHAT}", json=BODY)
         assert httpx.get(f"{address}/health").status_code == 200
-    assert told.status_code == 500 and told.json()["error"]["code"] == "internal_error"
-    assert told.headers["x-request-id"] in told.json()["error"]["message"] and "Zanzibar" not in told.text
+    assert response.status_code == 500 and response.json()["error"]["code"] == "internal_error"
+    assert response.headers["x-request-id"] in response.json()["error"]["message"] and "Zanzibar" not in response.text
     (record,) = [each for each in caplog.records if each.getMessage() == "failed"]
     line = JsonLines().format(record)
     assert json.loads(line)["error"] == "ZeroDivisionError" and "Zanzibar" not in line
@@ -205,8 +205,8 @@ def test_the_command_serves_and_finishes_requests_on_a_signal(tmp_path):
     """Starts, answers, and finishes a running answer after SIGTERM."""
     command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--served-name=mine"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    told = json.loads(process.stderr.readline())
-    address = f"http://127.0.0.1:{told['port']}"
+    logged = json.loads(process.stderr.readline())
+    address = f"http://127.0.0.1:{logged['port']}"
     while httpx.get(f"{address}/ready").status_code != 200:
         time.sleep(0.1)
     answers: list[httpx.Response] = []

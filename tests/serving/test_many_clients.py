@@ -46,8 +46,8 @@ async def ask(client: openai.AsyncOpenAI, number: int, streamed: bool) -> tuple[
     if streamed:
         pieces = [each async for each in await client.chat.completions.create(stream=True, **given)]
         return "".join(each.choices[0].delta.content or "" for each in pieces), None
-    told = await client.chat.completions.create(logprobs=True, **given)
-    return told.choices[0].message.content, [each.logprob for each in told.choices[0].logprobs.content]
+    response = await client.chat.completions.create(logprobs=True, **given)
+    return response.choices[0].message.content, [each.logprob for each in response.choices[0].logprobs.content]
 
 
 async def prompted(address: str, numbers: Sequence[int], clients: int) -> list[tuple[str, list[float] | None]]:
@@ -68,8 +68,8 @@ async def prompted(address: str, numbers: Sequence[int], clients: int) -> list[t
 async def test_everybody_gets_their_own_answer(tiny, own):
     app, _, counters = local_app({"tiny": tiny})
     with listening_app(app) as address:
-        told = await prompted(address, range(CASES), clients=10)
-    assert [text for text, _ in told] == [each.text for each in own]
+        responses = await prompted(address, range(CASES), clients=10)
+    assert [text for text, _ in responses] == [each.text for each in own]
     count, total = (
         counters.registry.get_sample_value(f"ragbias_batch_requests_{each}", {"model": "tiny"})
         for each in ("count", "sum")
@@ -79,8 +79,8 @@ async def test_everybody_gets_their_own_answer(tiny, own):
 
 async def test_strict_gives_the_same_bits_as_alone(tiny, own):
     with serving({"tiny": tiny}, strict=True) as address:
-        told = await prompted(address, range(8), clients=8)
-    for (text, logprobs), expected in zip(told, own[:8], strict=True):
+        responses = await prompted(address, range(8), clients=8)
+    for (text, logprobs), expected in zip(responses, own[:8], strict=True):
         assert text == expected.text
         assert logprobs is None or logprobs == expected.logprobs[: len(logprobs)]
 
@@ -101,5 +101,5 @@ async def test_a_strict_vote_gives_the_same_bits_as_alone(tiny):
 @pytest.mark.slow
 async def test_fifty_clients_and_many_requests(tiny, own):
     with serving({"tiny": tiny}, max_waiting=500) as address:
-        told = await prompted(address, range(100), clients=50)
-    assert [text for text, _ in told] == [own[number % CASES].text for number in range(100)]
+        responses = await prompted(address, range(100), clients=50)
+    assert [text for text, _ in responses] == [own[number % CASES].text for number in range(100)]

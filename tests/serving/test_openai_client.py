@@ -18,14 +18,14 @@ def local(lm: DebiasedLM, messages, method=None, **arguments):
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_answers_as_it_does_locally(client, tiny, conversation, method):
     body = {"documents": DOCUMENTS, "ragbias": {"method": method}}
-    told = client.chat.completions.create(model="tiny", messages=conversation, max_tokens=12, extra_body=body)
+    response = client.chat.completions.create(model="tiny", messages=conversation, max_tokens=12, extra_body=body)
     own = local(tiny, conversation, method, max_new_tokens=12)
-    assert told.choices[0].message.content == own.text
-    assert told.choices[0].finish_reason == own.finish_reason
-    assert told.usage.prompt_tokens == own.usage.prompt_tokens
-    assert told.usage.completion_tokens == own.usage.completion_tokens
-    assert told.usage.prompt_tokens_details.cached_tokens == 0
-    assert told.model_extra["ragbias"] == own.report.as_dict()
+    assert response.choices[0].message.content == own.text
+    assert response.choices[0].finish_reason == own.finish_reason
+    assert response.usage.prompt_tokens == own.usage.prompt_tokens
+    assert response.usage.completion_tokens == own.usage.completion_tokens
+    assert response.usage.prompt_tokens_details.cached_tokens == 0
+    assert response.model_extra["ragbias"] == own.report.as_dict()
 
 
 @pytest.mark.parametrize("method", ["none", "pine", "permutation-vote"])
@@ -51,7 +51,7 @@ def test_a_stream_adds_up_to_the_same_answer(client, tiny, conversation, method)
 
 def test_sampling_arguments_mean_what_they_mean_locally(client, tiny, conversation):
     given = {"temperature": 1.2, "top_p": 0.9, "seed": 7, "stop": ["owl"]}
-    told = client.chat.completions.create(
+    response = client.chat.completions.create(
         model="tiny",
         messages=conversation,
         max_completion_tokens=8,
@@ -59,27 +59,27 @@ def test_sampling_arguments_mean_what_they_mean_locally(client, tiny, conversati
         **given,
     )
     own = local(tiny, conversation, max_new_tokens=8, top_k=20, **given)
-    assert told.choices[0].message.content == own.text
+    assert response.choices[0].message.content == own.text
 
 
 def test_logprobs_are_those_of_the_model(client, tiny, conversation):
-    told = client.chat.completions.create(
+    response = client.chat.completions.create(
         model="tiny", messages=conversation, max_tokens=6, logprobs=True, extra_body={"documents": DOCUMENTS}
     )
     own = local(tiny, conversation, max_new_tokens=6, logprobs=True)
-    content = told.choices[0].logprobs.content
-    assert "".join(each.token for each in content) == told.choices[0].message.content
+    content = response.choices[0].logprobs.content
+    assert "".join(each.token for each in content) == response.choices[0].message.content
     assert [each.logprob for each in content] == pytest.approx(own.logprobs[: len(content)], abs=1e-5)
 
 
 def test_completions_take_a_flat_prompt(client, tiny, conversation):
     prompt = tiny.chat_text(conversation)
     own = tiny.generate(prompt, documents=DOCUMENTS, max_new_tokens=8, logprobs=True)
-    told = client.completions.create(
+    response = client.completions.create(
         model="tiny", prompt=prompt, max_tokens=8, logprobs=0, extra_body={"documents": DOCUMENTS}
     )
-    assert told.choices[0].text == own.text and told.usage.prompt_tokens == own.usage.prompt_tokens
-    assert "".join(told.choices[0].logprobs.tokens) == own.text
+    assert response.choices[0].text == own.text and response.usage.prompt_tokens == own.usage.prompt_tokens
+    assert "".join(response.choices[0].logprobs.tokens) == own.text
     pieces = client.completions.create(
         model="tiny", prompt=prompt, max_tokens=8, stream=True, extra_body={"documents": DOCUMENTS}
     )
@@ -105,15 +105,15 @@ def test_models_are_listed_with_their_window(client, tiny):
 )
 def test_documents_in_no_message_are_put_before_the_question(client, tiny, documents):
     talk = [{"role": "user", "content": QUESTION}]
-    told = client.chat.completions.create(
+    response = client.chat.completions.create(
         model="tiny", messages=talk, max_tokens=8, extra_body={"documents": documents}
     )
     titled = isinstance(documents[0], dict) and "title" in documents[0]
     texts = [f"A note\n{text}" if titled else text for text in DOCUMENTS]
     shown = [{"role": "user", "content": "".join(f"{text}\n\n" for text in texts) + QUESTION}]
     own = tiny.generate(tiny.chat_text(shown), documents=texts, max_new_tokens=8)
-    assert told.choices[0].message.content == own.text
-    assert told.model_extra["ragbias"] == own.report.as_dict()
+    assert response.choices[0].message.content == own.text
+    assert response.model_extra["ragbias"] == own.report.as_dict()
 
 
 def test_documents_in_template_variables_are_the_same(client):

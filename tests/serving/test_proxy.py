@@ -55,8 +55,10 @@ def echo() -> Iterator[tuple[Echo, str]]:
 
 
 def proxied(address: str, method: str = "canonical-order", key: str = "", **settings: object):
-    told = ServerSettings(**settings)
-    return listening_app(create_proxy(Upstream(address, key, not told.api_key, 20), method, told, Metrics()))
+    server_settings = ServerSettings(**settings)
+    return listening_app(
+        create_proxy(Upstream(address, key, not server_settings.api_key, 20), method, server_settings, Metrics())
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +76,10 @@ def test_every_order_of_the_documents_becomes_the_same_request(echo, proxy):
     sent = set()
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         texts = [DOCUMENTS[index] for index in order]
-        told = proxy.post(CHAT, json=body(texts, documents=texts))
-        report = told.json()["ragbias"]
+        response = proxy.post(CHAT, json=body(texts, documents=texts))
+        report = response.json()["ragbias"]
         assert report["method_ran"] == "canonical-order" and [texts[index] for index in report["order"]] == SORTED
-        assert told.headers["x-ragbias-documents"] == "3"
+        assert response.headers["x-ragbias-documents"] == "3"
         sent.add(echo[0].seen[-1][1])
     assert len(sent) == 1
     assert echo[0].last == body(SORTED)
@@ -95,8 +97,8 @@ def test_documents_in_no_message_are_put_before_the_question(echo, proxy):
 
 def test_numbered_headers_are_found_and_numbers_stay_or_go(echo, proxy):
     numbered = [f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1)]
-    told = proxy.post(CHAT, json=body(numbered)).json()["ragbias"]
-    assert told["source"] == "headers" and told["n_found"] == 3 and told["numbering"] == "kept"
+    answer = proxy.post(CHAT, json=body(numbered)).json()["ragbias"]
+    assert answer["source"] == "headers" and answer["n_found"] == 3 and answer["numbering"] == "kept"
     with proxied(echo[1], strip_numbering=True) as address:
         stripped = httpx.post(f"{address}{CHAT}", json=body(numbered)).json()["ragbias"]
     assert stripped["numbering"] == "stripped" and "[1]" not in echo[0].last["messages"][0]["content"]
@@ -143,8 +145,8 @@ def test_what_is_no_completion_is_passed_on_as_it_is(echo, proxy):
     ],
 )
 def test_a_wrong_field_is_named(proxy, changes, param):
-    told = proxy.post(CHAT, json={**body(["None."]), **changes})
-    assert told.status_code == 400 and told.json()["error"]["param"] == param, told.text
+    response = proxy.post(CHAT, json={**body(["None."]), **changes})
+    assert response.status_code == 400 and response.json()["error"]["param"] == param, response.text
 
 
 def test_bodies_that_are_no_objects_are_refused(proxy):
@@ -173,8 +175,8 @@ def test_keys_are_passed_on_or_replaced(echo):
 
 def test_a_server_that_is_not_there_is_a_502():
     with proxied("http://127.0.0.1:9") as address:
-        told = httpx.post(f"{address}{CHAT}", json=body(DOCUMENTS))
-        assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_unreachable"
+        response = httpx.post(f"{address}{CHAT}", json=body(DOCUMENTS))
+        assert response.status_code == 502 and response.json()["error"]["code"] == "upstream_unreachable"
         assert httpx.get(f"{address}/ready").status_code == 503 and httpx.get(f"{address}/health").status_code == 200
 
 
@@ -184,12 +186,12 @@ def test_answers_and_streams_of_a_real_server_come_through(address, tiny, conver
     own = tiny.generate(tiny.chat_text(shown), method="none", max_new_tokens=8)
     with proxied(address) as front, openai.OpenAI(base_url=f"{front}/v1", api_key="k", max_retries=0) as client:
         given = {"model": "tiny", "messages": conversation, "max_tokens": 8, "extra_body": {"documents": DOCUMENTS}}
-        told = client.chat.completions.create(**given)
-        assert told.choices[0].message.content == own.text
-        assert told.model_extra["ragbias"]["method_ran"] == "canonical-order"
+        response = client.chat.completions.create(**given)
+        assert response.choices[0].message.content == own.text
+        assert response.model_extra["ragbias"]["method_ran"] == "canonical-order"
         chunks = list(client.chat.completions.create(stream=True, **given))
         assert "".join(each.choices[0].delta.content or "" for each in chunks) == own.text
-        assert chunks[-1].model_extra["ragbias"]["order"] == told.model_extra["ragbias"]["order"]
+        assert chunks[-1].model_extra["ragbias"]["order"] == response.model_extra["ragbias"]["order"]
         with pytest.raises(openai.NotFoundError, match="there is no model 'other'"):
             client.chat.completions.create(**{**given, "model": "other"})
 
@@ -229,13 +231,13 @@ def odd() -> Iterator[tuple[Odd, httpx.Client]]:
 
 def test_what_python_reads_as_json_is_passed_on_with_the_report(odd):
     for kind in ("number", "half"):
-        told = odd[1].post(CHAT, json=body(DOCUMENTS, kind=kind))
-        assert told.status_code == 200 and "ragbias" in json.loads(told.content)
+        response = odd[1].post(CHAT, json=body(DOCUMENTS, kind=kind))
+        assert response.status_code == 200 and "ragbias" in json.loads(response.content)
 
 
 def test_a_line_separator_within_an_event_does_not_part_it(odd):
-    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="lines")).content.decode()
-    event = json.loads(told.removeprefix("data: "))
+    response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="lines")).content.decode()
+    event = json.loads(response.removeprefix("data: "))
     assert event["choices"][0]["delta"]["content"] == "a\u2028b" and "ragbias" in event
 
 
@@ -291,19 +293,19 @@ def test_headers_of_the_connection_are_not_passed_on(echo, proxy):
 def test_bodies_in_utf_16_and_half_characters_are_refused(proxy):
     text = json.dumps(body(DOCUMENTS))
     for content in (text.encode("utf-16"), text.replace("Notes", "\\ud800").encode()):
-        told = proxy.post(CHAT, content=content)
-        assert told.status_code == 400 and "not valid JSON" in told.json()["error"]["message"]
+        response = proxy.post(CHAT, content=content)
+        assert response.status_code == 400 and "not valid JSON" in response.json()["error"]["message"]
 
 
 def test_a_compressed_answer_is_refused_and_never_unpacked(odd):
-    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="packed"))
-    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_compressed"
+    response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="packed"))
+    assert response.status_code == 502 and response.json()["error"]["code"] == "upstream_compressed"
 
 
 def test_a_large_answer_of_the_upstream_is_an_error(odd, monkeypatch):
     monkeypatch.setattr(proxy_module, "MAX_ANSWER_BYTES", 3)
-    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="number"))
-    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_too_large"
+    response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="number"))
+    assert response.status_code == 502 and response.json()["error"]["code"] == "upstream_too_large"
     monkeypatch.setattr(proxy_module, "MAX_LINE_BYTES", 3)
-    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="endless"))
-    assert json.loads(told.text.strip().removeprefix("data: "))["error"]["code"] == "upstream_too_large"
+    response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="endless"))
+    assert json.loads(response.text.strip().removeprefix("data: "))["error"]["code"] == "upstream_too_large"

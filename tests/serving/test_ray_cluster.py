@@ -46,17 +46,19 @@ def test_every_request_is_answered_though_a_replica_dies(address):
             "max_tokens": 8,
             "ragbias": {"method": "ape"},
         }
-        told = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120)
-        return told.status_code, told.json()["choices"][0]["message"]["content"] if told.is_success else told.text
+        response = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120)
+        return response.status_code, response.json()["choices"][0]["message"][
+            "content"
+        ] if response.is_success else response.text
 
     before = [ask(number) for number in range(7)]
     with ThreadPoolExecutor(12) as pool:
-        asked = [pool.submit(ask, number) for number in range(84)]
+        futures = [pool.submit(ask, number) for number in range(84)]
         time.sleep(1)
         replicas = [each for each in ray.util.list_named_actors(all_namespaces=True) if "model-0" in each["name"]]
         ray.kill(ray.get_actor(replicas[0]["name"], namespace=replicas[0]["namespace"]))
-        told = [each.result() for each in asked]
-    assert told == before * 12
+        responses = [each.result() for each in futures]
+    assert responses == before * 12
 
 
 def test_no_log_of_ray_contains_text_of_a_client(address):

@@ -37,10 +37,10 @@ def address() -> Iterator[str]:
 
 
 def test_a_replica_answers_what_the_model_answers(address, tiny):
-    told = httpx.post(f"{address}{CHAT}", json=BODY).json()
+    answer = httpx.post(f"{address}{CHAT}", json=BODY).json()
     shown = [{"role": "user", "content": "".join(f"{text}\n\n" for text in DOCUMENTS) + QUESTION}]
     own = tiny.generate(tiny.chat_text(shown), documents=DOCUMENTS, max_new_tokens=8)
-    assert told["choices"][0]["message"]["content"] == own.text and told["ragbias"] == own.report.as_dict()
+    assert answer["choices"][0]["message"]["content"] == own.text and answer["ragbias"] == own.report.as_dict()
     assert httpx.get(f"{address}/v1/models").json()["data"][0]["id"] == "mine"
     tokens = httpx.post(f"{address}/tokenize", json={"model": "mine", "prompt": QUESTION}).json()
     assert tokens["tokens"] == tiny.tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
@@ -48,9 +48,9 @@ def test_a_replica_answers_what_the_model_answers(address, tiny):
 
 def test_streams_come_through(address):
     whole = httpx.post(f"{address}{CHAT}", json=BODY).json()["choices"][0]["message"]["content"]
-    told = httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
-    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events(told)) == whole
-    assert told.headers["x-ragbias-documents"] == "3" and told.text.endswith("data: [DONE]\n\n")
+    response = httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events(response)) == whole
+    assert response.headers["x-ragbias-documents"] == "3" and response.text.endswith("data: [DONE]\n\n")
 
 
 def test_errors_of_a_replica_are_the_clients(address):
@@ -60,8 +60,8 @@ def test_errors_of_a_replica_are_the_clients(address):
         ({"model": "other"}, 404, "model"),
         ({"ragbias": {"method": "pin"}, "stream": True}, 400, "ragbias.method"),
     ):
-        told = httpx.post(f"{address}{CHAT}", json={**BODY, **changes})
-        assert told.status_code == status and told.json()["error"]["param"] == param
+        response = httpx.post(f"{address}{CHAT}", json={**BODY, **changes})
+        assert response.status_code == status and response.json()["error"]["param"] == param
 
 
 async def test_replicas_raise_nothing_that_ray_would_log(caplog):
@@ -97,15 +97,15 @@ class Dying:
     """Stands for a handle whose first replicas die, as Ray tells it."""
 
     def __init__(self, deaths: int, after: int = 0) -> None:
-        self.deaths, self.after, self.asked = deaths, after, 0
+        self.deaths, self.after, self.n_requests = deaths, after, 0
         self.call = self.stream = self
 
     def options(self, **_: object) -> Dying:
         return self
 
     def remote(self, *_: object) -> Dying._Response:
-        self.asked += 1
-        return Dying._Response(self.asked <= self.deaths, self.after)
+        self.n_requests += 1
+        return Dying._Response(self.n_requests <= self.deaths, self.after)
 
     class _Response:
         def __init__(self, dies: bool, after: int) -> None:
@@ -139,9 +139,9 @@ async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
     for deaths in (0, 1, 4):
         handle = Dying(deaths)
         assert await ClusterEngine({"mine": handle}, {"mine": True}).answer(request()) == {"told": "yes"}
-        assert handle.asked == deaths + 1
+        assert handle.n_requests == deaths + 1
         handle = Dying(deaths)
-        assert await streamed(handle) == [{"report": "there"}] and handle.asked == deaths + 1
+        assert await streamed(handle) == [{"report": "there"}] and handle.n_requests == deaths + 1
     with pytest.raises(ApiError, match="replicas of this model keep dying") as caught:
         await ClusterEngine({"mine": Dying(99)}, {"mine": True}).answer(request())
     assert caught.value.status_code == 503

@@ -45,15 +45,15 @@ def test_a_template_that_knows_documents_renders_them(small_lm):
     lm = templated(small_lm, WITH_DOCUMENTS)
     documents = [{"title": title, "text": text} for title, text in zip(["Owls", "Whales"], DOCUMENTS, strict=False)]
     with serving({"m": lm}) as address:
-        told = post(address, documents=documents, max_tokens=4).json()
+        answer = post(address, documents=documents, max_tokens=4).json()
         moody = post(address, documents=documents, max_tokens=4, chat_template_kwargs={"mood": "merry"}).json()
     text = lm.chat_text(TALK, documents=documents)
     assert "<doc>Owls: " in text
     known = [KnownText.of(each["text"], {"title": each["title"]}) for each in documents]
     own = lm.generate(text, documents=known, max_new_tokens=4)
-    assert told["choices"][0]["message"]["content"] == own.text
-    assert told["ragbias"]["n_found"] == 2 and told["ragbias"]["spans"] == own.report.as_dict()["spans"]
-    assert moody["usage"]["prompt_tokens"] > told["usage"]["prompt_tokens"]
+    assert answer["choices"][0]["message"]["content"] == own.text
+    assert answer["ragbias"]["n_found"] == 2 and answer["ragbias"]["spans"] == own.report.as_dict()["spans"]
+    assert moody["usage"]["prompt_tokens"] > answer["usage"]["prompt_tokens"]
 
 
 @pytest.fixture
@@ -103,14 +103,16 @@ def test_calls_and_results_go_through_the_template(tool_address):
 def test_json_is_prompted_and_begun(small_lm):
     lm = templated(small_lm, TOOL_TEMPLATE)
     with saying(lm, '"owl": 1}'), serving({"m": lm}) as address:
-        asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}}
-        assert json.loads(post(address, **asked).json()["choices"][0]["message"]["content"]) == {"owl": 1}
-        both = post(address, tools=[SEARCH], **asked)
+        fields = {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        }
+        assert json.loads(post(address, **fields).json()["choices"][0]["message"]["content"]) == {"owl": 1}
+        both = post(address, tools=[SEARCH], **fields)
     assert both.status_code == 400 and both.json()["error"]["param"] == "response_format"
 
 
 def test_a_template_that_refuses_is_the_clients_concern(small_lm):
     refusing = "{{ raise_exception('roles must alternate') }}"
     with serving({"m": templated(small_lm, refusing)}) as address:
-        told = post(address)
-    assert told.status_code == 400 and "roles must alternate" in told.json()["error"]["message"]
+        response = post(address)
+    assert response.status_code == 400 and "roles must alternate" in response.json()["error"]["message"]

@@ -18,7 +18,7 @@ def study(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, s
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run

@@ -54,9 +54,9 @@ def test_invariant_methods_make_it_independent_of_position(small_lm, samples):
 def test_the_command_draws_prints_and_writes(study, tmp_path):
     out, numbers = tmp_path / "a.png", tmp_path / "a.json"
     size = ("--limit", "1", "--documents", "4", "--depths", "2")
-    code, said, _ = study("attention", "--model", "tiny", *size, "--out", out, "--json", numbers)
+    code, output, _ = study("attention", "--model", "tiny", *size, "--out", out, "--json", numbers)
     found = json.loads(numbers.read_text())
-    assert code == 0 and out.stat().st_size > 10_000 and "1 retrieves" in said
+    assert code == 0 and out.stat().st_size > 10_000 and "1 retrieves" in output
     assert found["positions"] == [0, 3] and found["questions"]["asked"] == 1 and found["retrieval_layers"] == [1]
     assert len(found["gold"]) == 2 and len(found["gold"][0]) == 4
 
@@ -87,8 +87,8 @@ def test_invalid_settings_are_refused(study, tmp_path, options, message):
     ids=["too long", "different numbers"],
 )
 def test_unusable_questions_of_a_file_are_refused(study, tmp_path, documents, message):
-    asked = {"question": "Which?", "answer": "red", "gold": 0}
-    lines = [json.dumps({**asked, "documents": texts}) for texts in documents]
+    question = {"question": "Which?", "answer": "red", "gold": 0}
+    lines = [json.dumps({**question, "documents": texts}) for texts in documents]
     (tmp_path / "q.jsonl").write_text("\n".join(lines))
     code, _, errors = study(
         "attention", "--model", "tiny", "--questions", tmp_path / "q.jsonl", "--out", tmp_path / "a.png"

@@ -35,28 +35,28 @@ def made(tmp_path):
 
 
 def test_finished_calibrations_are_stored_with_their_intervals(made, tmp_path):
-    kept = tmp_path / "kept"
-    assert store_calibrations(made, kept) == ["tiny-ape", "tiny-paper"]
-    assert sorted(path.name for path in kept.iterdir()) == ["tiny-ape.json", "tiny-paper.json"]
-    told = calibrations_in_words(read_calibrations(kept))
-    assert "| tiny, paper | 7, -1 | 1 to 1 | 0.18 |" in told
-    assert "| +0.04 (-0.04 to +0.13) | no |" in told  # 0.0448 with a standard error of 0.0431
-    assert "| tiny | ape(scale=0.9) | loss | 2 | 3 questions | -0.20 (-0.30 to -0.10) | yes |" in told
-    assert told.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
-    shutil.rmtree(kept)
-    assert calibrations_in_words(read_calibrations(kept)) == "No calibration is stored yet.\n"
+    stored = tmp_path / "kept"
+    assert store_calibrations(made, stored) == ["tiny-ape", "tiny-paper"]
+    assert sorted(path.name for path in stored.iterdir()) == ["tiny-ape.json", "tiny-paper.json"]
+    tables = calibrations_in_words(read_calibrations(stored))
+    assert "| tiny, paper | 7, -1 | 1 to 1 | 0.18 |" in tables
+    assert "| +0.04 (-0.04 to +0.13) | no |" in tables  # 0.0448 with a standard error of 0.0431
+    assert "| tiny | ape(scale=0.9) | loss | 2 | 3 questions | -0.20 (-0.30 to -0.10) | yes |" in tables
+    assert tables.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
+    shutil.rmtree(stored)
+    assert calibrations_in_words(read_calibrations(stored)) == "No calibration is stored yet.\n"
 
 
 @pytest.mark.parametrize("content", ['{"channel": 7', "[]", '{"model": "tiny", "channel": 7}', '{"method": "ape"}'])
 def test_a_damaged_record_is_named_and_overwrites_nothing(made, tmp_path, content):
-    kept = tmp_path / "kept"
-    store_calibrations(made, kept)
-    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    stored = tmp_path / "kept"
+    store_calibrations(made, stored)
+    before = {path.name: path.read_bytes() for path in stored.iterdir()}
     (made / "tiny-ape.json").write_text((made / "tiny-ape.json").read_text().replace("loss", "divergence"))
     (made / "tiny-paper.json").write_text(content)
     with pytest.raises(DataError, match=r"tiny-paper\.json is not a record of a calibration"):
-        store_calibrations(made, kept)
-    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+        store_calibrations(made, stored)
+    assert {path.name: path.read_bytes() for path in stored.iterdir()} == before
 
 
 def test_questions_follow_the_studies_with_cut_passages(tmp_path):

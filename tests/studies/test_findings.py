@@ -67,5 +67,5 @@ def test_no_figure_stands_without_its_interval():
 
 
 def test_every_stored_study_is_named():
-    kept = [name for name in studies() if (ROOT / RESULTS / name).is_dir()]
-    assert [name for name in kept if f"({name}/report.html)" not in CLAIMS] == []
+    stored = [name for name in studies() if (ROOT / RESULTS / name).is_dir()]
+    assert [name for name in stored if f"({name}/report.html)" not in CLAIMS] == []

@@ -80,14 +80,14 @@ def test_padded_sequences_decode_as_they_do_alone():
 
 
 def test_peak_memory_is_the_highest_point_and_not_the_sum():
-    kept = torch.zeros(1000)
+    held = torch.zeros(1000)
 
     def action():
         for _ in range(3):
             first = torch.ones(250_000)
             second = torch.ones(500_000)
             del first, second
-        return kept
+        return held
 
     assert 3_000_000 <= peak_bytes(CPU, action) <= 3_100_000
 

@@ -243,10 +243,10 @@ def test_interventions_are_drawn_before_and_after(tmp_path, study):
         "scale-attention(queries=question,keys=2,factor=2)+shift(span=0,by=3)",
     )
     arguments = ["--questions", questions, "--out", out, "--json", figures, "--methods", "none,long-context-reorder"]
-    code, _, said = study(
+    code, _, errors = study(
         "inspect_attention", "--model", "tiny", *arguments, "--intervene", hide, "--intervene", double
     )
-    assert code == 0, said
+    assert code == 0, errors
     found = json.loads(figures.read_text())
     methods = ["none", "long-context-reorder"]
     assert list(found) == [each for method in methods for each in (method, f"{method}, {hide}", f"{method}, {double}")]
@@ -268,7 +268,7 @@ def test_interventions_change_eager_weights_as_described(lm):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (
             "hide(queries=question,keys=gold)",
@@ -279,7 +279,7 @@ def test_interventions_change_eager_weights_as_described(lm):
         ("shift(span=(0,9999),by=2)", "lies outside the prompt"),
     ],
 )
-def test_interventions_that_fit_no_question_are_refused(tmp_path, study, spec, said):
+def test_interventions_that_fit_no_question_are_refused(tmp_path, study, spec, message):
     lines = question_lines(2, documents=5)
     lines[1] = {name: value for name, value in lines[1].items() if name in ("question", "documents")}
     questions = write(tmp_path / "q.jsonl", lines)
@@ -294,7 +294,7 @@ def test_interventions_that_fit_no_question_are_refused(tmp_path, study, spec, s
         "--intervene",
         spec,
     )
-    assert code == 2 and said in " ".join(errors.split())
+    assert code == 2 and message in " ".join(errors.split())
 
 
 def test_long_labels_are_broken_and_far_ratios_drawn_at_the_edge():

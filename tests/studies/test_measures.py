@@ -77,7 +77,7 @@ def test_a_factor_of_one_is_the_plain_model_in_any_layers(small_lm, samples):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("heads", [], "Position-awareness by layer"),
         ("top_tokens", ["--method", "siw(sigma=1.2)"], "dense above 0.300"),
@@ -86,10 +86,10 @@ def test_a_factor_of_one_is_the_plain_model_in_any_layers(small_lm, samples):
     ],
     ids=["heads", "top-tokens", "flow", "factors"],
 )
-def test_the_commands_draw_tell_and_write(study, tmp_path, name, options, said):
+def test_the_commands_draw_tell_and_write(study, tmp_path, name, options, message):
     out, numbers = tmp_path / "a.svg", tmp_path / "a.json"
-    code, told, errors = study(name, "--model", "tiny", *SMALL, *options, "--out", out, "--json", numbers)
-    assert (code, errors) == (0, "") and said in " ".join(told.split())
+    code, output, errors = study(name, "--model", "tiny", *SMALL, *options, "--out", out, "--json", numbers)
+    assert (code, errors) == (0, "") and message in " ".join(output.split())
     assert "<svg" in out.read_text() and json.loads(numbers.read_text())["positions"] == [0, 3]
 
 

@@ -60,10 +60,10 @@ def test_a_stored_run_gives_the_same_summary_again(runs, root, capsys):
     assert read_records(folder / "rows.jsonl.gz") == read_records(runs / NAME / "rows.jsonl")
     summary, again = stored_runs.read_stored(folder), json.loads(json.dumps(summary_of([read_run(folder)])))
     assert {**again, "hours": summary["hours"]} == summary
-    asked = [each for each in read_records(folder / "rows.jsonl.gz") if not each.copied]
-    assert len(asked) < len(read_records(folder / "rows.jsonl.gz")) and 0 <= summary["hours"] < 1
-    told = (folder / "settings.json").read_text() + (folder / "report.html").read_text()
-    assert str(runs) not in told and f'"out": "{NAME}"' in told
+    measured = [each for each in read_records(folder / "rows.jsonl.gz") if not each.copied]
+    assert len(measured) < len(read_records(folder / "rows.jsonl.gz")) and 0 <= summary["hours"] < 1
+    texts = (folder / "settings.json").read_text() + (folder / "report.html").read_text()
+    assert str(runs) not in texts and f'"out": "{NAME}"' in texts
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     publish(runs, root=root)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before

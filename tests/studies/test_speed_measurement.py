@@ -38,11 +38,11 @@ def speed(monkeypatch, capsys):
 def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
     out = tmp_path / "speed.json"
     options = ("--documents", "2,5", "--total-tokens", 21, "--batch", 2, "--dtype", "bfloat16")
-    code, said, errors = speed(
+    code, output, errors = speed(
         "--model", config, "--methods", "pine,siw(layers=(1,1))", *options, *QUICK, "--json", out
     )
     assert (code, errors) == (0, "")
-    assert "2 documents of 10 to 11 tokens" in said and "5 documents of 4 to 5 tokens" in said
+    assert "2 documents of 10 to 11 tokens" in output and "5 documents of 4 to 5 tokens" in output
     written = json.loads(out.read_text())
     assert set(written) == {"settings", "model", "versions", "machine", "results"}
     assert written["settings"]["methods"] == "pine,siw(layers=(1,1))"
@@ -75,9 +75,9 @@ def test_settings_are_written_as_they_run():
 def test_tables_keep_every_figure_on_its_methods_line(speed, width):
     names = ["structured-prompting", "position-interpolation", "channel-scaling(channel=1,factor=0.5,layers=(0,1))"]
     sizes = ("--documents", 2, "--tokens", 5)
-    code, said, errors = speed("--model", "tiny", "--methods", ",".join(names), *sizes, *QUICK, width=width)
+    code, output, errors = speed("--model", "tiny", "--methods", ",".join(names), *sizes, *QUICK, width=width)
     assert (code, errors) == (0, "")
-    lines = said.splitlines()
+    lines = output.splitlines()
     assert max(map(len, lines)) <= width
     for name in (*names[:2], "none"):
         rows = [line.split() for line in lines if line.startswith(name)]
@@ -93,8 +93,8 @@ def test_tables_keep_every_figure_on_its_methods_line(speed, width):
 def test_a_plot_is_drawn_over_several_numbers_of_documents(speed, config, tmp_path):
     plot = tmp_path / "scaling.png"
     sizes = ("--documents", "2,4,8", "--tokens", 4, "--ragged")
-    code, said, _ = speed("--model", config, "--methods", "pine,pcw", *sizes, *QUICK, "--plot", plot)
-    assert (code, "scaling.png" in said.replace("\n", "")) == (0, True)
+    code, output, _ = speed("--model", config, "--methods", "pine,pcw", *sizes, *QUICK, "--plot", plot)
+    assert (code, "scaling.png" in output.replace("\n", "")) == (0, True)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

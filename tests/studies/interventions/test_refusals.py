@@ -25,7 +25,7 @@ IDS, SPANS = Segments([8, 6], prefix=0).plain  # documents 0-8-14, question 14-2
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda: HideKeys((10, 20), (5, 11)), r"hide: queries=\(10, 20\) and keys=\(5, 11\) overlap"),
         (lambda: ScaleAttention(2, 2, 2.0), "scale-attention: queries=2 and keys=2 overlap"),
@@ -57,13 +57,13 @@ IDS, SPANS = Segments([8, 6], prefix=0).plain  # documents 0-8-14, question 14-2
         (lambda: Intervened(HideKeys(1, 2), on=RoToR(selective=True)), "rotor: interventions act inside"),
     ],
 )
-def test_parameters_out_of_range_are_named(build, said):
-    with pytest.raises(MethodError, match=said):
+def test_parameters_out_of_range_are_named(build, message):
+    with pytest.raises(MethodError, match=message):
         build()
 
 
 @pytest.mark.parametrize(
-    ("intervention", "error", "said"),
+    ("intervention", "error", "message"),
     [
         (ScaleChannel(64, 2.0), MethodError, "channel=64, but the hidden state has 64 channels; expected 0 to 63"),
         (HideKeys((20, 23), (0, 3), layers=(1, 9)), MethodError, r"hide: layers=\(1, 9\) do not fit a model of 4"),
@@ -80,9 +80,9 @@ def test_parameters_out_of_range_are_named(build, said):
         (ScaleInitialToken((0, 7)), SpanError, "document=7: the prompt has 2 documents"),
     ],
 )
-def test_what_does_not_fit_model_or_prompt_is_named(llama, intervention, error, said):
+def test_what_does_not_fit_model_or_prompt_is_named(llama, intervention, error, message):
     with (
-        pytest.raises(error, match=said),
+        pytest.raises(error, match=message),
         torch.no_grad(),
         ragbias.debias(llama, Intervened(intervention), SPANS),
     ):
@@ -100,7 +100,7 @@ def test_names_of_parts_need_documents_and_token_numbers_do_not(llama):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("hid(queries=1,keys=2)", "unknown intervention 'hid'; did you mean 'hide'.*known interventions: hide, shift"),
         ("hide(queries=question)", r"'hide\(queries=question\)': keys missing; give all of queries, keys"),
@@ -112,8 +112,8 @@ def test_names_of_parts_need_documents_and_token_numbers_do_not(llama):
         ("", "expected e.g."),
     ],
 )
-def test_text_that_is_no_intervention_is_named(text, said):
-    with pytest.raises(MethodError, match=said):
+def test_text_that_is_no_intervention_is_named(text, message):
+    with pytest.raises(MethodError, match=message):
         parse_interventions(text)
 
 
