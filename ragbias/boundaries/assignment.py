@@ -11,7 +11,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, permutations
 
 from ragbias.boundaries.matching import (
     MIN_CHARACTERS,
@@ -22,8 +22,9 @@ from ragbias.boundaries.matching import (
     is_bounded,
     is_cut,
     is_quoted,
+    is_uniform,
 )
-from ragbias.boundaries.text import MESSAGE_BORDER, ROLE, CharSpan, Margins, gaps_between, is_separator, split_at
+from ragbias.boundaries.text import MESSAGE_BORDER, ROLE, CharSpan, Margins, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
 UNCLEAR = (
@@ -72,16 +73,22 @@ def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurren
 
     If no document is missing and no occurrence is left over, only the named documents count. Otherwise, if one
     separator joins more documents than are named, all of them count. Otherwise the named documents count if one
-    separator joins them and at most one also occurs elsewhere. Overlaps are refused if an occurrence is left over.
+    separator joins them and at most one, or only words of a sentence, also occur elsewhere. Documents that overlap are
+    refused if an occurrence is left over, unless a line break or a tab that no document contains joins them.
     """
     occurrences = outermost(text, known)
     named, occurring = Counter(documents), Counter(occurrence.document for occurrence in occurrences)
     chosen = _assign(text, named, known)
     left_over = _outside(occurrences, chosen)
     if left_over or len(chosen) < named.total():
-        if _is_ambiguous(left_over, {name: known[name] for name in named if name in known}):
+        is_extended = not occurring <= named and is_uniform(text, occurrences)
+        of_named = {name: known[name] for name in named if name in known}
+        is_whole = not is_extended and len(chosen) == named.total() and _is_block(text, chosen, of_named)
+        if _is_ambiguous([] if is_whole else left_over, of_named):
             return None
-        if not occurring <= named and is_uniform(text, occurrences):
+        if is_whole and not any(map(is_long, named)) and _are_joined(text, chosen, left_over):
+            return chosen
+        if is_extended:
             chosen = _assign(text, named | occurring, known)
             left_over = _outside(occurrences, chosen)
     names = {occurrence.document for occurrence in chosen}
@@ -103,10 +110,9 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
     for occurrence in sorted(long, key=lambda o: (o.begin, -o.end)):
-        if last is not None and occurrence.document != last.document and occurrence.begin < last.end:
-            is_crossing = occurrence.end > last.end
-            if is_crossing or left_over:
-                return True
+        is_overlapping = last and occurrence.document != last.document and occurrence.begin < last.end
+        if last and is_overlapping and (left_over or occurrence.end > last.end):
+            return True
         if last is None or occurrence.end > last.end:
             last = occurrence
     return False
@@ -140,10 +146,17 @@ def is_long(document: str) -> bool:
     return len(document.strip()) >= MIN_CHARACTERS
 
 
-def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether one separator joins all occurrences."""
-    gaps = set(gaps_between(text, [occurrence.span for occurrence in occurrences]))
-    return len(gaps) == 1 and all(map(is_separator, gaps))
+def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
+    """Whether a distinct line break or tab joins the documents, and no occurrence crosses their outer edges."""
+    edges = (chosen[0].begin, chosen[-1].end)
+    is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
+    return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
+
+
+def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
+    """Return the text between all neighbours; empty if the gaps differ or a document contains the text."""
+    separator, *others = {text[left.end : right.begin] for left, right in pairwise(occurrences)} or {""}
+    return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
 
 def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
@@ -247,14 +260,10 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequenc
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
     """Whether one distinct separator joins the documents, and each rival is a word of a sentence elsewhere."""
-    begin, end = assigned[0].begin, assigned[-1].end
-    gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
-    separator = next(iter(gaps), "")
-    if len(gaps) != 1 or not separator.strip(" ") or any(separator in o.document.strip() for o in assigned):
-        return False
+    begin, end, separator = assigned[0].begin, assigned[-1].end, _distinct_separator(text, assigned)
     in_sentence = all(text[o.begin - 1 : o.begin] == " " and text[o.end : o.end + 1] in IN_SENTENCE for o in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
-    return in_sentence and not beside and not is_cut(text, begin, end)
+    return separator.strip(" ") != "" and in_sentence and not beside and not is_cut(text, begin, end)
 
 
 def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
@@ -359,14 +368,9 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest document comes first
-        outer = found
-        if len({occurrence.end - occurrence.begin for occurrence in found}) > 1:
-            outer = [
-                occurrence
-                for occurrence in found
-                if not any(o != occurrence and o.begin <= occurrence.begin and occurrence.end <= o.end for o in found)
-            ]
-        free = [occurrence for occurrence in outer if not longer.overlaps(occurrence)]
+        pairs = permutations(found, 2) if len({o.end - o.begin for o in found}) > 1 else ()
+        inner = {o for o, other in pairs if other.begin <= o.begin and o.end <= other.end}
+        free = [occurrence for occurrence in found if occurrence not in inner and not longer.overlaps(occurrence)]
         free = [occurrence for occurrence in free if is_bounded(text, *occurrence.span)] or free
         longer.add(free)
         left = wanted[document]

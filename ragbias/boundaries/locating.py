@@ -14,7 +14,6 @@ from ragbias.boundaries.assignment import (
     assigned,
     in_last_message,
     is_long,
-    is_uniform,
     n_outside,
     outermost,
 )
@@ -24,6 +23,7 @@ from ragbias.boundaries.matching import (
     Occurrence,
     ends_block,
     is_block,
+    is_uniform,
     leaves_a_trace,
     occurrences_by_document,
     occurrences_of,

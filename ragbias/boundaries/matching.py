@@ -150,6 +150,12 @@ def is_bounded(text: str, begin: int, end: int) -> bool:
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
+def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
+    """Whether one separator joins all occurrences."""
+    gaps = {text[left.end : right.begin] for left, right in pairwise(occurrences)}
+    return len(gaps) == 1 and all(map(is_separator, gaps))
+
+
 def is_number(text: str, begin: int, end: int) -> bool:
     """Whether no digit touches ``text[begin:end]``."""
     return not text[max(0, begin - 1) : begin].isdigit() and not text[end : end + 1].isdigit()

@@ -1,4 +1,7 @@
-from hypothesis import given, settings
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ragbias.boundaries import Registry, locate
@@ -21,6 +24,9 @@ def joined(documents: list[str], separator: str, prefix: str, suffix: str) -> tu
 
 @given(st.lists(SENTENCES, min_size=1, max_size=8), SEPARATORS, st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
+@example(["alpha alpha", "alpha alpha alpha", "alpha 17"], "\n\n", Random(0))  # the question quotes one inside another
+@example(["alpha 17", "alpha alpha 17"], "\t|\t", Random(0))
+@example(["alpha", "17"], "\n\n", Random(0))  # the question quotes all, but only as words of a sentence
 def test_sentences_joined_in_any_order_are_found_exactly(documents, separator, random):
     text, spans = joined(documents, separator, "Use it.\n\nContext: ", "\n\nQuestion: what is alpha 17?\nAnswer:")
     named = random.sample(documents, len(documents))
@@ -60,3 +66,21 @@ def test_spans_are_ascending_disjoint_and_hold_only_documents(text, documents):
         assert found.n_found <= max(found.n_expected, len(documents)) or found.source == "registry"
         stripped = {document.strip() for document in documents}
         assert all(text[begin:end].strip() in stripped for begin, end in found.spans if "\\" not in text)
+
+
+@pytest.mark.parametrize("source", ["documents", "run"])
+@pytest.mark.parametrize(
+    ("documents", "separator", "before", "question"),
+    [
+        (["alpha beta", "alpha beta gamma"], "\n\n", "Context:\n\nalpha beta gamma", ""),
+        (["alpha beta", "gamma alpha beta"], "\n\n", "Context:", "alpha beta"),
+        (["alpha beta", "alpha beta gamma"], ", ", "Context:", "Question: what is alpha beta?"),
+        (["alpha", "17"], ", ", "Context: 1. alpha. 2. 17.", "Which?"),
+        (["alpha", "17"], "\n\n", "Context:", "Question: which of these?\nalpha\n17"),
+    ],
+)
+def test_a_copy_that_may_be_the_context_is_refused(documents, separator, before, question, source):
+    for order in (documents, documents[::-1]):
+        text = f"{before}\n\n{separator.join(order)}\n\n{question}"
+        found = locate(text, **{source: documents if source == "documents" else [documents]})
+        assert (found.spans, "pass a segmenter=" in found.reason) == ((), True)
