@@ -37,6 +37,17 @@ def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
     return found if found.source == "documents" and found.n_found == len(texts) else None
 
 
+def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]) -> tuple[str, Boundaries] | None:
+    """Return the prompt with documents that the template renders, and their spans.
+
+    ``None`` if the conversation contains the documents already, or the template does not render them.
+    """
+    texts, plain = [document.known_text for document in documents], chat_text()
+    if not documents or in_prompt(plain, texts) is not None:
+        return None
+    return render_documents(plain, lambda more: chat_text(**more), [document.fields for document in documents], texts)
+
+
 def render_documents(
     plain: str, render: Callable[[dict[str, Any]], str], fields: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> tuple[str, Boundaries] | None:

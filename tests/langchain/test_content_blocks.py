@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
 from ragbias.errors import ArgumentError
+from support.document_templates import COMMAND_R, GATES, GRANITE, TURN_EACH, TURNS, recording
 from support.three_documents import DOCUMENTS
 
 
@@ -50,3 +54,35 @@ def test_a_block_without_text_is_refused(chat):
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
     with pytest.raises(ArgumentError, match="content block of type 'document'; this model reads text only"):
         chat.invoke([HumanMessage([pdf, QUESTION])])
+
+
+@pytest.mark.parametrize("template", [TURNS, COMMAND_R])
+def test_blocks_are_rendered_by_the_template_if_it_can(lm, template):
+    recorder = recording(lm, template)
+    llm = ChatRagBias(lm=recorder, max_tokens=6, on_missing="raise")
+    answers = set()
+    for titles in permutations(GATES):
+        message = HumanMessage([*(text_plain(title, GATES[title]) for title in titles), QUESTION])
+        answers.add(llm.invoke([message]).content)
+        report = llm.last_report
+        assert (report["method_ran"], report["n_found"]) == ("pine", 3)
+        texts = [recorder.tokenizer.decode(ids) for ids in recorder.requests[-1].tokens.documents]
+        assert all(title in text and GATES[title] in text for title, text in zip(titles, texts, strict=True))
+    assert len(answers) == 1 and ("<results>" in recorder.prompts[-1]) == (template is COMMAND_R)
+
+
+@pytest.mark.parametrize("template", [GRANITE, TURN_EACH, COMMAND_R])
+def test_a_template_renders_the_documents_of_a_call(lm, template):
+    recorder = recording(lm, template)
+    llm = ChatRagBias(lm=recorder, max_tokens=6, on_missing="raise")
+    documents = list(GATES.values())
+    answers = {llm.invoke("Which?", documents=list(order)).content for order in permutations(documents)}
+    assert len(answers) == 1 and llm.last_report["n_found"] == 3 and "Owls sleep." in recorder.prompts[-1]
+    llm.invoke("\n\n".join([*documents, "Which?"]), documents=documents)
+    assert recorder.prompts[-1].count("Owls sleep.") == 1
+
+
+def test_a_template_that_ignores_documents_is_noticed(lm):
+    llm = ChatRagBias(lm=recording(lm, TURNS), max_tokens=2)
+    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
+        llm.invoke("Which?", documents=list(GATES.values()))

@@ -30,7 +30,7 @@ from ragbias.adapters.options import RagBiasOptions, open_model, rename_argument
 from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat
-from ragbias.boundaries import Segmenter, current_documents, locate
+from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
@@ -236,15 +236,17 @@ class RagBiasModel(BaseModel):
         parent_run_id: UUID | None,
         artifacts: Sequence[Sequence[str]] = (),
         system: Sequence[str] = (),
+        boundaries: Boundaries | None = None,
     ) -> Request:
         """Prepare a templated prompt with the documents of the call, of its run tree, or of recent retrievals.
 
         Args:
             artifacts: lists of the documents that messages carry, one for each message, the latest first.
             system: texts of system messages, which are not searched for process-wide retrievals.
+            boundaries: the documents that the chat template rendered.
         """
         tree = listener.tree(parent_run_id)
-        boundaries = locate(
+        boundaries = boundaries or locate(
             text,
             documents=call.documents,
             artifacts=artifacts,

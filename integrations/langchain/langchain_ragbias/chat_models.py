@@ -32,10 +32,13 @@ from langchain_ragbias.messages import (
     response_format,
     template_messages,
     tool_schemas,
+    without_documents,
 )
 from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.chat_documents import ChatDocument, by_template
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer, answer_format, with_messages
+from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
@@ -331,12 +334,29 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             self.lm, tool_schemas(own.get("tools")), own.get("tool_choice"), own.get("response_format")
         )
         shown = form.with_instruction(template_messages(messages))
-        # an f-string would lose the mark that control-token strings in messages are data; a sum keeps it
-        text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
+        text, boundaries = self._with_documents(messages, shown, form, call.documents)
         system = [message["content"] for message in shown if message["role"] == "system"]
         carried = [*block_documents(messages), *artifact_texts(messages)]
-        request = self._request(text, call, parent, carried, system)
+        # an f-string would lose the mark that control-token strings in messages are data; a sum keeps it
+        request = self._request(text + form.beginning, call, parent, carried, system, boundaries)
         return PreparedChat(with_messages(request, shown, form.tools), {**call.settings, **form.settings}, form)
+
+    def _with_documents(
+        self,
+        messages: Sequence[BaseMessage],
+        shown: Sequence[dict[str, Any]],
+        form: AnswerFormat,
+        documents: Sequence[str] | None,
+    ) -> tuple[str, Boundaries | None]:
+        """Return the prompt, and the spans of the call's or blocks' documents if the chat template renders them."""
+        text = self.lm.chat_text(shown, tools=form.tools)
+        if not self.lm.chat_template or (documents is not None and all(document in text for document in documents)):
+            return text, None
+        bare, blocks = without_documents(messages)
+        if documents is not None:
+            bare, blocks = list(messages), [ChatDocument("", document) for document in documents]
+        chat_text = partial(self.lm.chat_text, form.with_instruction(template_messages(bare)), form.tools)
+        return (by_template(chat_text, blocks) if blocks else None) or (text, None)
 
     def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

@@ -24,6 +24,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.adapters import tool_formats
+from ragbias.adapters.chat_documents import ChatDocument
 from ragbias.adapters.tool_use import template_call
 from ragbias.errors import ArgumentError, WrongTypeError
 
@@ -81,11 +82,23 @@ def _content(message: BaseMessage) -> str:
 def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
     """Return the documents in each message's content blocks, the latest message first."""
     lists = (message.content for message in reversed(messages) if isinstance(message.content, list))
-    found = ([text for block in blocks if (text := _block_document(block)) is not None] for blocks in lists)
+    found = ([str(text) for block in blocks if (text := _block_document(block))] for blocks in lists)
     return [documents for documents in found if documents]
 
 
-def _block_document(block: str | dict[Any, Any]) -> str | None:
+def without_documents(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], list[ChatDocument]]:
+    """Return the messages without the document blocks of the last message that has any, and these documents."""
+    for index in reversed(range(len(messages))):
+        content = messages[index].content
+        blocks = {} if isinstance(content, str) else {at: _block_document(block) for at, block in enumerate(content)}
+        if documents := [document for document in blocks.values() if document]:
+            texts = [block for at, block in enumerate(content) if not blocks[at]]
+            bare = messages[index].model_copy(update={"content": texts})
+            return [*messages[:index], bare, *messages[index + 1 :]], documents
+    return list(messages), []
+
+
+def _block_document(block: str | dict[Any, Any]) -> ChatDocument | None:
     """Return title and text of LangChain's ``text-plain``, or of Anthropic's ``search_result`` or ``document``."""
     if isinstance(block, str) or block.get("type") not in DOCUMENTS:
         return None
@@ -96,7 +109,7 @@ def _block_document(block: str | dict[Any, Any]) -> str | None:
         content = "\n".join(part["text"] for part in content if part.get("type") == "text")
     if not isinstance(content, str) or not content.strip():
         return None
-    return f"{block['title']}\n{content}" if block.get("title") else content
+    return ChatDocument(block.get("title") or "", content)
 
 
 def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:

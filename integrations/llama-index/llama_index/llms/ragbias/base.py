@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
@@ -33,7 +34,7 @@ from pydantic import SkipValidation
 from typing_extensions import Unpack
 
 from ragbias import methods
-from ragbias.adapters.chat_documents import ChatDocument, in_prompt, render_documents
+from ragbias.adapters.chat_documents import ChatDocument, by_template
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, rename_arguments, report_errors, with_options
 from ragbias.adapters.remote import LanguageModel
@@ -371,15 +372,9 @@ class RagBiasLLM(FunctionCallingLLM):
         else:
             bare = list(messages)
             documents = [ChatDocument("", text) for text in listener.printed_texts(call["documents"])]
-        if documents and self._uses_chat_template:
-            turns, texts = conversation.to_dicts(bare), [document.known_text for document in documents]
-            plain, fields = self.lm.chat_text(turns, tools or None), [document.fields for document in documents]
-            if in_prompt(plain, texts) is None and (
-                rendered := render_documents(
-                    plain, lambda more: self.lm.chat_text(turns, tools or None, **more), fields, texts
-                )
-            ):
-                return rendered[0], call, rendered[1]
+        chat_text = partial(self.lm.chat_text, conversation.to_dicts(bare), tools or None)
+        if documents and self._uses_chat_template and (rendered := by_template(chat_text, documents)):
+            return rendered[0], call, rendered[1]
         return self._chat_prompt(messages, tools), call, None
 
     def _defaults(self) -> dict[str, Any]:
