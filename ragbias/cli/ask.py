@@ -22,6 +22,7 @@ def ask(
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = DEFAULT_METHOD,
+    reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     k: Annotated[
         int | None,
         whole(limits.CHUNKS, "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
@@ -50,7 +51,8 @@ def ask(
     chunks = read_chunks(documents)
     times = [time.perf_counter()]
     with status("Loading the model and embedding the documents"):
-        lm = DebiasedLM.from_pretrained(model, method, cache=None if cache is None else DocumentCache(folder=cache))
+        document_cache = None if cache is None else DocumentCache(folder=cache)
+        lm = DebiasedLM.from_pretrained(model, method, cache=document_cache, reader=reader)
         times.append(time.perf_counter())
         passages = Index(list(chunks)).search(question, k or (FEW if model == "smollm2" else MANY))
         if k is None:

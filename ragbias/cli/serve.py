@@ -60,6 +60,7 @@ def serve(
     model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
     named: Annotated[str | None, typer.Option("--model", help="Same as the argument.")] = None,
     method: Annotated[str, typer.Option(help="Default method, see `ragbias methods`.")] = DEFAULT_METHOD,
+    reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     served_name: Annotated[str | None, typer.Option(help="Model name for clients. Default: the model.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from torch import Tensor
@@ -71,6 +72,7 @@ def resolve(
         backend=backend_of(model, backend) if ran.acts_on == "attention" else "",
         order=order,
         segmentation_changed=tokens.ids != plain.ids,
+        reader=Path(ran.reader).resolve().name if ran.reader else "",
     )
     return Request(tokens, NoMethod() if ran.acts_on == "order" else ran, report, origin)
 

@@ -31,6 +31,7 @@ class Report:
         segmentation_changed: whether the tokens differ from the tokens of the whole text, which the plain model reads.
             No token crosses a document border, and a separator may be added.
         cached_tokens: tokens of the prompt that came from a ``DocumentCache``.
+        reader: name of the folder of the reader adapter that ran with the method; empty: none.
     """
 
     method_requested: str
@@ -46,6 +47,7 @@ class Report:
     n_left_plain: int = 0
     segmentation_changed: bool = False
     cached_tokens: int = 0
+    reader: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON-compatible data."""

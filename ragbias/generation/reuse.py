@@ -7,9 +7,10 @@ batch, cached or not.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -28,9 +29,11 @@ from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.stores import States
 from ragbias.checks import check_not_cancelled
 from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
+from ragbias.generation.request import check_length
 from ragbias.methods import METHODS, NoMethod
 from ragbias.methods.base import AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
 from ragbias.prompt import Span, TokenisedPrompt
+from ragbias.readers import Lora, reader_of, reading
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
@@ -91,11 +94,16 @@ class DocumentStates:
             self._prefixes[tuple(tokens)] = states
         return states, cached is not None
 
-    def add(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Add missing states to the cache. Return whether they were computed."""
-        if self._cache is not None and key_of(self._identity, prefix, tokens, self._cache.salt) in self._cache:
-            return False
-        return not self.of(prefix, tokens)[1]
+    def add_all(self, prompt: TokenisedPrompt, window: int, progress: Callable[[int], None]) -> int:
+        """Add a prompt's documents to the cache, see ``DebiasedLM.warm``. Return the number of computed ones."""
+        computed = 0
+        for done, document in enumerate(prompt.documents, start=1):
+            check_length(len(prompt.prefix) + len(document), window)
+            assert self._cache is not None
+            if key_of(self._identity, prompt.prefix, document, self._cache.salt) not in self._cache:
+                computed += not self.of(prompt.prefix, document)[1]
+            progress(done)
+        return computed
 
     def _shapes(self, tokens: int) -> list[tuple[int, int, int]]:
         """Return the shape of the keys, which is also that of the values, for each layer."""
@@ -150,8 +158,15 @@ def prepared_model(
     backend: str,
     cache: DocumentCache | None = None,
     cancelled: threading.Event | None = None,
+    lora: Lora | None = None,
 ) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents in padded columns."""
+    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents in padded columns.
+
+    ``lora`` is a reader in training; default: the method's reader.
+    """
+    if lora is None and method.reader:
+        lora = reader_of(model, method)
+    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents nothing to read
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_documents_separately(model, method, prompts):
             if cache is not None and method.reusable_documents:
@@ -161,13 +176,17 @@ def prepared_model(
                     "its documents",
                 )
             rule = NoMethod() if isinstance(method, JointMethod) else method
-            with attach(model, rule, spans, private=True, backend=backend):
+            with attach(model, rule, spans, private=True, backend=backend), _with(model, lora, after):
                 yield PreparedCache(None, [0] * len(prompts))
             return
         states = DocumentStates(model, backend, cache, cancelled)
-        binding, filled, reused = start_from_states(model, method, prompts, states, backend)
-        with hooked(binding):
+        binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
+        with hooked(binding), _with(model, lora, after):
             yield PreparedCache(filled, reused)
+
+
+def _with(model: PreTrainedModel, lora: Lora | None, starts: Sequence[int]) -> AbstractContextManager[None]:
+    return nullcontext() if lora is None else reading(model, lora, starts)
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
@@ -184,7 +203,12 @@ def computes_documents_separately(model: PreTrainedModel, method: Method, prompt
 
 
 def start_from_states(
-    model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], states: DocumentStates, backend: str
+    model: PreTrainedModel,
+    method: Method,
+    prompts: Sequence[TokenisedPrompt],
+    states: DocumentStates,
+    backend: str,
+    lora: Lora | None = None,
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache of the prompts without their suffixes, and each prompt's number of reused tokens.
 
@@ -203,7 +227,8 @@ def start_from_states(
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
-            run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
+            with _with(model, lora, [0]):
+                run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
     together = caches[0] if len(prompts) == 1 else left_padded(caches)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
@@ -123,24 +123,30 @@ def _load(name: str) -> type[Method]:
     return cls
 
 
-def get(method: str | Method, model_name: str | None = None) -> Method:
-    """Create a method from text. An instance is returned unchanged.
+def get(method: str | Method, model_name: str | None = None, reader: str = "") -> Method:
+    """Create a method from text. An instance is returned unchanged, or with its reader.
 
     Args:
         method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), two methods that a
             paper combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals;
             words and paths need no quotes.
         model_name: name of the model, for methods with a profile per model (``"channel-scaling"``).
+        reader: folder of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the text is malformed, a parameter is unknown or out of range, or this model has no profile.
     """
-    if isinstance(method, Method):
-        return method
-    if not isinstance(method, str):
-        method_class(method)  # raises the error for this type
-    return _parse(without_blanks(method), model_name)
+    if not isinstance(method, Method):
+        if not isinstance(method, str):
+            method_class(method)  # raises the error for this type
+        method = _parse(without_blanks(method), model_name)
+    if not isinstance(reader, str):
+        raise MethodError(f"reader={reader!r}; expected the path of a folder as text")
+    method = replace(method, reader=reader) if reader else method
+    if method.reader and not method.takes_reader:
+        raise MethodError(f"{method.name} takes no reader; expected none, pine, pcw or another method inside attention")
+    return method
 
 
 def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
@@ -225,8 +231,9 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
 def format_method(method: Method) -> str:
     """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
-        return "+".join(format_method(getattr(method, part.name)) for part in fields(method))
-    given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]
+        return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
+    given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}
+    given = {name: value for name, value in given.items() if name != "reader" or value}
     text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
     try:
         same = get(text) == method

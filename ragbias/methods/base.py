@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -180,8 +180,16 @@ class Ranking:
     scores: tuple[float, ...] | None = None
 
 
-class Method:
+@dataclass(frozen=True, eq=False, repr=False)
+class _WithReader:
+    reader: str = field(default="", kw_only=True)
+
+
+class Method(_WithReader):
     """Base class of all methods, with their declarations.
+
+    Args:
+        reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty: none.
 
     Callers that need a certain kind of method check for ``AttentionMethod``,
     ``ReorderingMethod`` or ``JointMethod``, never for the class of a single method.
@@ -219,6 +227,11 @@ class Method:
     def runs_several(self) -> bool:
         """Whether an answer takes several prompts, so that no single attention or probability belongs to it."""
         return self.acts_on in ("tokens", "answers")
+
+    @property
+    def takes_reader(self) -> bool:
+        """Whether readers can be trained for it: the plain model, and methods inside attention that need documents."""
+        return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
 
     @classmethod
     def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:

@@ -106,6 +106,8 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
         return refused(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
+    if isinstance(error, errors.ReaderError):  # its text holds a path of the server
+        return ApiError(500, "the reader adapter of this server cannot be loaded", None, "ReaderError")
     return ApiError(500, text, None, type(error).__name__)
 
 

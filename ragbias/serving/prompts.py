@@ -21,8 +21,8 @@ from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, Earli
 SEPARATOR = "\n\n"
 """Text after each document that the server inserts before the user's last message."""
 CHARACTERS_PER_TOKEN = 16  # about three times the usual average
-# matches a method with a file path: the parameter ``profile``, or characters that only paths contain
-_NAMES_A_FILE = re.compile(r"\bprofile\s*=|[/\\~]|(?<!\d)\.(?!\d)")
+# matches a method with a file path: a parameter that is a path, or characters that only paths contain
+_NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 # template variables that clients must not set
 RESERVED = (
     "tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation", "tools",

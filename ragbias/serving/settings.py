@@ -75,6 +75,7 @@ class ModelSettings(BaseModel):
     model: str
     name: str | None = None  # name for clients; None: `model`
     method: str = DEFAULT_METHOD
+    reader: str = ""  # folder of a reader adapter for the method
     dtype: str = "auto"
     device: str | None = None  # such as "cuda"; None: the GPU if there is one
     strip_numbering: bool = False
@@ -94,7 +95,7 @@ class ModelSettings(BaseModel):
 
     def check(self) -> None:
         """Raise an error for a model, method or cache that cannot be loaded, without reading the weights."""
-        methods.get(self.method, self.model)
+        methods.get(self.method, self.model, self.reader)
         self.document_cache()
         refuse_irregular(self.model)
         if is_gguf(self.model):
@@ -111,5 +112,6 @@ class ModelSettings(BaseModel):
             device=self.device or "auto",
             strip_numbering=self.strip_numbering,
             cache=self.document_cache(),
+            reader=self.reader,
         )
         return {self.served_name: lm}

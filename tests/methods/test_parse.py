@@ -54,7 +54,7 @@ def test_channel_scaling_takes_a_profile_or_all_parameters():
         ("pine(none)", "expected parameter=value"),
         ("pine(order=)", "expected parameter=value"),
         ("pine(strength=2)", "unknown parameter 'strength'; parameters of 'pine': order, layers"),
-        ("none(x=1)", "unknown parameter 'x'; parameters of 'none': none"),
+        ("none(x=1)", "unknown parameter 'x'; parameters of 'none': reader"),
         ("pine(order=none,order=reverse)", "given twice"),
         ("pine(order=sideways)", "expected one of"),
         ("attention-sorting(rounds=__import__('os'))", "neither a Python literal nor a word"),

@@ -14,4 +14,5 @@ REPORT_KEYS = {
     "n_left_plain",
     "segmentation_changed",
     "cached_tokens",
+    "reader",
 }

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
             "measure": settings.measure,
             "batch_size": settings.batch_size,
             **({"invariant_once": True} if settings.invariant_once else {}),
+            **_readers(settings.methods),
             "dtype": settings.dtype,
             "device": "cuda" if torch.cuda.is_available() else "cpu",
             **versions(),
@@ -46,6 +48,15 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": machine(),
     }
+
+
+def _readers(methods: str) -> dict[str, Any]:
+    """Readers of the methods, by folder with a hash of their files, because a reader may be trained again."""
+    digests = {}
+    for folder in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
+        files = [path for path in sorted(Path(folder).expanduser().glob("*")) if path.is_file()]
+        digests[folder] = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    return {"readers": digests} if digests else {}
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:

@@ -1,0 +1,230 @@
+"""Reader adapters: a LoRA on the tokens after the documents, so that the documents keep the base model's states.
+
+A reader is a folder as peft writes it, with ``reader.json`` beside the weights: the method and the model it was trained
+for. It acts through hooks on the model's linear layers, only in its thread (or task) and only on the columns after the
+documents. Without a reader, or outside its context, the model computes what it computed before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragbias.binding.architectures import architecture_of, decoder_of
+from ragbias.call_site import warn
+from ragbias.errors import ReaderError
+from ragbias.methods import Method, format_method, get
+
+FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
+UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # settings of peft that change the result
+SAMPLED = 4096  # numbers of each weight in a model's fingerprint
+_KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
+
+
+class UnsupportedReaderWarning(UserWarning):
+    """A reader whose receipt does not show that it is better than the method without it."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank changes of linear layers: ``scaling * B A x`` is added to the output of each.
+
+    Attributes:
+        weights: ``A [rank, in]`` and ``B [out, rank]`` by the layer's path in the model.
+    """
+
+    weights: Mapping[str, tuple[Tensor, Tensor]]
+    scaling: float
+
+
+class _Reading:
+    """A reader in use: the first column to change in each sequence, and the number of cached columns."""
+
+    def __init__(self, starts: Sequence[int]) -> None:
+        self.starts, self.seen = starts, 0
+
+
+_active: ContextVar[_Reading | None] = ContextVar("ragbias_reading", default=None)
+
+
+@contextmanager
+def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
+    """Apply a reader to the columns from ``starts[b]`` on, padding counted, in this thread (or task)."""
+    state = _Reading(starts)
+
+    def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _active.get() is state:
+            cache = kwargs.get("past_key_values")
+            state.seen = 0 if cache is None else int(cache.get_seq_length())
+
+    with ExitStack() as stack:
+        decoder = decoder_of(model, architecture_of(model))
+        stack.callback(decoder.register_forward_pre_hook(note_pass, with_kwargs=True).remove)
+        for path, (down, up) in lora.weights.items():
+            hook = _hook(state, down, up, lora.scaling)
+            stack.callback(model.get_submodule(path).register_forward_hook(hook).remove)
+        outer = _active.get()
+        _active.set(state)
+        try:
+            yield
+        finally:
+            _active.set(outer)
+
+
+def _hook(state: _Reading, down: Tensor, up: Tensor, scaling: float) -> Any:
+    def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if _active.get() is not state:
+            return
+        starts = [max(0, start - state.seen) for start in state.starts]
+        first = min(starts)
+        if first >= output.shape[1]:
+            return
+        hidden = args[0][:, first:].to(down.dtype)
+        delta = (hidden @ down.T @ up.T * scaling).to(output.dtype)
+        if max(starts) > first:
+            columns = torch.arange(first, output.shape[1], device=output.device)
+            after = columns >= torch.tensor(starts, device=output.device)[:, None]
+            delta = delta.where(after[..., None], 0)
+        output[:, first:].add_(delta)  # not +=, which writes the view back into a leaf that needs no gradient
+
+    return add
+
+
+def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """Return the decoder's linear layers by path, without experts and routers, which read single tokens."""
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    layers = decoder.get_submodule(architecture.layers)
+    paths = {module: path for path, module in model.named_modules()}
+    skipped = ("expert", "router", ".gate.", "shared_")
+    return {
+        paths[module]: module
+        for module in layers.modules()
+        if isinstance(module, nn.Linear) and not any(word in f"{paths[module]}." for word in skipped)
+    }
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """Identifies a model's weights, on any device and in float32 or bfloat16; float16 rounds differently."""
+    digest = hashlib.sha256()
+    for path, weight in model.named_parameters():
+        flat = weight.detach().reshape(-1)
+        sample = flat[:: max(1, len(flat) // SAMPLED) | 1]  # an odd step meets every column of a row
+        if sample.is_floating_point():
+            sample = sample.to(torch.bfloat16).view(torch.int16)
+        digest.update(f"{path} {len(flat)} ".encode() + sample.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+_loaded: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], tuple[Any, Lora]]] = WeakKeyDictionary()
+
+
+def reader_of(model: PreTrainedModel, method: Method) -> Lora:
+    """The reader that a method names, with weights on the devices of the model's layers.
+
+    Raises:
+        ReaderError: the folder is missing or damaged, or the reader belongs to another method or model.
+    """
+    folder = Path(method.reader).expanduser()
+    try:
+        files = tuple((status.st_mtime_ns, status.st_size) for status in map(Path.stat, (folder / n for n in FILES)))
+    except OSError as error:
+        raise ReaderError(
+            f"reader={method.reader!r}: {error.strerror}: {Path(error.filename).name}; expected a folder that "
+            "`ragbias adapt` wrote"
+        ) from error
+    place = (str(folder.resolve()), format_method(replace(method, reader="")), model.device)
+    known = _loaded.setdefault(model, {})
+    if place not in known or known[place][0] != files:
+        known[place] = files, _load(model, method, folder)
+    return known[place][1]
+
+
+def _load(model: PreTrainedModel, method: Method, folder: Path) -> Lora:
+    record, peft = (_json(folder / name) for name in (READER, PEFT))
+    try:
+        trained_for, identity = str(record["method"]), record["model"]
+        name, expected = identity["name"], identity["fingerprint"]
+        supported = bool(record["receipt"]["supported"])
+        rank, scaling = int(peft["r"]), float(peft["lora_alpha"]) / int(peft["r"])
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise _damaged(folder / READER, f"and {PEFT} do not describe a reader ({error!r})") from error
+    if (changed := [name for name in UNSUPPORTED if peft.get(name)]) or not math.isfinite(scaling):
+        raise _damaged(folder / PEFT, f"has {', '.join(changed) or 'no finite scaling'}, which is not supported")
+    if get(trained_for) != replace(method, reader=""):
+        chosen = method.name if trained_for != method.name else format_method(replace(method, reader=""))
+        raise ReaderError(
+            f"reader {str(folder)!r} was trained for {trained_for}, and the method is {chosen}; use "
+            f"method={trained_for!r}, or train another with `ragbias adapt --method {chosen}`"
+        )
+    if any(weight.is_meta for weight in model.parameters()):
+        raise ReaderError("readers need the whole model on its devices; load it without offloading")
+    if (found := fingerprint(model)) != expected:
+        raise ReaderError(
+            f"reader {str(folder)!r} was trained for {name} with weights {expected}, and this model has {found} in "
+            f"{model.dtype}; use that model in float32 or bfloat16, or train another reader with `ragbias adapt`"
+        )
+    if not supported:
+        warn(
+            f"reader {str(folder)!r}: its receipt does not show that {method.name} with it is better than without; see "
+            "reader.json",
+            UnsupportedReaderWarning,
+        )
+    return Lora(_weights(model, folder / WEIGHTS, rank), scaling)
+
+
+def _damaged(file: Path, reason: str) -> ReaderError:
+    return ReaderError(f"reader {str(file.parent)!r}: {file.name} {reason}; train it again")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(file, f"cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise _damaged(file, "does not hold an object")
+    return content
+
+
+def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """The weights of a reader by layer, float32, each on the device of its layer."""
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(file, f"cannot be read ({error})") from error
+    halves: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise _damaged(file, f"holds {key!r}, which is not part of a LoRA of linear layers")
+        halves.setdefault(match["path"], {})[match["half"]] = tensor
+    if not halves:
+        raise _damaged(file, "holds no tensors")
+    layers, weights = targets(model), {}
+    for path, pair in halves.items():
+        layer = layers.get(path)
+        if layer is None or pair.keys() != {"A", "B"}:
+            raise _damaged(file, f"changes {path!r}, which is not a linear layer of the decoder")
+        if pair["A"].shape != (rank, layer.in_features) or pair["B"].shape != (layer.out_features, rank):
+            raise _damaged(file, f"does not fit the model's layer {path!r} with rank {rank}")
+        if not all(bool(half.isfinite().all()) for half in pair.values()):
+            raise _damaged(file, f"holds numbers for {path!r} that are not finite")
+        device = layer.weight.device
+        weights[path] = pair["A"].to(device, torch.float32), pair["B"].to(device, torch.float32)
+    return weights

@@ -1,0 +1,285 @@
+"""Reader adapters: they act on the tokens after the documents, and nowhere else."""
+
+import itertools
+import json
+import threading
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+import ragbias
+from ragbias import DebiasedLM, DocumentCache, Prompt
+from ragbias.errors import MethodError, ReaderError
+from ragbias.generation.scoring import continuation_logits
+from ragbias.methods import AttentionMethod, format_method, get
+from ragbias.prompt import TokenisedPrompt
+from ragbias.readers import UnsupportedReaderWarning, fingerprint
+from support.random_models import FAMILIES, random_model
+from support.readers import write_reader
+
+METHODS = ("pcw", "ape", "structured-prompting", "rotor", "pine")
+DOCUMENTS = (
+    "Copper Hall\nThe passphrase is dagger.\n\n",
+    "Iron Gate\nThe keeper is Tom.\n\n",
+    "A mill.\n\n",
+    "A wall.\n\n",
+)
+PROMPT = Prompt("Context:\n\n", DOCUMENTS, "What is the passphrase?")
+TOKENS = TokenisedPrompt([3, 4, 5], [[6, 7, 8], [9, 10], [11, 12, 13, 14]], [15, 16, 17])
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return DebiasedLM.from_pretrained("tiny", "none")
+
+
+@pytest.fixture
+def reader(lm, tmp_path):
+    return write_reader(tmp_path / "reader", lm.model)
+
+
+def logits(model, method, tokens=TOKENS, cache=None):
+    with torch.no_grad():
+        return continuation_logits(model, tokens, method, [20, 21, 22], "torch", cache)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_changes_the_answer_in_every_family(family, tmp_path):
+    model = random_model(family)
+    folder = write_reader(tmp_path, model)
+    assert not torch.equal(logits(model, get("pcw", None, folder)), logits(model, get("pcw")))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_order_has_the_same_bits(lm, method, tmp_path):
+    folder = write_reader(tmp_path, lm.model, method)
+    chosen = get(method, None, folder)
+    orders = itertools.permutations(range(4))
+    scores = {tuple(lm.score(PROMPT.reordered(order), "dagger it is", method=chosen).logprobs) for order in orders}
+    without = lm.score(PROMPT, "dagger it is", method=method).logprobs
+    assert len(scores) == 1 and scores != {tuple(without)}
+
+
+@pytest.mark.parametrize("method", ["pcw", "ape", "structured-prompting"])
+def test_cached_batched_and_streamed_it_answers_alike(lm, method, tmp_path):
+    folder = write_reader(tmp_path, lm.model, method)
+    chosen = get(method, None, folder)
+    alone = lm.generate(PROMPT, method=chosen, max_new_tokens=8, logprobs=True)
+    cached = DebiasedLM(lm.model, lm.tokenizer, method, cache=DocumentCache(), reader=folder)
+    for _ in range(2):
+        again = cached.generate(PROMPT, max_new_tokens=8, logprobs=True)
+        assert (again.token_ids, again.logprobs) == (alone.token_ids, alone.logprobs)
+    assert again.report.cached_tokens > 0
+    assert "".join(cached.stream(PROMPT, max_new_tokens=8)) == alone.text
+    batch = lm.batch([PROMPT, Prompt("Context:\n\n", DOCUMENTS[:2], "Who?")], method=chosen, max_new_tokens=8)
+    assert batch[0].token_ids == alone.token_ids
+
+
+def test_cache_entries_serve_every_reader_and_none(lm, tmp_path):
+    first, second = (write_reader(tmp_path / str(seed), lm.model, seed=seed) for seed in (1, 2))
+    shared = DebiasedLM(lm.model, lm.tokenizer, "pcw", cache=DocumentCache())
+    shared.generate(PROMPT, max_new_tokens=1)
+    for folder in (first, second):
+        warm = shared.generate(PROMPT, method=get("pcw", None, folder), max_new_tokens=4, logprobs=True)
+        cold = lm.generate(PROMPT, method=get("pcw", None, folder), max_new_tokens=4, logprobs=True)
+        assert warm.report.cached_tokens > 0 and warm.logprobs == cold.logprobs
+    assert shared.cache.stats().misses == 5  # the prefix and four documents, once
+
+
+def test_the_base_model_is_unchanged_beside_it(lm, reader):
+    plain = lm.score(PROMPT, "dagger", method="pcw").logprobs
+    lm.score(PROMPT, "dagger", method=get("pcw", None, reader))
+    assert lm.score(PROMPT, "dagger", method="pcw").logprobs == plain
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in lm.model.modules())
+
+
+def test_the_adapter_is_that_of_peft(tmp_path):
+    """Without documents before them, all tokens are after the documents: the plain model with peft's adapter."""
+    model = random_model("llama")
+    folder = write_reader(tmp_path, model, "none")
+    documents_end = TokenisedPrompt([], [[3], [4]], [5, 6, 7])
+    ours = logits(model, get("none", None, folder), documents_end)
+    ids = torch.tensor([[3, 4, 5, 6, 7, 20, 21]])
+    with torch.no_grad():
+        past = model(ids[:, :2], use_cache=True).past_key_values
+        theirs = PeftModel.from_pretrained(random_model("llama"), folder)(ids[:, 2:], past_key_values=past).logits[
+            0, 2:
+        ]
+    torch.testing.assert_close(ours, theirs.float(), atol=1e-5, rtol=1e-5)
+
+
+def test_threads_with_several_readers_get_what_each_gets_alone(lm, tmp_path):
+    methods = [get("pcw"), *(get("pcw", None, write_reader(tmp_path / str(s), lm.model, seed=s)) for s in range(3))]
+    expected = [lm.score(PROMPT, "dagger", method=method).logprobs for method in methods]
+    wrong = []
+
+    def score(index):
+        scores = [lm.score(PROMPT, "dagger", method=methods[index]).logprobs for _ in range(10)]
+        wrong.extend(score for score in scores if score != expected[index])
+
+    threads = [threading.Thread(target=score, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len({tuple(logprobs) for logprobs in expected}) == 4
+
+
+def test_without_documents_it_stays_off(lm, reader):
+    assert lm.generate("Who?", method=get("pcw", None, reader), max_new_tokens=4).report.reader == ""
+    first = lm.score("Who?", "Tom", method=get("pcw", None, reader)).logprobs
+    assert first == lm.score("Who?", "Tom", method="none").logprobs
+
+
+def test_text_names_it(lm, reader):
+    method = get(f"pcw(reader={reader})")
+    assert method == get("pcw", None, reader) and get(format_method(method)) == method
+    assert format_method(get("pcw")) == "pcw"
+    assert lm.generate(PROMPT, method=method, max_new_tokens=1).report.reader == "reader"
+
+
+def test_another_method_or_model_is_refused(lm, reader):
+    with pytest.raises(ReaderError, match="was trained for pcw, and the method is ape; use method='pcw'"):
+        DebiasedLM(lm.model, lm.tokenizer, "ape", reader=reader)
+    with pytest.raises(ReaderError, match=r"was trained for a model with weights .* and this model has"):
+        logits(random_model("llama"), get("pcw", None, reader))
+    with pytest.raises(MethodError, match="attention-sorting takes no reader; expected none, pine, pcw or another"):
+        DebiasedLM(lm.model, lm.tokenizer, "attention-sorting", reader=reader)
+
+
+def test_a_context_of_debias_refuses_it(lm, reader):
+    with (
+        pytest.raises(MethodError, match="pcw with a reader runs in two phases; use ragbias.DebiasedLM"),
+        ragbias.debias(lm.model, get("pcw", None, reader), [(0, 1), (1, 2)]),
+    ):
+        pass
+
+
+def test_damage_is_named(lm, reader, tmp_path):
+    with pytest.raises(ReaderError, match="No such file or directory: adapter_model.safetensors; expected a folder"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(tmp_path / "missing"))
+    (tmp_path / "reader" / "reader.json").write_text("[]")
+    with pytest.raises(ReaderError, match="reader.json does not hold an object; train it again"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+    (tmp_path / "reader" / "reader.json").write_text("{}")
+    with pytest.raises(ReaderError, match="reader.json and adapter_config.json do not describe a reader"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+    write_reader(tmp_path / "reader", lm.model)
+    (tmp_path / "reader" / "adapter_model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ReaderError, match="adapter_model.safetensors cannot be read"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+
+
+def test_a_reader_without_a_proven_gain_warns(lm, tmp_path):
+    folder = write_reader(tmp_path, lm.model, supported=False)
+    with pytest.warns(UnsupportedReaderWarning, match="does not show that pcw with it is better than without"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=folder)
+
+
+def test_the_fingerprint_is_of_the_weights():
+    model = random_model("llama")
+    before = fingerprint(model)
+    assert fingerprint(model.to(torch.bfloat16)) == before
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.1)
+    assert fingerprint(model) != before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(r="Infinity"), "do not describe a reader"),
+        (dict(r=3), "with rank 3"),
+        (dict(lora_alpha=float("nan")), "no finite scaling"),
+        (dict(use_rslora=True), "use_rslora, which is not supported"),
+    ],
+)
+def test_settings_of_peft_that_do_not_fit_are_named(lm, reader, tmp_path, change, message):
+    file = tmp_path / "reader" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ReaderError, match=message):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+
+
+def test_weights_that_are_not_finite_are_named(lm, reader, tmp_path):
+    file = tmp_path / "reader" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    save_file({name: tensor * float("nan") for name, tensor in tensors.items()}, file)
+    with pytest.raises(ReaderError, match="holds numbers for 'model.layers.0.* that are not finite"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+    save_file({}, file)
+    with pytest.raises(ReaderError, match="holds no tensors"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+
+
+def test_methods_of_plugins_keep_their_identity():
+    class Mine(AttentionMethod):
+        name = "mine"
+
+        def __init__(self, strength):
+            self.strength = strength
+
+    assert Mine(1) != Mine(2)
+
+
+def test_a_folder_that_is_written_again_is_read_again(lm, reader, tmp_path):
+    before = lm.score(PROMPT, "dagger", method=get("pcw", None, reader)).logprobs
+    write_reader(tmp_path / "reader", lm.model, seed=5)
+    assert lm.score(PROMPT, "dagger", method=get("pcw", None, reader)).logprobs != before
+
+
+DOCS = ["Copper Hall. The passphrase is dagger.", "Iron Gate. The keeper is Tom.", "A mill by the river."]
+TEXT = "Context:\n\n{}\n\nQuestion: What is the passphrase?\nAnswer:"
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["loaded", "given"])
+def test_langchain_runs_it_in_every_order(lm, reader, shared):
+    from langchain_ragbias import ChatRagBias
+
+    model = dict(lm=lm) if shared else dict(model_id="tiny")
+    llm = ChatRagBias(**model, method="pcw", reader=reader, max_tokens=8)
+    answers = [llm.invoke(TEXT.format("\n\n".join(docs)), documents=docs) for docs in (DOCS, DOCS[::-1])]
+    assert [answer.response_metadata["ragbias"]["reader"] for answer in answers] == ["reader"] * 2
+    assert answers[0].content == answers[1].content
+    with pytest.raises(ReaderError, match="was trained for pcw, and the method is ape"):
+        llm.invoke(TEXT.format("\n\n".join(DOCS)), documents=DOCS, method=f"ape(reader={reader})")
+
+
+def test_llama_index_runs_it_in_every_order(reader):
+    from llama_index.llms.ragbias import RagBiasLLM
+
+    llm = RagBiasLLM(model_name="tiny", method="pcw", reader=reader, max_new_tokens=8)
+    answers = [llm.complete(TEXT.format("\n\n".join(docs)), documents=docs) for docs in (DOCS, DOCS[::-1])]
+    assert [answer.raw["ragbias"]["reader"] for answer in answers] == ["reader"] * 2
+    assert answers[0].text == answers[1].text
+
+
+def test_a_client_of_the_server_cannot_name_a_folder(reader):
+    from ragbias.serving.prompts import client_method
+
+    with pytest.raises(Exception, match="a request cannot name a file; start the server with this method"):
+        client_method("pcw(reader=reader)", get("pcw"))
+
+
+@pytest.mark.parametrize("command", ["ask", "audit", "bench"])
+def test_commands_take_it(reader, command, tmp_path):
+    from typer.testing import CliRunner
+
+    from ragbias.cli import app
+
+    (tmp_path / "notes.txt").write_text("\n\n".join(text * 20 for text in DOCS))
+    rows = [{"question": f"What is passphrase {n}?", "documents": DOCS, "answer": "dagger"} for n in range(5)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = f"pcw(reader={reader})"
+    arguments = {
+        "ask": ["Who?", "--documents", str(tmp_path / "notes.txt"), "--method", "pcw", "--reader", reader],
+        "audit": [str(tmp_path / "q.jsonl"), "--methods", named, "--orders", "2"],
+        "bench": ["--task", "tiny", "--methods", f"none,{named}", "--limit", "1", "--no-cost"],
+    }[command]
+    arguments = ["--questions", *arguments] if command == "audit" else arguments
+    arguments += ["--out", str(tmp_path / "run"), "--documents", "3"] if command == "bench" else []
+    done = CliRunner().invoke(app, [command, "--model", "tiny", *arguments])
+    assert done.exit_code in (0, 1), done.output
+    assert "pcw" in done.output
