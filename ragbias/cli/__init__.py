@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from ragbias.cli.adapt import adapt
 from ragbias.cli.ask import ask
 from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
@@ -36,7 +37,7 @@ REFUSED = 2  # exit code of errors that the user can fix
 INTERRUPTED = 130  # exit code that shells use
 UNREAD = 1  # click's exit code if standard output is a closed pipe
 TRACEBACK = "--traceback"
-COMPUTING = ("ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
+COMPUTING = ("adapt", "ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
 LONGEST = 600  # maximum number of characters of an error line
 UsageError = typer.BadParameter.__mro__[1]  # of click, or of the private copy of click in typer
 
@@ -46,7 +47,7 @@ app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, bench, report, calibrate, serve, proxy):
+for command in (demo, ask, audit, bench, report, calibrate, adapt, serve, proxy):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(cache, name="cache")

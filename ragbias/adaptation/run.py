@@ -1,0 +1,223 @@
+"""``adapt``: train a reader, resumable at any step, and write its folder with a receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+
+from ragbias.adaptation.examples import Example, draw_examples, prompt_of
+from ragbias.adaptation.receipt import receipt_of
+from ragbias.adaptation.settings import FEWEST_QUESTIONS, AdaptSettings
+from ragbias.adaptation.teacher import Lesson, lesson_of
+from ragbias.adaptation.training import Reader, train
+from ragbias.cache import DocumentCache
+from ragbias.errors import DataError, PromptTooLongError, ReaderError
+from ragbias.evaluation.data.questions import Question
+from ragbias.extras import required
+from ragbias.files import write_atomically
+from ragbias.lm import DebiasedLM
+from ragbias.methods import get
+from ragbias.models.named import PACKAGED
+from ragbias.prompt import shielded, tokenise
+from ragbias.readers import PEFT, READER, WEIGHTS, fingerprint
+
+PARTIAL = "partial"  # folder of an unfinished training inside the reader's
+HELD_OUT = 0.2  # share of the questions
+FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
+RESTART = "restart=True (--restart on the command line), which deletes it"
+EVERY = 10  # steps between checkpoints
+CACHED = "6GB"  # of documents' states, in memory
+Progress = Callable[[str, int, int], None]  # what runs, how much is done, and of how much
+
+
+def adapt(
+    lm: DebiasedLM,
+    questions: Sequence[Question],
+    out: str | Path,
+    *,
+    restart: bool = False,
+    progress: Progress = lambda name, done, total: None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train a reader adapter for a method, and write it to a folder.
+
+    An interrupted training goes on when called again with the same arguments.
+
+    Args:
+        lm: the model; its dtype is that of the training. Its weights are not changed.
+        questions: with their documents, and, if known, answers and gold documents; a fifth of
+            them is held out, at least 5 and at most 40.
+        out: the reader's folder.
+        restart: delete an interrupted training or a finished reader there.
+        settings: see ``AdaptSettings``.
+
+    Returns:
+        the receipt, as in ``reader.json``.
+
+    Raises:
+        ArgumentError: a setting is out of range.
+        DataError: there are too few questions.
+        ReaderError: the folder holds a reader, or a training with other settings.
+        MissingExtraError: peft is not installed.
+    """
+    peft = required("peft", "adapt")
+    options = AdaptSettings(**settings)
+    method = get(options.method, lm.name)
+    usable = [_checked(question) for question in questions if len(question.documents) >= 2]
+    training, held_out = _split(usable, options.seed)
+    folder = Path(out)
+    data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
+    identity = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}
+    objective = options.objective
+    if objective == "auto":
+        objective = "both" if all(question.answers for question in training) else "distil"
+    if objective == "labels" and not all(question.answers for question in training):
+        raise DataError("objective='labels', but some questions have no answer; use objective='distil'")
+
+    labelled = all(question.answers for question in held_out)
+    compared = [_held_out(lm, question, options, labelled) for question in held_out]  # now, as a prompt may be too long
+    examples = draw_examples(lm, training, options)
+    partial = _opened(folder, {"settings": asdict(options), "data": data, "model": identity}, restart)
+    lessons = []
+    for index, example in enumerate(examples):
+        lessons.append(_lesson(lm, example, index, options, objective, partial / f"lesson-{index:06}.safetensors"))
+        progress("Plain model's answers", index + 1, len(examples))
+    prompts = [tokenise(shielded(example.prompt, lm.tokenizer), lm.tokenizer) for example in examples]
+    reader = Reader(lm, options.rank, options.seed)
+    cache = DocumentCache(memory=CACHED)
+
+    def after_step(step: int, loss: float) -> None:
+        progress(f"Training (loss {loss:.2f})", step, options.steps)
+
+    checkpoint = partial / "checkpoint.safetensors"
+    train(lm, method, reader, prompts, lessons, options, objective, cache, checkpoint, EVERY, after_step)
+
+    record: dict[str, Any] = {
+        "method": options.method,
+        "model": identity,
+        "data": {"sha256": data, "questions": len(training), "held_out": len(held_out), "examples": len(examples)},
+        "settings": {**asdict(options), "objective": objective},
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
+        "receipt": {"supported": True},  # so that measuring it does not warn
+    }
+    scratch = partial / "reader"
+    scratch.mkdir(exist_ok=True)
+    _write(peft, reader, scratch, lm.name)
+    (scratch / READER).write_text(json.dumps(record))
+    done = iter(range(1, len(held_out) + 1))
+    record["receipt"] = receipt_of(
+        lm, method, str(scratch), compared, lambda: progress("Held-out questions", next(done), len(held_out))
+    )
+    for name in (WEIGHTS, PEFT):
+        (scratch / name).replace(folder / name)
+    write_atomically(folder / READER, (json.dumps(record, indent=2) + "\n").encode())
+    shutil.rmtree(partial)
+    receipt: dict[str, Any] = record["receipt"]
+    return receipt
+
+
+def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], list[Question]]:
+    """Return training and held-out questions. A repeated question is on one side, and held out once."""
+    by_text: dict[str, list[Question]] = {}
+    for question in questions:
+        by_text.setdefault(question.question.strip().casefold(), []).append(question)
+    if len(by_text) < FEWEST_QUESTIONS:
+        raise DataError(
+            f"{len(by_text)} different questions with two or more documents; give at least {FEWEST_QUESTIONS}, better "
+            "200"
+        )
+    texts = random.Random(seed).sample(sorted(by_text), len(by_text))
+    held = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, int(HELD_OUT * len(texts))))
+    return [question for text in texts[held:] for question in by_text[text]], [
+        by_text[text][0] for text in texts[:held]
+    ]
+
+
+def _checked(question: Question) -> Question:
+    """The question, or a ``DataError`` if its gold document or an answer cannot be."""
+    if question.gold is not None and not 0 <= question.gold < len(question.documents):
+        raise DataError(
+            f"question {question.question!r}: gold={question.gold} with {len(question.documents)} documents; expected "
+            "an index, counted from 0"
+        )
+    if not all(answer.strip() for answer in question.answers):
+        raise DataError(f"question {question.question!r}: an answer is empty; leave it out")
+    return question
+
+
+def _opened(folder: Path, expected: dict[str, Any], restart: bool) -> Path:
+    """The folder of an unfinished training, new or with the same settings."""
+    partial, settings = folder / PARTIAL, folder / PARTIAL / "settings.json"
+    ours = (folder / READER).exists() or settings.exists()
+    foreign = [name for name in (PARTIAL, WEIGHTS, PEFT) if (folder / name).exists() and not ours]
+    if foreign:
+        raise ReaderError(f"{str(folder)!r} holds other files ({', '.join(foreign)}); name an empty folder")
+    if restart:
+        shutil.rmtree(partial, ignore_errors=True)
+        for name in (READER, PEFT, WEIGHTS):
+            (folder / name).unlink(missing_ok=True)
+    if (folder / READER).exists():
+        raise ReaderError(f"{str(folder)!r} holds a finished reader; name another folder, or add {RESTART}")
+    partial.mkdir(parents=True, exist_ok=True)
+    expected = json.loads(json.dumps(expected))
+    if settings.exists() and (before := json.loads(settings.read_text())) != expected:
+        changed = sorted(key for key in expected if before.get(key) != expected[key])
+        raise ReaderError(
+            f"{str(folder)!r} holds an unfinished training with other {', '.join(changed)}; finish it with those, name "
+            f"another folder, or add {RESTART}"
+        )
+    write_atomically(settings, json.dumps(expected).encode())
+    return partial
+
+
+def _lesson(lm: DebiasedLM, example: Example, index: int, options: AdaptSettings, objective: str, file: Path) -> Lesson:
+    """A lesson from its file, or computed and saved there."""
+    if file.exists():
+        tensors = load_file(file)
+        return Lesson(tensors["target"].tolist(), int(tensors["labelled"]), tensors["tokens"], tensors["logprobs"])
+    seed = hash((options.seed, index))
+    lesson = lesson_of(lm, example, options.orders, objective != "labels", seed)
+    tensors = {"target": torch.tensor(lesson.target), "labelled": torch.tensor(lesson.labelled)}
+    tensors |= {"tokens": lesson.tokens.contiguous(), "logprobs": lesson.logprobs.contiguous()}
+    write_atomically(file, save(tensors))
+    return lesson
+
+
+def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool) -> tuple[Example, Lesson]:
+    """A held-out example and its answer: the known one if all held-out questions have one, else the plain model's."""
+    documents, gold = question.documents[: options.documents], question.gold
+    if gold is not None and gold >= len(documents):
+        documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1
+    prompt = prompt_of(lm, documents, question.question, options.prompt)
+    example = Example(prompt, gold, question.answers[0] if labelled else "")
+    try:
+        return example, lesson_of(lm, replace(example, gold=None), 1, False, 0)
+    except PromptTooLongError as error:
+        raise PromptTooLongError(
+            f"question {question.question!r}: {error}; or set fewer documents per example"
+        ) from error
+
+
+def _write(peft: Any, reader: Reader, folder: Path, base: str) -> None:
+    """Write the weights as peft names them, in bfloat16."""
+    tensors = {}
+    for path, (down, up) in reader.lora.weights.items():
+        for half, weight in (("A", down), ("B", up)):
+            tensors[f"base_model.model.{path}.lora_{half}.weight"] = weight.detach().to("cpu", torch.bfloat16)
+    write_atomically(folder / WEIGHTS, save(tensors, {"format": "pt"}))
+    names = sorted({path.rpartition(".")[2] for path in reader.paths})
+    config = peft.LoraConfig(
+        r=reader.rank, lora_alpha=reader.rank, target_modules=names, task_type="CAUSAL_LM", inference_mode=True
+    )
+    config.base_model_name_or_path = PACKAGED[base].hub if base in PACKAGED else base
+    config.save_pretrained(folder)

@@ -1,0 +1,74 @@
+"""Settings of ``ragbias adapt``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ragbias import limits
+from ragbias.checks import check_whole_between
+from ragbias.display import shown
+from ragbias.errors import ArgumentError
+from ragbias.methods import get
+
+FEWEST_QUESTIONS = 20  # held-out ones included
+OBJECTIVES = ("auto", "distil", "labels", "both")
+WHOLE = {
+    "steps": limits.STEPS,
+    "batch": limits.BATCH,
+    "rank": limits.RANK,
+    "documents": limits.DRAWN_DOCUMENTS,
+    "orders": limits.ORDERS,
+    "examples": limits.EXAMPLES,
+    "seed": limits.SEED,
+}
+
+
+@dataclass(frozen=True)
+class AdaptSettings:
+    """How a reader is trained.
+
+    Attributes:
+        method: the method that the reader is for, with its parameters.
+        objective: ``"distil"`` matches the plain model's distributions, ``"labels"`` maximises the probability of the
+            known answers, ``"both"`` adds the two; ``"auto"`` is both if all questions have answers, else distil.
+        steps: optimiser steps, of ``batch`` examples each.
+        rank: rank of the LoRA, on all linear layers of the decoder.
+        learning_rate: maximum; it rises over the first steps, and falls to zero linearly.
+        documents: maximum number of documents in an example.
+        orders: orders of the documents that the plain model's distributions are averaged over, if ``gold`` is unknown.
+        examples: number of examples, each of one question with some of its documents; default: one per
+            question, but at least 300 and at most 800.
+        prompt: a text with ``{documents}`` and ``{question}``, the prompt of your pipeline; default: several common
+            prompts, so that the reader generalises.
+        seed: of the examples and the initial weights.
+    """
+
+    method: str = "pcw"
+    objective: Literal["auto", "distil", "labels", "both"] = "auto"
+    steps: int = 150
+    batch: int = 4
+    rank: int = 8
+    learning_rate: float = 3e-4
+    documents: int = 10
+    orders: int = 2
+    examples: int | None = None
+    prompt: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, bounds in WHOLE.items():
+            if getattr(self, name) is not None:
+                check_whole_between(name, getattr(self, name), bounds)
+        if not 0 < self.learning_rate < 1:
+            raise ArgumentError(f"learning_rate={self.learning_rate!r}; expected a number between 0 and 1")
+        if self.objective not in OBJECTIVES:
+            raise ArgumentError(f"objective={self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
+        parts = ("{documents}", "{question}")
+        if self.prompt is not None and any(self.prompt.count(part) != 1 for part in parts):
+            raise ArgumentError(f"prompt={shown(self.prompt)}; expected a text with {' and '.join(parts)}, once each")
+        method = get(self.method)
+        if not method.takes_reader:
+            raise ArgumentError(f"method={self.method!r} takes no reader; expected e.g. pcw, ape or pine")
+        if method.reader:
+            raise ArgumentError(f"method={self.method!r} has a reader already; name the method without it")

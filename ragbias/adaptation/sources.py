@@ -1,0 +1,41 @@
+"""Training questions from files of questions, and from plain documents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from ragbias.errors import DataError
+from ragbias.evaluation.data.questions import Question, read_questions
+from ragbias.evaluation.demo.own_files import read_chunks
+
+SHOWN, CONTINUED = 12, 16  # words of a passage that the question quotes, and that its answer continues with
+BESIDE = 9  # other passages beside the one that a question quotes
+MOST = 400  # questions from documents
+
+
+def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) -> list[Question]:
+    """Questions of all files, and one per passage of the documents."""
+    if not files and not documents:
+        raise DataError("no data: give --questions FILE (JSON lines of question and documents), --documents, or both")
+    questions = [question for file in files for question in read_questions(file)]
+    rng = random.Random(seed)
+    for path in documents:
+        questions += _continuations(list(read_chunks(path)), rng)
+    return questions
+
+
+def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question]:
+    """Ask for the continuation of words that occur in one of several passages."""
+    long = [passage for passage in passages if len(passage.split()) >= SHOWN + CONTINUED]
+    questions = []
+    for passage in rng.sample(long, min(MOST, len(long))):
+        words = passage.split()
+        begin = rng.randrange(len(words) - SHOWN - CONTINUED + 1)
+        quoted = " ".join(words[begin : begin + SHOWN])
+        answer = " ".join(words[begin + SHOWN : begin + SHOWN + CONTINUED])
+        others = rng.sample([other for other in passages if other != passage], min(BESIDE, len(passages) - 1))
+        texts = (passage, *others)
+        questions.append(Question(f'Which words follow "{quoted}" in the text?', texts, (answer,), gold=0))
+    return questions

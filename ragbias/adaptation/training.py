@@ -1,0 +1,160 @@
+"""Train the weights of a reader, from a checkpoint on if there is one."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from ragbias.adaptation.settings import AdaptSettings
+from ragbias.adaptation.teacher import Lesson
+from ragbias.cache import DocumentCache
+from ragbias.files import write_atomically
+from ragbias.generation.reuse import prepared_model
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+from ragbias.prompt import TokenisedPrompt
+from ragbias.readers import Lora, targets
+
+WARM_UP = 20  # steps, or a tenth of all if those are fewer
+CLIP = 1.0  # norm of the gradient
+BACKEND = "torch"  # the other backends compute no gradients
+
+
+def dtype_of(name: str) -> torch.dtype | str:
+    """The dtype for training: bfloat16 where the processor or accelerator computes in it, unless named."""
+    if name != "auto":
+        return name
+    native = torch.accelerator.is_available() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+class Reader(nn.Module):
+    """The weights that are trained, float32; ``lora`` applies them."""
+
+    def __init__(self, lm: DebiasedLM, rank: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.paths, self.rank = [], rank
+        for path, layer in targets(lm.model).items():
+            bound = 1 / math.sqrt(layer.in_features)
+            down = torch.empty(rank, layer.in_features).uniform_(-bound, bound, generator=generator)
+            device, name = layer.weight.device, path.replace(".", "/")
+            self.register_parameter(f"{name}/A", nn.Parameter(down.to(device)))
+            self.register_parameter(f"{name}/B", nn.Parameter(torch.zeros(layer.out_features, rank, device=device)))
+            self.paths.append(path)
+
+    @property
+    def lora(self) -> Lora:
+        parameters = dict(self.named_parameters())
+        pairs = {path: path.replace(".", "/") for path in self.paths}
+        return Lora({path: (parameters[f"{n}/A"], parameters[f"{n}/B"]) for path, n in pairs.items()}, 1.0)
+
+
+def student_logits(
+    lm: DebiasedLM, method: Method, lora: Lora, prompt: TokenisedPrompt, target: Sequence[int], cache: DocumentCache
+) -> Tensor:
+    """Logits ``[len(target), V]`` that predict each token of a target, with gradients for the reader's weights."""
+    with prepared_model(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
+        seen = 0 if start.cache is None else start.cache.get_seq_length()
+        ids = torch.tensor([[*prompt.ids[seen:], *target[:-1]]], device=lm.model.device)
+        output = lm.model(ids, past_key_values=start.cache, use_cache=True, logits_to_keep=len(target))
+    logits: Tensor = output.logits[0]
+    return logits
+
+
+def rate(step: int, settings: AdaptSettings) -> float:
+    """The learning rate of a step, counted from 0."""
+    rising = (step + 1) / max(1, min(WARM_UP, settings.steps // 10))
+    return settings.learning_rate * min(1.0, rising) * max(0.02, 1 - step / settings.steps)
+
+
+def loss_of(lesson: Lesson, logits: Tensor, objective: str) -> Tensor:
+    """The loss of one example, a scalar: divergence from the teacher, cross-entropy of the known answer, or the sum."""
+    loss = logits.new_zeros((), dtype=torch.float32)
+    if objective in ("distil", "both"):
+        loss = loss + lesson.divergence(logits)
+    if objective in ("labels", "both") and lesson.labelled:
+        loss = loss + lesson.cross_entropy(logits)
+    return loss
+
+
+def train(
+    lm: DebiasedLM,
+    method: Method,
+    reader: Reader,
+    prompts: Sequence[TokenisedPrompt],
+    lessons: Sequence[Lesson],
+    settings: AdaptSettings,
+    objective: str,
+    cache: DocumentCache,
+    checkpoint: Path,
+    every: int,
+    after_step: Callable[[int, float], None],
+) -> None:
+    """Train in place. ``after_step`` gets the number of steps done and the loss; an error in it loses no checkpoint."""
+    optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    done = _restore(reader, optimiser, checkpoint)
+    with _frozen(lm.model):
+        for step in range(done, settings.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = rate(step, settings)
+            total = 0.0
+            for index in _batch(step, len(lessons), settings):
+                logits = student_logits(lm, method, reader.lora, prompts[index], lessons[index].target, cache)
+                loss = loss_of(lessons[index], logits, objective) / settings.batch
+                loss.backward()
+                total += loss.item()
+            nn.utils.clip_grad_norm_(reader.parameters(), CLIP)
+            optimiser.step()
+            optimiser.zero_grad()
+            if (step + 1) % every == 0 or step + 1 == settings.steps:
+                _save(reader, optimiser, checkpoint, step + 1)
+            after_step(step + 1, total)
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Compute no gradients for the model's own weights."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
+    """The examples of a step: each epoch has every example once, in an order of its own."""
+    chosen = []
+    for position in range(step * settings.batch, (step + 1) * settings.batch):
+        epoch, at = divmod(position, count)
+        chosen.append(random.Random(f"{settings.seed} {epoch}").sample(range(count), count)[at])
+    return chosen
+
+
+def _save(reader: Reader, optimiser: torch.optim.Optimizer, file: Path, step: int) -> None:
+    tensors = {f"weight {name}": parameter.detach() for name, parameter in reader.named_parameters()}
+    for name, parameter in reader.named_parameters():
+        state = optimiser.state[parameter]
+        tensors |= {f"{key} {name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
+    write_atomically(file, save({k: v.contiguous().cpu() for k, v in tensors.items()}, {"step": str(step)}))
+
+
+def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> int:
+    """Load a checkpoint; returns the number of steps done."""
+    if not file.exists():
+        return 0
+    tensors: Mapping[str, Tensor] = load_file(file)
+    for name, parameter in reader.named_parameters():
+        parameter.data.copy_(tensors[f"weight {name}"])
+        state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
+        optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
+    return int(next(iter(optimiser.state.values()))["step"])

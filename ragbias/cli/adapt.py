@@ -1,0 +1,107 @@
+"""``ragbias adapt``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ragbias import limits
+from ragbias.cli.numeric import whole
+from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
+
+
+def adapt(
+    model: Annotated[str, typer.Option(help=MODELS)],
+    out: Annotated[Path, typer.Option(help="Folder for the reader.", callback=folder)],
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(help="JSON lines of question and documents; answer and gold if known. May be repeated."),
+    ] = None,
+    documents: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text files to make questions from: a file, or a folder of .txt, .md and .rst files."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="A method inside the model that needs documents, e.g. pcw.")] = "pcw",
+    objective: Annotated[
+        Literal["auto", "distil", "labels", "both"],
+        typer.Option(help="distil: match the plain model. labels: match known answers. auto: both with answers."),
+    ] = "auto",
+    steps: Annotated[int, whole(limits.STEPS, "Optimiser steps.")] = 150,
+    batch: Annotated[int, whole(limits.BATCH, "Examples per step.")] = 4,
+    rank: Annotated[int, whole(limits.RANK, "Rank of the LoRA.")] = 8,
+    max_documents: Annotated[int, whole(limits.DRAWN_DOCUMENTS, "Documents per example at most.")] = 10,
+    orders: Annotated[int, whole(limits.ORDERS, "Orders averaged where the gold document is unknown.")] = 2,
+    examples: Annotated[int | None, whole(limits.EXAMPLES, "Examples. Default: one per question, 300 to 800.")] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(help="Your prompt, a text file with {documents} and {question}. Default: several.")
+    ] = None,
+    seed: Annotated[int, whole(limits.SEED, "Seed of examples and weights.")] = 0,
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Dtype of the weights.")] = "auto",
+    restart: Annotated[bool, typer.Option("--restart", help="Delete the folder's reader or training.")] = False,
+    json_path: JsonPath = None,
+) -> None:
+    """Train a reader adapter: a small LoRA with which a method reads documents as well as the plain model or better.
+
+    It acts only on the tokens after the documents, so cached documents and order invariance stay as they are. An
+    interrupted training goes on when called again. Ends with exit code 1 if held-out questions show no improvement.
+    """
+    from ragbias.adaptation import AdaptSettings
+    from ragbias.adaptation import adapt as train
+    from ragbias.adaptation.sources import read_sources
+    from ragbias.adaptation.training import dtype_of
+    from ragbias.lm import DebiasedLM
+
+    settings: dict[str, Any] = dict(
+        method=method,
+        objective=objective,
+        steps=steps,
+        batch=batch,
+        rank=rank,
+        documents=max_documents,
+        orders=orders,
+        examples=examples,
+        prompt=None if prompt is None else prompt.read_text(encoding="utf-8"),
+        seed=seed,
+    )
+    console.print(f"Model: {model}")
+    quiet_libraries()
+    AdaptSettings(**settings)  # before the model is loaded
+    training_questions = read_sources(questions or (), documents or (), seed)
+    with status("Loading the model"):
+        lm = DebiasedLM.from_pretrained(model, "none", dtype=dtype_of(dtype))
+    with progress() as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            phase = name.partition(" (")[0]
+            if phase not in tasks:
+                tasks[phase] = bar.add_task(name, total=total)
+            bar.update(tasks[phase], completed=done, description=name)
+
+        receipt = train(lm, training_questions, out, restart=restart, progress=show, **settings)
+    _print_receipt(receipt, method)
+    console.print(f"Written: {out}. Use it with method={method!r}, reader={str(out)!r}, or --reader {out}.")
+    write_json(receipt, json_path)
+    if not receipt["supported"]:
+        raise typer.Exit(1)
+
+
+def _print_receipt(receipt: dict[str, Any], method: str) -> None:
+    """The receipt as a few lines."""
+    plain = receipt["plain"]
+    console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")
+    worst, best = plain["worst_position"], plain["best_position"]
+    positions = "" if best is None else f" (positions {worst:.2f} to {best:.2f})"
+    console.print(f"  plain model {plain['mean']:.2f}{positions}")
+    console.print(f"  {method} {receipt['method']:.2f}, with the reader {receipt['method_with_reader']:.2f}")
+    for name, title in (
+        ("reader_minus_method", f"with the reader minus {method}"),
+        ("reader_minus_plain_mean", "with the reader minus the plain model"),
+    ):
+        estimate, low, high = receipt[name]
+        interval = "" if low is None else f" ({low:+.2f} to {high:+.2f})"
+        console.print(f"  {title}: {estimate:+.2f}{interval}")
+    if receipt["invariant"] is not None:
+        console.print(f"  the same in every order: {'yes' if receipt['invariant'] else 'NO'}")

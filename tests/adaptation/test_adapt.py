@@ -1,0 +1,233 @@
+"""Training a reader: what it learns, what it writes, and that an interrupted training ends like one without a stop."""
+
+import json
+import random
+import subprocess
+import sys
+from contextlib import nullcontext as nothing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from safetensors.torch import load_file
+
+from ragbias import DebiasedLM, DocumentCache, Prompt
+from ragbias.adaptation import adapt
+from ragbias.adaptation.examples import draw_examples
+from ragbias.adaptation.run import _split
+from ragbias.adaptation.settings import AdaptSettings
+from ragbias.adaptation.sources import read_sources
+from ragbias.adaptation.training import Reader, student_logits
+from ragbias.errors import ArgumentError, DataError, ReaderError
+from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.prompts import tiny_question
+from ragbias.methods import get
+from ragbias.prompt import TokenisedPrompt
+from ragbias.readers import UnsupportedReaderWarning
+from support.random_models import FAMILIES, random_model
+
+SHORT = dict(steps=4, batch=2, examples=8, rank=2, documents=3)
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return DebiasedLM.from_pretrained("tiny", "none")
+
+
+@pytest.fixture(scope="module")
+def questions():
+    rng = random.Random(0)
+    return [tiny_question(rng, 4) for _ in range(40)]
+
+
+class InterruptedTrainingError(Exception):
+    pass
+
+
+def interrupt_at(phase, count):
+    def progress(name, done, total):
+        if name.startswith(phase) and done == count:
+            raise InterruptedTrainingError
+
+    return progress
+
+
+def test_labels_teach_new_answers_in_every_order(lm, questions, tmp_path):
+    """Tiny reads its own documents perfectly, so the answers are changed to one that it never gives."""
+    changed = [replace(question, answers=("nobody knows",)) for question in questions]
+    settings = dict(steps=8, batch=2, examples=16, documents=2, learning_rate=5e-3)
+    receipt = adapt(lm, changed, tmp_path, method="pcw", objective="labels", **settings)
+    assert receipt["supported"] and receipt["reader_minus_method"][1] > 5
+    assert receipt["reader_minus_plain_best_position"][1] > 5
+    assert receipt["invariant"] is True
+
+
+def test_the_folder_holds_a_reader_of_peft_and_its_receipt(lm, questions, tmp_path):
+    receipt = adapt(lm, questions, tmp_path, **SHORT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "reader.json",
+    ]
+    record = json.loads((tmp_path / "reader.json").read_text())
+    assert record["receipt"] == json.loads(json.dumps(receipt))
+    assert record["method"] == "pcw" and record["settings"]["objective"] == "both"
+    assert record["data"]["questions"] == 32 and record["data"]["held_out"] == 8
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["r"] == 2
+    with nothing() if receipt["supported"] else pytest.warns(UnsupportedReaderWarning, match="does not show"):
+        reading = DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(tmp_path))
+    assert reading.generate(Prompt("", ["A wall. ", "A mill. "], "Who?"), max_new_tokens=2).report.reader
+
+
+@pytest.mark.parametrize("method", ["ape", "structured-prompting", "rotor", "pine", "none"])
+def test_every_method_with_documents_can_be_trained(lm, questions, method, tmp_path):
+    receipt = adapt(lm, questions, tmp_path, method=method, **{**SHORT, "steps": 2, "examples": 8})
+    assert receipt["invariant"] is (None if method == "none" else True)
+
+
+@pytest.mark.parametrize(("phase", "count"), [("Plain", 5), ("Training", 3), ("Held-out", 4)])
+def test_an_interrupted_training_ends_with_the_same_weights(lm, questions, phase, count, tmp_path, monkeypatch):
+    monkeypatch.setattr("ragbias.adaptation.run.EVERY", 2)
+    adapt(lm, questions, tmp_path / "whole", **SHORT)
+    with pytest.raises(InterruptedTrainingError):
+        adapt(lm, questions, tmp_path / "parts", progress=interrupt_at(phase, count), **SHORT)
+    adapt(lm, questions, tmp_path / "parts", **SHORT)
+    whole, parts = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys() and all(bool((whole[key] == parts[key]).all()) for key in whole)
+
+
+def test_without_answers_it_learns_from_the_model_itself(lm, questions, tmp_path):
+    unlabelled = [replace(question, answers=(), gold=None) for question in questions]
+    receipt = adapt(lm, unlabelled, tmp_path, **SHORT)
+    assert receipt["measure"] == "log-probability of the plain model's answer, nats"
+    assert receipt["plain"]["best_position"] is None
+    with pytest.raises(DataError, match="objective='labels', but some questions have no answer"):
+        adapt(lm, unlabelled, tmp_path / "other", objective="labels", **SHORT)
+
+
+def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
+    with pytest.raises(InterruptedTrainingError):
+        adapt(lm, questions, tmp_path, progress=interrupt_at("Plain", 2), **SHORT)
+    with pytest.raises(ReaderError, match="holds an unfinished training with other settings; finish it"):
+        adapt(lm, questions, tmp_path, **{**SHORT, "seed": 1})
+    with pytest.raises(ReaderError, match="holds an unfinished training with other data"):
+        adapt(lm, questions[:-1], tmp_path, **SHORT)
+    adapt(lm, questions, tmp_path, restart=True, **{**SHORT, "seed": 1})
+    with pytest.raises(ReaderError, match="holds a finished reader; name another folder, or add restart=True"):
+        adapt(lm, questions, tmp_path, **SHORT)
+
+
+def test_files_of_others_are_left(lm, questions, tmp_path):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"of another program")
+    for restart in (False, True):
+        with pytest.raises(ReaderError, match=r"holds other files \(adapter_model.safetensors\); name an empty folder"):
+            adapt(lm, questions, tmp_path, restart=restart, **SHORT)
+    assert (tmp_path / "adapter_model.safetensors").read_bytes() == b"of another program"
+
+
+def test_wrong_data_leaves_a_finished_reader(lm, questions, tmp_path):
+    adapt(lm, questions, tmp_path, **SHORT)
+    unlabelled = [replace(question, answers=()) for question in questions]
+    with pytest.raises(DataError, match="some questions have no answer"):
+        adapt(lm, unlabelled, tmp_path, restart=True, objective="labels", **SHORT)
+    assert (tmp_path / "reader.json").exists()
+    with pytest.raises(DataError, match="gold=9 with 4 documents; expected an index, counted from 0"):
+        adapt(lm, [replace(question, gold=9) for question in questions], tmp_path, restart=True, **SHORT)
+    assert all(not parameter.requires_grad for parameter in lm.model.parameters()) is False
+
+
+def test_parameters_of_the_method_are_kept(lm, questions, tmp_path):
+    adapt(lm, questions, tmp_path, method="ape(temperature=0.5)", **{**SHORT, "steps": 1})
+    with pytest.raises(ReaderError, match="was trained for ape.*0.5.*, and the method is ape"):
+        DebiasedLM(lm.model, lm.tokenizer, "ape", reader=str(tmp_path))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["pcw", "pine"])
+def test_every_family_gets_gradients(family, method):
+    model = random_model(family).requires_grad_(False)
+    lm = SimpleNamespace(model=model)
+    reader = Reader(lm, 2, 0)
+    prompt = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11])
+    student_logits(lm, get(method), reader.lora, prompt, [12, 13], DocumentCache()).float().sum().backward()
+    gradients = [parameter.grad for name, parameter in reader.named_parameters() if name.endswith("/B")]
+    assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 0
+
+
+def test_any_text_may_be_in_a_question(lm, questions):
+    strange = [replace(question, question="What is {documents} in {question}?") for question in questions]
+    examples = draw_examples(lm, strange, AdaptSettings(examples=8))
+    assert all("{documents} in {question}?" in example.prompt.suffix + example.prompt.prefix for example in examples)
+
+
+def test_too_little_data_is_refused_with_what_is_enough(lm, questions, tmp_path):
+    with pytest.raises(DataError, match="19 different questions with two or more documents; give at least 20"):
+        adapt(lm, [*questions[:19], questions[0]], tmp_path, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(steps=0), "steps=0; expected a whole number from 1"),
+        (dict(learning_rate=2.0), "learning_rate=2.0; expected a number between 0 and 1"),
+        (dict(objective="fast"), "objective='fast'; expected one of auto, distil, labels, both"),
+        (dict(method="attention-sorting"), "method='attention-sorting' takes no reader"),
+        (dict(method="pcw(reader=a)"), "has a reader already; name the method without it"),
+        (dict(prompt="{documents}"), r"expected a text with \{documents\} and \{question\}, once each"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, message):
+    with pytest.raises((ArgumentError, RuntimeError), match=message):
+        AdaptSettings(**settings)
+
+
+def test_a_repeated_question_is_on_one_side(questions):
+    training, held_out = _split([*questions, *questions], seed=0)
+    assert not {question.question for question in training} & {question.question for question in held_out}
+    assert (len(training), len(held_out)) == (64, 8)
+
+
+def test_examples_keep_the_gold_document_and_use_every_question(lm, questions):
+    examples = draw_examples(lm, questions, AdaptSettings(examples=80, documents=3))
+    assert len({example.prompt.suffix for example in examples}) > 10
+    for example in examples:
+        assert 2 <= len(example.prompt.documents) <= 3
+        assert example.answer in example.prompt.documents[example.gold]
+
+
+def test_your_prompt_replaces_the_common_ones(lm, questions):
+    examples = draw_examples(lm, questions, AdaptSettings(examples=8, prompt="Hear: {documents}Tell: {question}"))
+    assert all(example.prompt.prefix.endswith("Hear: ") and "Tell: " in example.prompt.suffix for example in examples)
+
+
+def test_questions_come_from_files_and_folders(tmp_path):
+    words = " ".join(f"word{number}" for number in range(200))
+    (tmp_path / "notes.txt").write_text(words + "\n\n" + words.replace("word", "term"))
+    rows = [{"question": "Who?", "documents": ["a", "b"]}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_sources([tmp_path / "q.jsonl"], [tmp_path / "notes.txt"], seed=0)
+    assert found[0] == Question("Who?", ("a", "b"))
+    assert len(found) > 1
+    for question in found[1:]:
+        assert question.answers[0] in " ".join(question.documents[0].split())
+    with pytest.raises(DataError, match="no data: give --questions FILE"):
+        read_sources([], [], seed=0)
+
+
+@pytest.mark.slow
+def test_the_command_trains_and_prints_the_receipt(questions, tmp_path):
+    file = tmp_path / "q.jsonl"
+    rows = [
+        {"question": question.question, "documents": question.documents, "answer": question.answers[0], "gold": 0}
+        for question in questions
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "ragbias", "adapt", "--model", "tiny", "--questions", str(file)]
+    command += ["--out", str(tmp_path / "reader"), "--steps", "3", "--examples", "8", "--max-documents", "4"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    assert "8 held-out questions, log-probability of the answer, nats:" in done.stdout
+    assert "the same in every order: yes" in done.stdout
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 2 and "holds a finished reader" in again.stderr
