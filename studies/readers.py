@@ -1,0 +1,137 @@
+"""Compare methods with and without a reader on questions that no training saw.
+
+FILE holds questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
+with the gold document first, in the middle and last. An interrupted study goes on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from ragbias.evaluation.measures.bootstrap import Interval, share
+from ragbias.files import write_atomically
+from ragbias.lm import DebiasedLM
+from ragbias.methods import parse_methods
+from ragbias.prompt import Prompt
+from studies import arguments_of
+
+INSTRUCTION = "Answer the question using the documents below.\n\n"
+MARK = "{documents}"
+ENDINGS = {"chat": "\nQuestion: {question}\nAnswer in a few words.", "bare": "\nQuestion: {question}\nAnswer:"}
+EVERY = 5  # questions between two writes of the results
+
+
+class Case(NamedTuple):
+    """A question with its answer and its documents; ``gold`` is the index of the one with the answer, if known."""
+
+    question: str
+    answer: str
+    documents: list[str]
+    gold: int | None
+
+
+def read_cases(file: Path, words: int, count: int) -> list[Case]:
+    """Read questions, each document cut to ``words`` words; around the answer where it is the gold document."""
+    text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode()
+    rows = [json.loads(line) for line in text.splitlines()] if ".jsonl" in file.name else json.loads(text)
+    cases = []
+    for row in random.Random(11).sample(rows, len(rows)):
+        answer = row["answers"][0] if isinstance(row["answers"][0], str) else row["answers"][0][0]
+        gold = 0 if row["ctxs"][0].get("isgold") else None
+        texts = [_cut(ctx["text"], words, answer if index == gold else "") for index, ctx in enumerate(row["ctxs"])]
+        if all(texts):
+            documents = [f"Document (Title: {c['title']}) {t}\n" for c, t in zip(row["ctxs"], texts, strict=True)]
+            cases.append(Case(row["question"], answer, documents, gold))
+    return cases[:count]
+
+
+def _cut(text: str, words: int, answer: str) -> str:
+    """The first words of a text, or those around an answer; empty if the answer is not in the text."""
+    parts, at = text.split(), text.lower().find(answer.lower())
+    begin = max(0, len(text[:at].split()) - words // 2) if answer and at >= 0 else 0
+    return "" if at < 0 else " ".join(parts[begin : begin + words])
+
+
+def prompt_of(lm: DebiasedLM, documents: Sequence[str], question: str, kind: str) -> Prompt:
+    """The prompt with the chat template, or without it."""
+    text = INSTRUCTION + MARK + ENDINGS[kind].format(question=question)
+    flat = str(lm.chat_text([{"role": "user", "content": text}])) if kind == "chat" else text
+    prefix, suffix = flat.split(MARK)
+    return Prompt(prefix, documents, suffix)
+
+
+def orders_of(case: Case) -> list[list[str]]:
+    """The documents with the gold document first, in the middle and last; two random orders if it is unknown."""
+    if case.gold is None:
+        return [random.Random(seed).sample(case.documents, len(case.documents)) for seed in range(2)]
+    others = case.documents[:]
+    gold = others.pop(case.gold)
+    return [[*others[:at], gold, *others[at:]] for at in (0, len(others) // 2, len(others))]
+
+
+def measure(
+    lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, out: Path
+) -> dict[str, list[list[float]]]:
+    """Log-probabilities of the answers ``[question][order]`` by method."""
+    results: dict[str, list[list[float]]] = json.loads(out.read_text()) if out.exists() else {}
+    for name, method in {"none": "none", **methods}.items():
+        scores = results.setdefault(name, [])
+        for case in cases[len(scores) :]:
+            orders = orders_of(case)
+            seen = orders[:1] if getattr(method, "invariant", False) else orders
+            prompts = [prompt_of(lm, documents, case.question, kind) for documents in seen]
+            answer = case.answer if kind == "chat" else f" {case.answer}"
+            scores.append([lm.score(prompt, answer, method=method).total for prompt in prompts])
+            if len(scores) % EVERY == 0 or len(scores) == len(cases):
+                write_atomically(out, json.dumps(results).encode())
+    return results
+
+
+def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Interval, Interval]]:
+    """By method: its mean, and its differences from the plain model's mean and from its best position."""
+    plain = results["none"]
+    best = max(range(len(plain[0])), key=lambda position: fmean(scores[position] for scores in plain))
+    table = {}
+    for name, scores in results.items():
+        means = [fmean(values) for values in scores]
+        pairs = list(zip(means, plain, strict=True))
+        table[name] = (
+            fmean(means),
+            share({f"{index:05}": mean - fmean(values) for index, (mean, values) in enumerate(pairs)}),
+            share({f"{index:05}": mean - values[best] for index, (mean, values) in enumerate(pairs)}),
+        )
+    return table
+
+
+def main() -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="file of the results")
+    parser.add_argument("--methods", required=True, help="as for `ragbias bench`")
+    parser.add_argument("--model", default="smollm2", help="name or folder")
+    parser.add_argument("--dtype", default="auto", help="dtype of the weights")
+    parser.add_argument("--questions", type=int, default=100, help="number of questions")
+    parser.add_argument("--words", type=int, default=10_000, help="words of each passage")
+    parser.add_argument("--prompt", choices=ENDINGS, default="chat", help="with the chat template, or without it")
+    arguments = parser.parse_args()
+    lm = DebiasedLM.from_pretrained(arguments.model, "none", dtype=arguments.dtype)
+    cases = read_cases(arguments.file, arguments.words, arguments.questions)
+    methods = parse_methods(arguments.methods, lm.name)
+    results = measure(lm, cases, dict(methods), arguments.prompt, arguments.out)
+    print(f"{len(cases)} questions, log-probability of the answer in nats")
+    for name, (mean, minus_mean, minus_best) in compare(results).items():
+        print(
+            f"{name}: {mean:.2f}; minus the plain mean {minus_mean.estimate:+.2f} ({minus_mean.low:+.2f} to "
+            f"{minus_mean.high:+.2f}), minus its best position {minus_best.estimate:+.2f} ({minus_best.low:+.2f} to "
+            f"{minus_best.high:+.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

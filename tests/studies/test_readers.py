@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ragbias import DebiasedLM
+from studies.reader_questions import examples
+from studies.readers import compare, measure, orders_of, prompt_of, read_cases
+
+WORDS = [f"word{number}" for number in range(30)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    rows = []
+    for number in range(6):
+        texts = [f"{' '.join(WORDS[index:])} place{number}" if index == 0 else "other text" for index in range(4)]
+        ctxs = [{"title": f"T{i}", "text": text, "isgold": i == 0} for i, text in enumerate(texts)]
+        rows.append({"question": f"Where is {number}?", "answers": [f"place{number}"], "ctxs": ctxs})
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_gold_documents_are_cut_around_their_answer(file):
+    for case in read_cases(file, words=8, count=6):
+        assert case.answer in case.documents[0] and len(case.documents[0].split()) < 12
+        orders = orders_of(case)
+        assert [order.index(case.documents[0]) for order in orders] == [0, 1, 3]
+
+
+def test_an_interrupted_study_goes_on_and_compares_with_plain(file, tmp_path):
+    lm, out = DebiasedLM.from_pretrained("tiny", "none"), tmp_path / "r.json"
+    cases = read_cases(file, words=20, count=6)
+    methods = {"pcw": "pcw"}
+    whole = measure(lm, cases, methods, "bare", tmp_path / "whole.json")
+    measure(lm, cases[:5], methods, "bare", out)
+    assert measure(lm, cases, methods, "bare", out) == whole
+    mean, minus_mean, _ = compare(whole)["pcw"]
+    assert mean == pytest.approx(compare(whole)["none"][0] + minus_mean.estimate)
+    assert compare(whole)["none"][1].estimate == 0
+    assert prompt_of(lm, ["a "], "Who?", "bare").suffix == "\nQuestion: Who?\nAnswer:"
+
+
+def test_distractors_do_not_contain_the_answer():
+    rows = []
+    for number, topic in enumerate(("copper mine", "river bridge", "glass tower", "stone mill")):
+        ctxs = [{"title": topic, "text": f"The {topic} near the old river is in place{number}."}]
+        rows.append({"question": f"Where near the river is the {topic}?", "answers": [f"place{number}"], "ctxs": ctxs})
+    drawn = list(examples(rows))
+    assert len(drawn) == 4
+    for example in drawn:
+        gold, *others = example["documents"]
+        assert example["answers"][0] in gold and not any(example["answers"][0] in other for other in others)
+
+
+def test_the_page_has_the_figures_of_the_stored_results():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    table = compare(json.loads((folder / "readers" / "passages-10-short.json").read_text()))
+    page = (folder / "readers.md").read_text()
+    for name in ("pcw", "pcw(reader=readers/smollm2-pcw)"):
+        for interval in table[name][1:]:
+            assert f"{interval.estimate:+.2f} ({interval.low:+.2f} to {interval.high:+.2f})" in page
+    receipt = json.loads((folder.parents[1] / "readers" / "smollm2-pcw" / "reader.json").read_text())["receipt"]
+    for name in ("reader_minus_plain_mean", "reader_minus_plain_best_position"):
+        assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[name]) in page
