@@ -189,7 +189,7 @@ def test_the_command_reports_that_a_stopped_run_resumes(cli, tmp_path, monkeypat
     monkeypatch.setattr(calibrate, "losses", stopped)
     arguments = ("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
     code, output, _ = cli(*arguments)
-    assert code == 130 and "goes on from here" in output
+    assert code == 130 and "Repeat the command to resume" in output
     code, _, errors = cli(*arguments, "--seed=1")
     assert code == 2 and "seed was 0 and is 1 now" in errors
     monkeypatch.undo()

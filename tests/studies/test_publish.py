@@ -126,7 +126,7 @@ def test_an_unfinished_run_is_stored_on_demand_by_whole_question(unfinished, roo
 
 def test_a_finished_run_without_answers_or_summary_is_refused(unfinished, runs, root):
     shutil.copy(runs / NAME / "summary.json", unfinished / NAME)
-    with pytest.raises(RunError, match=rf"{NAME} does not hold the answers that its summary.json was made of; remove"):
+    with pytest.raises(RunError, match=rf"{NAME} does not hold all answers of its summary.json; remove"):
         publish(unfinished, root=root)
     (unfinished / NAME / "summary.json").write_text('{"results": [')
     with pytest.raises(DataError, match=r"summary\.json is damaged \(JSONDecodeError"):

@@ -99,7 +99,7 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
         ('{"question": "q", "documents": ["a", "b"], "gold": 2}', "line 1: 'gold' is 2 with 2 documents"),
         (
             "\n".join(GOOD.replace('"q"', f'"q{index}"') for index in range(4)),
-            "and there are 4; give 100",
+            "4 different questions with two or more documents",
         ),
     ],
 )

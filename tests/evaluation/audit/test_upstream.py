@@ -58,7 +58,7 @@ def test_the_command_audits_a_server(cli, address, questions, tmp_path):
     assert set(data["methods"]) == {"none", "canonical-order", "long-context-reorder"}
     assert data["methods"]["none"]["cost"] is None
     code, _, errors = cli("audit", *arguments, "--methods", "pine")
-    assert code == 2 and "this one is elsewhere" in " ".join(errors.split())
+    assert code == 2 and "the model runs elsewhere" in " ".join(errors.split())
     code, _, errors = cli("audit", *arguments, "--pipeline", "a:b")
     assert code == 2 and "give one of them" in " ".join(errors.split())
 

@@ -128,7 +128,10 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
             ("--model", "tiny", "--task", "mmlu", "--methods", "none,pine"),
             "needs documents and task 'lm-eval' has none",
         ),
-        ((*QUICK, "--methods", "none", "--positions", "0,x"), "'--positions': must be whole numbers from 0 to 9,999"),
+        (
+            (*QUICK, "--methods", "none", "--positions", "0,x"),
+            "'--positions': must be comma-separated whole numbers from 0 to 9,999",
+        ),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),
         ((*QUICK, "--methods", "none", "--engine", "dask"), "engine:"),
@@ -152,7 +155,7 @@ def test_bad_input_ends_with_code_2_before_anything_is_written(bench, tmp_path, 
 def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
     (tmp_path / "notes.txt").touch()
     code, _, errors = bench(*QUICK, "--methods", "none", "--out", tmp_path)
-    assert code == 2 and "holds 'notes.txt' and no run" in errors
+    assert code == 2 and "holds 'notes.txt' but no run" in errors
 
 
 @pytest.mark.parametrize("name", ["settings.json", "cost.json", "harness.json"])
@@ -169,8 +172,8 @@ def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
             if command[0] is cli and name == "harness.json":
                 assert code == 0  # reports do not read it
                 continue
-            assert code == 2 and f"{name} is damaged" in errors and "restore the file" in errors
-            assert ("or remove it" in errors) == (name != "settings.json")
+            remedy = "restore the file" if name == "settings.json" else "restore or remove the file"
+            assert code == 2 and f"{name} is damaged" in errors and remedy in errors
         file.write_bytes(before)
         assert bench(*whole)[0] == 0
     file.unlink()

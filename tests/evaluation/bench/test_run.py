@@ -167,7 +167,7 @@ def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     methods = parse_methods("none,pine(layers=(0,99))")
     found = records_of(Unit("tiny", task, tuple(task.cases()), methods, 4), DebiasedLM.from_pretrained("tiny", "none"))
     assert {record.method for record in next(found)} == {"none"}
-    with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), case 'tiny/0/3/0/0/0'.*99"):
+    with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), batch of case 'tiny/0/3/.*99"):
         next(found)
 
 

@@ -234,7 +234,7 @@ def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> N
 
 def test_a_long_prompt_loses_its_beginning_with_a_warning(plain: object) -> None:
     model, text = RagBiasLM("tiny"), FACT + LONG * 20
-    with pytest.warns(UserWarning, match="longer than the 40 .*cut_middle=True"):
+    with pytest.warns(UserWarning, match="a prompt has .* tokens, but only 40 fit .*cut_middle=True"):
         whole, shortened = fitted(model, text, 40)
     assert shortened == fitted(plain, text, 40)[1] == whole[-40:] and model.cut == {text: 40}
 
