@@ -82,10 +82,12 @@ def adapt(
 
         receipt = train(lm, training_questions, out, restart=restart, progress=show, **settings)
     _print_receipt(receipt, method)
+    if not receipt["supported"]:
+        console.print(f"Not supported: the interval of the gain is not above zero. Written: {out} (it warns).")
+        write_json(receipt, json_path)
+        raise typer.Exit(1)
     console.print(f"Written: {out}. Use it with method={method!r}, reader={str(out)!r}, or --reader {out}.")
     write_json(receipt, json_path)
-    if not receipt["supported"]:
-        raise typer.Exit(1)
 
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
