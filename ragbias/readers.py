@@ -148,7 +148,7 @@ def reader_of(model: PreTrainedModel, method: Method) -> Lora:
             f"reader={method.reader!r}: {error.strerror}: {Path(error.filename).name}; expected a folder that "
             "`ragbias adapt` wrote"
         ) from error
-    place = (str(folder.resolve()), format_method(replace(method, reader="")), model.device)
+    place = (str(folder.resolve()), repr(method), model.device)
     known = _loaded.setdefault(model, {})
     if place not in known or known[place][0] != files:
         known[place] = files, _load(model, method, folder)

@@ -38,9 +38,8 @@ class Lesson:
     def divergence(self, logits: Tensor) -> Tensor:
         """The mean over positions of both divergences between the teacher and a student's logits ``[T, V]``."""
         student = logits.float().log_softmax(-1)
-        chosen = student.gather(1, self.tokens.to(student.device))
-        other = torch.log1p(-chosen.exp().sum(1, keepdim=True).clamp(max=1 - 1e-6))
-        student, teacher = torch.cat([chosen, other], dim=1), self.logprobs.to(student.device)
+        student = _with_rest(student.gather(1, self.tokens.to(student.device)))
+        teacher = self.logprobs.to(student.device)
         forward = (teacher.exp() * (teacher - student)).sum(1)
         reverse = (student.exp() * (student - teacher)).sum(1)
         return (FORWARD * forward + (1 - FORWARD) * reverse).mean()
@@ -71,5 +70,10 @@ def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed:
     logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in plain]
     mean = torch.stack([each.log_softmax(-1) for each in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)
-    other = torch.log1p(-logprobs.exp().sum(1, keepdim=True).clamp(max=1 - 1e-6))
-    return Lesson(target, labelled, tokens.cpu(), torch.cat([logprobs, other], dim=1).cpu())
+    return Lesson(target, labelled, tokens.cpu(), _with_rest(logprobs).cpu())
+
+
+def _with_rest(logprobs: Tensor) -> Tensor:
+    """Append the log-probability of all other tokens together: ``[T, K]`` becomes ``[T, K + 1]``."""
+    rest = torch.log1p(-logprobs.exp().sum(1, keepdim=True).clamp(max=1 - 1e-6))
+    return torch.cat([logprobs, rest], dim=1)

@@ -100,14 +100,14 @@ def train(
 ) -> None:
     """Train in place. ``after_step`` gets the number of steps done and the loss; an error in it loses no checkpoint."""
     optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
-    done = _restore(reader, optimiser, checkpoint)
+    done, lora = _restore(reader, optimiser, checkpoint), reader.lora
     with _frozen(lm.model):
         for step in range(done, settings.steps):
             for group in optimiser.param_groups:
                 group["lr"] = rate(step, settings)
             total = 0.0
             for index in _batch(step, len(lessons), settings):
-                logits = student_logits(lm, method, reader.lora, prompts[index], lessons[index].target, cache)
+                logits = student_logits(lm, method, lora, prompts[index], lessons[index].target, cache)
                 loss = loss_of(lessons[index], logits, objective) / settings.batch
                 loss.backward()
                 total += loss.item()
@@ -115,7 +115,7 @@ def train(
             optimiser.step()
             optimiser.zero_grad()
             if (step + 1) % every == 0 or step + 1 == settings.steps:
-                _save(reader, optimiser, checkpoint, step + 1)
+                _save(reader, optimiser, checkpoint)
             after_step(step + 1, total)
 
 
@@ -132,7 +132,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
-    """The examples of a step: each epoch has every example once, in an order of its own."""
+    """The examples of a step. Each epoch has every example once, in a new order."""
     chosen = []
     for position in range(step * settings.batch, (step + 1) * settings.batch):
         epoch, at = divmod(position, count)
@@ -140,12 +140,12 @@ def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
     return chosen
 
 
-def _save(reader: Reader, optimiser: torch.optim.Optimizer, file: Path, step: int) -> None:
+def _save(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> None:
     tensors = {f"weight {name}": parameter.detach() for name, parameter in reader.named_parameters()}
     for name, parameter in reader.named_parameters():
         state = optimiser.state[parameter]
         tensors |= {f"{key} {name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
-    write_atomically(file, save({k: v.contiguous().cpu() for k, v in tensors.items()}, {"step": str(step)}))
+    write_atomically(file, save({k: v.contiguous().cpu() for k, v in tensors.items()}))
 
 
 def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> int:

@@ -341,7 +341,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
         searches: also listen to direct searches on vector stores: ``similarity_search``,
             ``max_marginal_relevance_search``, their variants and async forms.
         process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
-            By default a request finds the documents of its own run or context.
+            By default a request finds only the documents of its run or context.
     """
     if process_wide != listener.retrievals.process_wide:
         listener.clear()

@@ -228,7 +228,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
     Args:
         searches: also listen to direct calls of `query` and `aquery` on vector stores.
         process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
-            By default a request finds the documents of its own run or context.
+            By default a request finds only the documents of its run or context.
     """
     global _listener
     root = get_dispatcher()
