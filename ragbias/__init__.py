@@ -7,6 +7,7 @@ TYPE_CHECKING = False  # importing typing would double the import time of this m
 if TYPE_CHECKING:
     from typing import Any
 
+    from ragbias.adaptation.run import adapt as adapt
     from ragbias.binding import debias as debias
     from ragbias.boundaries import documents as documents
     from ragbias.cache import DocumentCache as DocumentCache
@@ -28,7 +29,7 @@ _MODULES = {
     "RagBiasError": "ragbias.errors",
     "Report": "ragbias.generation.report",
     "Score": "ragbias.generation.report",
-    "adapt": "ragbias.adaptation",
+    "adapt": "ragbias.adaptation.run",
     "debias": "ragbias.binding",
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",

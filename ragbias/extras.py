@@ -50,4 +50,5 @@ def missing(error: ModuleNotFoundError, command: str | None = None) -> str | Non
 
 
 def _remedy(module: str, error: ImportError, extra: str) -> str:
-    return f"{module} cannot be imported ({error}); install it with: pip install 'ragbias[{extra}]'"
+    command = f"pip install 'ragbias[{extra}]' (from a clone: pip install -e '.[{extra}]')"
+    return f"{module} cannot be imported ({error}); install it with: {command}"

@@ -34,7 +34,7 @@ from ragbias.models.control_tokens import control_tokens, render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
 from ragbias.prompt import Prompt, shielded, tokenise
-from ragbias.readers import reader_of
+from ragbias.readers import check_readers, reader_of
 
 
 class DebiasedLM:
@@ -86,7 +86,7 @@ class DebiasedLM:
         self.cache = cache
         self.method = methods.get(method, self.name, reader)
         if self.method.reader:
-            reader_of(model, self.method)  # raises the error of a reader that does not fit
+            reader_of(model, self.method, self.name)  # raises the error of a reader that does not fit
 
     def __repr__(self) -> str:
         return f"DebiasedLM({self.name!r}, method={self.method.name!r})"
@@ -133,7 +133,7 @@ class DebiasedLM:
         if not name:
             raise ArgumentError(no_model("DebiasedLM.from_pretrained('smollm2')"))
         check_backend(backend)
-        method = methods.get(method, name, reader)
+        check_readers([method := methods.get(method, name, reader)])
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend, strict, cache)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from ragbias.errors import ReaderError
 from ragbias.methods import Method, format_method, get
 
 FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
+PARTIAL = "partial"  # folder of an unfinished training inside the reader's
 UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # settings of peft that change the result
 SAMPLED = 4096  # numbers of each weight in a model's fingerprint
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
@@ -134,33 +136,47 @@ def fingerprint(model: PreTrainedModel) -> str:
 _loaded: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], tuple[Any, Lora]]] = WeakKeyDictionary()
 
 
-def reader_of(model: PreTrainedModel, method: Method) -> Lora:
-    """The reader that a method names, with weights on the devices of the model's layers.
+def check_readers(methods: Iterable[Method]) -> None:
+    """Raise ``ReaderError`` if the folder of a method's reader is incomplete or belongs to another method."""
+    for method in methods:
+        if method.reader:
+            _record_of(method, _files_of(method)[0])
 
-    Raises:
-        ReaderError: the folder is missing or damaged, or the reader belongs to another method or model.
+
+def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
+    """Return a method's reader on the devices of the model's layers, or raise ``ReaderError``.
+
+    ``name`` is the name of the model in errors.
     """
-    folder = Path(method.reader).expanduser()
-    try:
-        files = tuple((status.st_mtime_ns, status.st_size) for status in map(Path.stat, (folder / n for n in FILES)))
-    except OSError as error:
-        raise ReaderError(
-            f"reader={method.reader!r}: {error.strerror}: {Path(error.filename).name}; expected a folder that "
-            "`ragbias adapt` wrote"
-        ) from error
+    folder, files = _files_of(method)
     place = (str(folder.resolve()), repr(method), model.device)
     known = _loaded.setdefault(model, {})
     if place not in known or known[place][0] != files:
-        known[place] = files, _load(model, method, folder)
+        known[place] = files, _load(model, method, folder, name or model.config._name_or_path)
     return known[place][1]
 
 
-def _load(model: PreTrainedModel, method: Method, folder: Path) -> Lora:
+def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
+    """The folder of a reader, and the time and size of each of its files."""
+    folder = Path(method.reader).expanduser()
+    try:
+        return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
+    except (OSError, ValueError) as error:
+        reason = "is incomplete" if os.path.isdir(folder) else "is not a folder"
+        if os.path.isdir(folder / PARTIAL):
+            reason = "holds an unfinished training, which the same `ragbias adapt` finishes"
+        raise ReaderError(
+            f"reader {method.reader!r} {reason}; expected a folder with {', '.join(FILES)}, which `ragbias adapt "
+            "--out FOLDER` writes"
+        ) from error
+
+
+def _record_of(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
+    """The name and the fingerprint of a reader's model; whether its receipt supports it; its rank and scaling."""
     record, peft = (_json(folder / name) for name in (READER, PEFT))
     try:
-        trained_for, identity = str(record["method"]), record["model"]
-        name, expected = identity["name"], identity["fingerprint"]
-        supported = bool(record["receipt"]["supported"])
+        trained_for, model = str(record["method"]), record["model"]
+        name, weights, supported = model["name"], model["fingerprint"], bool(record["receipt"]["supported"])
         rank, scaling = int(peft["r"]), float(peft["lora_alpha"]) / int(peft["r"])
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise _damaged(folder / READER, f"and {PEFT} do not describe a reader ({error!r})") from error
@@ -169,15 +185,21 @@ def _load(model: PreTrainedModel, method: Method, folder: Path) -> Lora:
     if get(trained_for) != replace(method, reader=""):
         chosen = method.name if trained_for != method.name else format_method(replace(method, reader=""))
         raise ReaderError(
-            f"reader {str(folder)!r} was trained for {trained_for}, and the method is {chosen}; use "
-            f"method={trained_for!r}, or train another with `ragbias adapt --method {chosen}`"
+            f"reader {str(folder)!r} was trained for {trained_for}, and the method is {chosen}; use method="
+            f"{trained_for!r} (--method {trained_for}), or train another with `ragbias adapt --method {chosen}`"
         )
+    return name, weights, supported, rank, scaling
+
+
+def _load(model: PreTrainedModel, method: Method, folder: Path, name: str) -> Lora:
+    trained_on, expected, supported, rank, scaling = _record_of(method, folder)
     if any(weight.is_meta for weight in model.parameters()):
         raise ReaderError("readers need the whole model on its devices; load it without offloading")
-    if (found := fingerprint(model)) != expected:
+    if (weights := fingerprint(model)) != expected:
         raise ReaderError(
-            f"reader {str(folder)!r} was trained for {name} with weights {expected}, and this model has {found} in "
-            f"{model.dtype}; use that model in float32 or bfloat16, or train another reader with `ragbias adapt`"
+            f"reader {str(folder)!r} was trained for {trained_on}, and this model is {name}: its weights in "
+            f"{model.dtype} are {weights}, not {expected}; load {trained_on} in float32 or bfloat16, or train another "
+            "reader with `ragbias adapt`"
         )
     if not supported:
         warn(
@@ -192,14 +214,11 @@ def _damaged(file: Path, reason: str) -> ReaderError:
     return ReaderError(f"reader {str(file.parent)!r}: {file.name} {reason}; train it again")
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> Any:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(file, f"cannot be read ({error})") from error
-    if not isinstance(content, dict):
-        raise _damaged(file, "does not hold an object")
-    return content
 
 
 def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:

@@ -141,10 +141,11 @@ def test_text_names_it(lm, reader):
 
 
 def test_another_method_or_model_is_refused(lm, reader):
-    with pytest.raises(ReaderError, match="was trained for pcw, and the method is ape; use method='pcw'"):
+    with pytest.raises(ReaderError, match=r"for pcw, and the method is ape; use method='pcw' \(--method pcw\)"):
         DebiasedLM(lm.model, lm.tokenizer, "ape", reader=reader)
-    with pytest.raises(ReaderError, match=r"was trained for a model with weights .* and this model has"):
-        logits(random_model("llama"), get("pcw", None, reader))
+    other = random_model("llama")
+    with pytest.raises(ReaderError, match="was trained for a model, and this model is mine: its weights in "):
+        DebiasedLM(other, lm.tokenizer, "pcw", "mine", reader=reader)
     with pytest.raises(MethodError, match="attention-sorting takes no reader; expected none, pine, pcw or another"):
         DebiasedLM(lm.model, lm.tokenizer, "attention-sorting", reader=reader)
 
@@ -158,14 +159,19 @@ def test_a_context_of_debias_refuses_it(lm, reader):
 
 
 def test_damage_is_named(lm, reader, tmp_path):
-    with pytest.raises(ReaderError, match="No such file or directory: adapter_model.safetensors; expected a folder"):
-        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(tmp_path / "missing"))
-    (tmp_path / "reader" / "reader.json").write_text("[]")
-    with pytest.raises(ReaderError, match="reader.json does not hold an object; train it again"):
-        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
-    (tmp_path / "reader" / "reader.json").write_text("{}")
-    with pytest.raises(ReaderError, match="reader.json and adapter_config.json do not describe a reader"):
-        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+    for folder, reason in (
+        (tmp_path / "missing", "missing' is not a folder; expected a folder with adapter_model.safetensors, "),
+        (tmp_path, "is incomplete; expected .*, reader.json, which `ragbias adapt --out FOLDER` writes"),
+    ):
+        with pytest.raises(ReaderError, match=reason):
+            DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(folder))
+    (tmp_path / "partial").mkdir()
+    with pytest.raises(ReaderError, match="holds an unfinished training, which the same `ragbias adapt` finishes"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(tmp_path))
+    for content, reason in (("[]", "and adapter_config.json do not describe a reader"), ("{", "cannot be read")):
+        (tmp_path / "reader" / "reader.json").write_text(content)
+        with pytest.raises(ReaderError, match=f"reader.json {reason} .*; train it again"):
+            DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
     write_reader(tmp_path / "reader", lm.model)
     (tmp_path / "reader" / "adapter_model.safetensors").write_bytes(b"no weights")
     with pytest.raises(ReaderError, match="adapter_model.safetensors cannot be read"):
@@ -263,23 +269,36 @@ def test_a_client_of_the_server_cannot_name_a_folder(reader):
         client_method("pcw(reader=reader)", get("pcw"))
 
 
-@pytest.mark.parametrize("command", ["ask", "audit", "bench"])
-def test_commands_take_it(reader, command, tmp_path):
-    from typer.testing import CliRunner
-
-    from ragbias.cli import app
-
-    (tmp_path / "notes.txt").write_text("\n\n".join(text * 20 for text in DOCS))
+def command_with(command, reader, folder, model="tiny"):
+    """The arguments of a command that reads with a reader."""
+    (folder / "notes.txt").write_text("\n\n".join(text * 20 for text in DOCS))
     rows = [{"question": f"What is passphrase {n}?", "documents": DOCS, "answer": "dagger"} for n in range(5)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    named = f"pcw(reader={reader})"
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named, notes = f"pcw(reader={reader})", str(folder / "notes.txt")
     arguments = {
-        "ask": ["Who?", "--documents", str(tmp_path / "notes.txt"), "--method", "pcw", "--reader", reader],
-        "audit": [str(tmp_path / "q.jsonl"), "--methods", named, "--orders", "2"],
-        "bench": ["--task", "tiny", "--methods", f"none,{named}", "--limit", "1", "--no-cost"],
+        "ask": ["Who?", "--documents", notes, "--method", "pcw", "--reader", reader],
+        "audit": ["--questions", str(folder / "q.jsonl"), "--methods", named, "--orders", "2"],
+        "bench": ["--task", "tiny", "--methods", f"none,{named}", "--limit", "1", "--no-cost", "--documents", "3"],
+        "serve": ["--method", "pcw", "--reader", reader],
     }[command]
-    arguments = ["--questions", *arguments] if command == "audit" else arguments
-    arguments += ["--out", str(tmp_path / "run"), "--documents", "3"] if command == "bench" else []
-    done = CliRunner().invoke(app, [command, "--model", "tiny", *arguments])
-    assert done.exit_code in (0, 1), done.output
-    assert "pcw" in done.output
+    return [command, "--model", model, *arguments, *(["--out", str(folder / "run")] if command == "bench" else [])]
+
+
+@pytest.mark.parametrize("command", ["ask", "audit", "bench"])
+def test_commands_take_it(reader, command, tmp_path, cli):
+    code, output, errors = cli(*command_with(command, reader, tmp_path))
+    assert code in (0, 1), errors
+    assert "pcw" in output and (command != "ask" or "pcw with the reader 'reader' over" in output)
+
+
+@pytest.mark.parametrize("command", ["ask", "audit", "bench", "serve"])
+def test_a_missing_reader_is_named_before_the_model_is_loaded(command, tmp_path, cli):
+    code, _, errors = cli(*command_with(command, str(tmp_path / "none"), tmp_path, "no/such-model"))
+    assert code == 2 and "is not a folder; expected a folder with adapter_model.safetensors" in errors
+
+
+def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
+    folder = write_reader(tmp_path / "reader", random_model("llama"))
+    code, _, errors = cli(*command_with("bench", folder, tmp_path))
+    assert code == 2 and "was trained for a model, and this model is tiny" in errors
+    assert not (tmp_path / "run").exists()

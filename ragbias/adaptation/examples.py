@@ -13,7 +13,6 @@ from ragbias.evaluation.data.questions import Question
 from ragbias.lm import DebiasedLM
 from ragbias.prompt import Prompt
 
-FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
 DOCUMENTS, QUESTION = "{documents}", "{question}"
 PROMPTS = (
     "Answer the question using the documents below.\n\n{documents}Question: {question}\nAnswer:",
@@ -56,7 +55,7 @@ class Example:
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
     """Draw ``settings.examples`` examples; every question is used equally often."""
-    count = settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(questions)))
+    count = settings.examples or len(questions)
     rng = random.Random(settings.seed)
     drawn: list[Example] = []
     while len(drawn) < count:

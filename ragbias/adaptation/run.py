@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save
 
 from ragbias.adaptation.examples import Example, draw_examples, prompt_of
 from ragbias.adaptation.receipt import receipt_of
-from ragbias.adaptation.settings import FEWEST_QUESTIONS, AdaptSettings
+from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson, lesson_of
 from ragbias.adaptation.training import Reader, train
 from ragbias.cache import DocumentCache
@@ -29,11 +29,14 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import get
 from ragbias.models.named import PACKAGED
 from ragbias.prompt import shielded, tokenise
-from ragbias.readers import PEFT, READER, WEIGHTS, fingerprint
+from ragbias.readers import PARTIAL, PEFT, READER, WEIGHTS, fingerprint
 
-PARTIAL = "partial"  # folder of an unfinished training inside the reader's
+FEWEST_QUESTIONS = 20  # held-out ones included
 HELD_OUT = 0.2  # share of the questions
 FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
+FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
+HELD_OUT_FILE = "held-out.jsonl"
+SETTINGS = "settings.json"  # of an unfinished training
 RESTART = "restart=True (--restart on the command line), which deletes it"
 EVERY = 10  # steps between checkpoints
 CACHED = "6GB"  # of documents' states, in memory
@@ -66,32 +69,28 @@ def adapt(
 
     Raises:
         ArgumentError: a setting is out of range.
-        DataError: there are too few questions.
-        ReaderError: the folder holds a reader, or a training with other settings.
+        DataError, ReaderError: see ``plan_of``.
         MissingExtraError: peft is not installed.
     """
     peft = required("peft", "adapt")
-    options = AdaptSettings(**settings)
+    plan = plan_of(questions, out, AdaptSettings(**settings), restart)
+    options, training, held_out, folder, data = plan
     method = get(options.method, lm.name)
-    usable = [_checked(question) for question in questions if len(question.documents) >= 2]
-    training, held_out = _split(usable, options.seed)
-    folder = Path(out)
-    data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
     identity = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}
-    objective = options.objective
-    if objective == "auto":
-        objective = "both" if all(question.answers for question in training) else "distil"
-    if objective == "labels" and not all(question.answers for question in training):
-        raise DataError("objective='labels', but some questions have no answer; use objective='distil'")
-
     labelled = all(question.answers for question in held_out)
     compared = [_held_out(lm, question, options, labelled) for question in held_out]  # now, as a prompt may be too long
     examples = draw_examples(lm, training, options)
-    partial = _opened(folder, {"settings": asdict(options), "data": data, "model": identity}, restart)
+    partial = _opened(plan, identity, restart)
     lessons = []
     for index, example in enumerate(examples):
-        lessons.append(_lesson(lm, example, index, options, objective, partial / f"lesson-{index:06}.safetensors"))
-        progress("Plain model's answers", index + 1, len(examples))
+        file = partial / f"lesson-{index:06}.safetensors"
+        if file.exists():
+            saved = load_file(file)
+            lesson = Lesson(saved["target"].tolist(), int(saved["labelled"]), saved["tokens"], saved["logprobs"])
+        else:
+            lesson = _lesson(lm, example, index, options, file)
+            progress("Plain model's answers", index + 1, len(examples))
+        lessons.append(lesson)
     prompts = [tokenise(shielded(example.prompt, lm.tokenizer), lm.tokenizer) for example in examples]
     reader = Reader(lm, options.rank, options.seed)
     cache = DocumentCache(memory=CACHED)
@@ -100,13 +99,13 @@ def adapt(
         progress(f"Training (loss {loss:.2f})", step, options.steps)
 
     checkpoint = partial / "checkpoint.safetensors"
-    train(lm, method, reader, prompts, lessons, options, objective, cache, checkpoint, EVERY, after_step)
+    train(lm, method, reader, prompts, lessons, options, options.objective, cache, checkpoint, EVERY, after_step)
 
     record: dict[str, Any] = {
         "method": options.method,
         "model": identity,
         "data": {"sha256": data, "questions": len(training), "held_out": len(held_out), "examples": len(examples)},
-        "settings": {**asdict(options), "objective": objective},
+        "settings": asdict(options),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
         "receipt": {"supported": True},  # so that measuring it does not warn
     }
@@ -115,15 +114,73 @@ def adapt(
     _write(peft, reader, scratch, lm.name)
     (scratch / READER).write_text(json.dumps(record))
     done = iter(range(1, len(held_out) + 1))
-    record["receipt"] = receipt_of(
+    record["receipt"] = receipt = receipt_of(
         lm, method, str(scratch), compared, lambda: progress("Held-out questions", next(done), len(held_out))
     )
-    for name in (WEIGHTS, PEFT):
+    write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
+    write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())
+    for name in (WEIGHTS, PEFT, HELD_OUT_FILE, READER):  # the last one makes the folder a reader
         (scratch / name).replace(folder / name)
-    write_atomically(folder / READER, (json.dumps(record, indent=2) + "\n").encode())
     shutil.rmtree(partial)
-    receipt: dict[str, Any] = record["receipt"]
     return receipt
+
+
+class Plan(NamedTuple):
+    """Questions, settings and folder of a training that can begin. ``data`` is the digest of all questions."""
+
+    settings: AdaptSettings  # without "auto" and None
+    training: Sequence[Question]
+    held_out: Sequence[Question]
+    folder: Path
+    data: str
+
+
+def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> Plan:
+    """Check what can be checked without a model, and create the folder.
+
+    Raises:
+        DataError: there are too few questions, one is wrong, or the objective needs answers that are not known.
+        ReaderError: the folder holds a finished reader or other files.
+    """
+    folder = Path(out).expanduser()
+    usable = [_checked(question) for question in questions if len(question.documents) >= 2]
+    training, held_out = _split(usable, settings.seed)
+    unlabelled = sum(not question.answers for question in training)
+    if settings.objective == "labels" and unlabelled:
+        raise DataError(f"objective='labels', but {unlabelled} questions have no answer; use objective='distil'")
+    if settings.objective == "auto":
+        settings = replace(settings, objective="distil" if unlabelled else "both")
+    settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
+    finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
+    others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
+    foreign = [path.name for path in others if path.exists() and not path.name.startswith(SETTINGS)]
+    if foreign and not finished and not unfinished:
+        raise ReaderError(f"{str(folder)!r} holds other files ({', '.join(foreign)}); name an empty folder")
+    if finished and not restart:
+        shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # left by a training that was killed in its last step
+        raise ReaderError(f"{str(folder)!r} holds a finished reader; name another folder, or add {RESTART}")
+    (folder / PARTIAL).mkdir(parents=True, exist_ok=True)
+    data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
+    return Plan(settings, training, held_out, folder, data)
+
+
+def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
+    """The folder of the unfinished training inside the reader's, new or with the same settings."""
+    partial = plan.folder / PARTIAL
+    if restart:
+        shutil.rmtree(partial)
+        for name in (PEFT, WEIGHTS, HELD_OUT_FILE, READER):  # the last one shows whose files they are
+            (plan.folder / name).unlink(missing_ok=True)
+        partial.mkdir()
+    expected = {"settings": asdict(plan.settings), "data": plan.data, "model": model}
+    before = json.loads((partial / SETTINGS).read_text()) if (partial / SETTINGS).exists() else expected
+    if changed := sorted(key for key in expected if before.get(key) != expected[key]):
+        raise ReaderError(
+            f"{str(plan.folder)!r} holds an unfinished training with other {', '.join(changed)}; finish it with those, "
+            f"name another folder, or add {RESTART}"
+        )
+    write_atomically(partial / SETTINGS, json.dumps(expected).encode())
+    return partial
 
 
 def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], list[Question]]:
@@ -138,9 +195,8 @@ def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], li
         )
     texts = random.Random(seed).sample(sorted(by_text), len(by_text))
     held = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, int(HELD_OUT * len(texts))))
-    return [question for text in texts[held:] for question in by_text[text]], [
-        by_text[text][0] for text in texts[:held]
-    ]
+    held_out = [by_text[text][0] for text in texts[:held]]
+    return [question for text in texts[held:] for question in by_text[text]], held_out
 
 
 def _checked(question: Question) -> Question:
@@ -155,38 +211,9 @@ def _checked(question: Question) -> Question:
     return question
 
 
-def _opened(folder: Path, expected: dict[str, Any], restart: bool) -> Path:
-    """The folder of an unfinished training, new or with the same settings."""
-    partial, settings = folder / PARTIAL, folder / PARTIAL / "settings.json"
-    ours = (folder / READER).exists() or settings.exists()
-    foreign = [name for name in (PARTIAL, WEIGHTS, PEFT) if (folder / name).exists() and not ours]
-    if foreign:
-        raise ReaderError(f"{str(folder)!r} holds other files ({', '.join(foreign)}); name an empty folder")
-    if restart:
-        shutil.rmtree(partial, ignore_errors=True)
-        for name in (READER, PEFT, WEIGHTS):
-            (folder / name).unlink(missing_ok=True)
-    if (folder / READER).exists():
-        raise ReaderError(f"{str(folder)!r} holds a finished reader; name another folder, or add {RESTART}")
-    partial.mkdir(parents=True, exist_ok=True)
-    expected = json.loads(json.dumps(expected))
-    if settings.exists() and (before := json.loads(settings.read_text())) != expected:
-        changed = sorted(key for key in expected if before.get(key) != expected[key])
-        raise ReaderError(
-            f"{str(folder)!r} holds an unfinished training with other {', '.join(changed)}; finish it with those, name "
-            f"another folder, or add {RESTART}"
-        )
-    write_atomically(settings, json.dumps(expected).encode())
-    return partial
-
-
-def _lesson(lm: DebiasedLM, example: Example, index: int, options: AdaptSettings, objective: str, file: Path) -> Lesson:
-    """A lesson from its file, or computed and saved there."""
-    if file.exists():
-        tensors = load_file(file)
-        return Lesson(tensors["target"].tolist(), int(tensors["labelled"]), tensors["tokens"], tensors["logprobs"])
-    seed = hash((options.seed, index))
-    lesson = lesson_of(lm, example, options.orders, objective != "labels", seed)
+def _lesson(lm: DebiasedLM, example: Example, index: int, options: AdaptSettings, file: Path) -> Lesson:
+    """Compute a lesson and save it."""
+    lesson = lesson_of(lm, example, options.orders, options.objective != "labels", hash((options.seed, index)))
     tensors = {"target": torch.tensor(lesson.target), "labelled": torch.tensor(lesson.labelled)}
     tensors |= {"tokens": lesson.tokens.contiguous(), "logprobs": lesson.logprobs.contiguous()}
     write_atomically(file, save(tensors))
@@ -203,9 +230,7 @@ def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labell
     try:
         return example, lesson_of(lm, replace(example, gold=None), 1, False, 0)
     except PromptTooLongError as error:
-        raise PromptTooLongError(
-            f"question {question.question!r}: {error}; or set fewer documents per example"
-        ) from error
+        raise PromptTooLongError(f"question {question.question!r}: {error}; or fewer documents per example") from error
 
 
 def _write(peft: Any, reader: Reader, folder: Path, base: str) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ragbias import limits
-from ragbias.checks import check_whole_between
+from ragbias.checks import check_choice, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.methods import get
 
-FEWEST_QUESTIONS = 20  # held-out ones included
-OBJECTIVES = ("auto", "distil", "labels", "both")
+Objective = Literal["auto", "distil", "labels", "both"]
 WHOLE = {
     "steps": limits.STEPS,
     "batch": limits.BATCH,
@@ -45,7 +44,7 @@ class AdaptSettings:
     """
 
     method: str = "pcw"
-    objective: Literal["auto", "distil", "labels", "both"] = "auto"
+    objective: Objective = "auto"
     steps: int = 150
     batch: int = 4
     rank: int = 8
@@ -62,8 +61,7 @@ class AdaptSettings:
                 check_whole_between(name, getattr(self, name), bounds)
         if not 0 < self.learning_rate < 1:
             raise ArgumentError(f"learning_rate={self.learning_rate!r}; expected a number between 0 and 1")
-        if self.objective not in OBJECTIVES:
-            raise ArgumentError(f"objective={self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
+        check_choice("objective", self.objective, get_args(Objective), error=ArgumentError)
         parts = ("{documents}", "{question}")
         if self.prompt is not None and any(self.prompt.count(part) != 1 for part in parts):
             raise ArgumentError(f"prompt={shown(self.prompt)}; expected a text with {' and '.join(parts)}, once each")

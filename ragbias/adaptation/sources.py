@@ -11,6 +11,7 @@ from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.demo.own_files import read_chunks
 
 SHOWN, CONTINUED = 12, 16  # words of a passage that the question quotes, and that its answer continues with
+WORDS = SHOWN + CONTINUED  # of a passage, at least
 BESIDE = 9  # other passages beside the one that a question quotes
 MOST = 400  # questions from documents
 
@@ -28,11 +29,13 @@ def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) ->
 
 def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question]:
     """Ask for the continuation of words that occur in one of several passages."""
-    long = [passage for passage in passages if len(passage.split()) >= SHOWN + CONTINUED]
+    long = [passage for passage in passages if len(passage.split()) >= WORDS]
+    if not long or len(passages) < 2:
+        raise DataError(f"--documents takes two or more passages, one of {WORDS} words or more; add longer texts")
     questions = []
     for passage in rng.sample(long, min(MOST, len(long))):
         words = passage.split()
-        begin = rng.randrange(len(words) - SHOWN - CONTINUED + 1)
+        begin = rng.randrange(len(words) - WORDS + 1)
         quoted = " ".join(words[begin : begin + SHOWN])
         answer = " ".join(words[begin + SHOWN : begin + SHOWN + CONTINUED])
         others = rng.sample([other for other in passages if other != passage], min(BESIDE, len(passages) - 1))

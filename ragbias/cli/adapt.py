@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from ragbias import limits
+from ragbias.adaptation.settings import AdaptSettings, Objective
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.extras import required_all
+
+Default = AdaptSettings  # whose class attributes are the defaults
+MEASURED = 5  # items of a phase before its time is estimated
 
 
 def adapt(
@@ -23,52 +29,48 @@ def adapt(
         list[Path] | None,
         typer.Option(help="Text files to make questions from: a file, or a folder of .txt, .md and .rst files."),
     ] = None,
-    method: Annotated[str, typer.Option(help="A method inside the model that needs documents, e.g. pcw.")] = "pcw",
+    method: Annotated[str, typer.Option(help="A method inside the model, e.g. pcw.")] = Default.method,
     objective: Annotated[
-        Literal["auto", "distil", "labels", "both"],
+        Objective,
         typer.Option(help="distil: match the plain model. labels: match known answers. auto: both with answers."),
-    ] = "auto",
-    steps: Annotated[int, whole(limits.STEPS, "Optimiser steps.")] = 150,
-    batch: Annotated[int, whole(limits.BATCH, "Examples per step.")] = 4,
-    rank: Annotated[int, whole(limits.RANK, "Rank of the LoRA.")] = 8,
-    max_documents: Annotated[int, whole(limits.DRAWN_DOCUMENTS, "Documents per example at most.")] = 10,
-    orders: Annotated[int, whole(limits.ORDERS, "Orders averaged where the gold document is unknown.")] = 2,
+    ] = Default.objective,
+    steps: Annotated[int, whole(limits.STEPS, "Optimiser steps.")] = Default.steps,
+    batch: Annotated[int, whole(limits.BATCH, "Examples per step.")] = Default.batch,
+    rank: Annotated[int, whole(limits.RANK, "Rank of the LoRA.")] = Default.rank,
+    max_documents: Annotated[int, whole(limits.DRAWN_DOCUMENTS, "Documents per example at most.")] = Default.documents,
+    orders: Annotated[int, whole(limits.ORDERS, "Orders averaged if the gold document is unknown.")] = Default.orders,
     examples: Annotated[int | None, whole(limits.EXAMPLES, "Examples. Default: one per question, 300 to 800.")] = None,
     prompt: Annotated[
         Path | None, typer.Option(help="Your prompt, a text file with {documents} and {question}. Default: several.")
     ] = None,
-    seed: Annotated[int, whole(limits.SEED, "Seed of examples and weights.")] = 0,
+    seed: Annotated[int, whole(limits.SEED, "Seed of examples and weights.")] = Default.seed,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Dtype of the weights.")] = "auto",
     restart: Annotated[bool, typer.Option("--restart", help="Delete the folder's reader or training.")] = False,
     json_path: JsonPath = None,
+    force: Force = False,
 ) -> None:
     """Train a reader adapter: a small LoRA with which a method reads documents as well as the plain model or better.
 
     It acts only on the tokens after the documents, so cached documents and order invariance stay as they are. An
     interrupted training goes on when called again. Ends with exit code 1 if held-out questions show no improvement.
     """
-    from ragbias.adaptation import AdaptSettings
-    from ragbias.adaptation import adapt as train
+    options: dict[str, Any] = {**locals(), "documents": max_documents}
+    required_all("adapt")
+    from ragbias.adaptation.run import adapt as train
+    from ragbias.adaptation.run import plan_of
     from ragbias.adaptation.sources import read_sources
     from ragbias.adaptation.training import dtype_of
+    from ragbias.evaluation.demo.own_files import read_text
     from ragbias.lm import DebiasedLM
 
-    settings: dict[str, Any] = dict(
-        method=method,
-        objective=objective,
-        steps=steps,
-        batch=batch,
-        rank=rank,
-        documents=max_documents,
-        orders=orders,
-        examples=examples,
-        prompt=None if prompt is None else prompt.read_text(encoding="utf-8"),
-        seed=seed,
-    )
+    options["prompt"] = None if prompt is None else read_text(prompt)
+    settings = {each.name: options[each.name] for each in fields(AdaptSettings) if each.name in options}
     console.print(f"Model: {model}")
     quiet_libraries()
-    AdaptSettings(**settings)  # before the model is loaded
     training_questions = read_sources(questions or (), documents or (), seed)
+    plan = plan_of(training_questions, out, AdaptSettings(**settings), restart)  # before the model is loaded
+    console.print(f"{len(plan.training)} questions to train on, {len(plan.held_out)} held out")
+    console.print(f"Objective {plan.settings.objective}, {plan.settings.examples} examples, {steps} steps of {batch}")
     with status("Loading the model"):
         lm = DebiasedLM.from_pretrained(model, "none", dtype=dtype_of(dtype))
     with progress() as bar:
@@ -77,17 +79,19 @@ def adapt(
         def show(name: str, done: int, total: int) -> None:
             phase = name.partition(" (")[0]
             if phase not in tasks:
-                tasks[phase] = bar.add_task(name, total=total)
-            bar.update(tasks[phase], completed=done, description=name)
+                tasks[phase] = bar.add_task("", total=total, completed=done)
+            bar.update(tasks[phase], completed=done, description=name if console.is_terminal else phase)
+            if done == MEASURED:
+                bar.console.print(f"{phase}: about {bar.tasks[tasks[phase]].time_remaining or 0:.0f} s left")
 
         receipt = train(lm, training_questions, out, restart=restart, progress=show, **settings)
     _print_receipt(receipt, method)
-    if not receipt["supported"]:
-        console.print(f"Not supported: the interval of the gain is not above zero. Written: {out} (it warns).")
-        write_json(receipt, json_path)
-        raise typer.Exit(1)
-    console.print(f"Written: {out}. Use it with method={method!r}, reader={str(out)!r}, or --reader {out}.")
+    use = f"Use it with method={method!r}, reader={str(out)!r}, or --reader {out}."
+    unsupported = "Not supported: the interval of the gain is not above zero (it warns)."
+    console.print(f"Written: {out}. {use if receipt['supported'] else unsupported}")
     write_json(receipt, json_path)
+    if not receipt["supported"]:
+        raise typer.Exit(1)
 
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
@@ -101,7 +105,10 @@ def _print_receipt(receipt: dict[str, Any], method: str) -> None:
     for name, title in (
         ("reader_minus_method", f"with the reader minus {method}"),
         ("reader_minus_plain_mean", "with the reader minus the plain model"),
+        ("reader_minus_plain_best_position", "with the reader minus the plain model's best position"),
     ):
+        if receipt[name] is None:
+            continue
         estimate, low, high = receipt[name]
         interval = "" if low is None else f" ({low:+.2f} to {high:+.2f})"
         console.print(f"  {title}: {estimate:+.2f}{interval}")

@@ -70,7 +70,8 @@ def ask(
     for number, passage in enumerate(passages, 1):
         console.print(f"\n[{number}] {passage}\n({chunks[passage]})", style="dim")
     report = generation.report
-    ran = f"\n{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
+    by = f"{report.method_ran} with the reader {report.reader!r}" if report.reader else report.method_ran
+    ran = f"\n{by} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{ran}: {report.reason}" if report.reason else f"{ran}.", style="dim")
     if cache is not None:
         console.print(

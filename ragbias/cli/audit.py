@@ -88,6 +88,7 @@ def audit(
     from ragbias.evaluation.audit.verdict import definition, recommendation, reuse_advice
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import get, parse_methods
+    from ragbias.readers import check_readers
 
     quiet_libraries()
     if upstream is not None and pipeline is not None:
@@ -106,6 +107,7 @@ def audit(
         console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     check_count(len(distinct))
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
+    check_readers(chosen.values())
     with progress() as bar:
         cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
         as_is = cases[0].recorded.request.origin.method_requested

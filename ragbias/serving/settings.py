@@ -16,6 +16,7 @@ from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.gguf import find_gguf_file, is_gguf
 from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
+from ragbias.readers import check_readers
 
 NAME = "(?:document|doc|passage|chunk)"
 TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual XML tags; group 1 is an end tag
@@ -94,8 +95,8 @@ class ModelSettings(BaseModel):
         return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
 
     def check(self) -> None:
-        """Raise an error for a model, method or cache that cannot be loaded, without reading the weights."""
-        methods.get(self.method, self.model, self.reader)
+        """Raise an error for a model, method, reader or cache that cannot be loaded, without reading the weights."""
+        check_readers([methods.get(self.method, self.model, self.reader)])
         self.document_cache()
         refuse_irregular(self.model)
         if is_gguf(self.model):

@@ -2,24 +2,21 @@
 
 import json
 import random
-import subprocess
-import sys
 from contextlib import nullcontext as nothing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
 
-from ragbias import DebiasedLM, DocumentCache, Prompt
-from ragbias.adaptation import adapt
+from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation.examples import draw_examples
 from ragbias.adaptation.run import _split
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.training import Reader, student_logits
 from ragbias.errors import ArgumentError, DataError, ReaderError
-from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.prompts import tiny_question
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
@@ -67,6 +64,7 @@ def test_the_folder_holds_a_reader_of_peft_and_its_receipt(lm, questions, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
+        "held-out.jsonl",
         "reader.json",
     ]
     record = json.loads((tmp_path / "reader.json").read_text())
@@ -101,7 +99,7 @@ def test_without_answers_it_learns_from_the_model_itself(lm, questions, tmp_path
     receipt = adapt(lm, unlabelled, tmp_path, **SHORT)
     assert receipt["measure"] == "log-probability of the plain model's answer, nats"
     assert receipt["plain"]["best_position"] is None
-    with pytest.raises(DataError, match="objective='labels', but some questions have no answer"):
+    with pytest.raises(DataError, match="objective='labels', but 32 questions have no answer; use objective='distil'"):
         adapt(lm, unlabelled, tmp_path / "other", objective="labels", **SHORT)
 
 
@@ -128,7 +126,7 @@ def test_files_of_others_are_left(lm, questions, tmp_path):
 def test_wrong_data_leaves_a_finished_reader(lm, questions, tmp_path):
     adapt(lm, questions, tmp_path, **SHORT)
     unlabelled = [replace(question, answers=()) for question in questions]
-    with pytest.raises(DataError, match="some questions have no answer"):
+    with pytest.raises(DataError, match="32 questions have no answer"):
         adapt(lm, unlabelled, tmp_path, restart=True, objective="labels", **SHORT)
     assert (tmp_path / "reader.json").exists()
     with pytest.raises(DataError, match="gold=9 with 4 documents; expected an index, counted from 0"):
@@ -171,7 +169,7 @@ def test_too_little_data_is_refused_with_what_is_enough(lm, questions, tmp_path)
     [
         (dict(steps=0), "steps=0; expected a whole number from 1"),
         (dict(learning_rate=2.0), "learning_rate=2.0; expected a number between 0 and 1"),
-        (dict(objective="fast"), "objective='fast'; expected one of auto, distil, labels, both"),
+        (dict(objective="fast"), "objective='fast'; expected one of 'auto', 'distil', 'labels', 'both'"),
         (dict(method="attention-sorting"), "method='attention-sorting' takes no reader"),
         (dict(method="pcw(reader=a)"), "has a reader already; name the method without it"),
         (dict(prompt="{documents}"), r"expected a text with \{documents\} and \{question\}, once each"),
@@ -215,19 +213,61 @@ def test_questions_come_from_files_and_folders(tmp_path):
         read_sources([], [], seed=0)
 
 
+def written(file, questions):
+    """A file of questions as the audit reads it."""
+    file.write_text("".join(json.dumps(asdict(question)) + "\n" for question in questions))
+    return file
+
+
+def test_the_held_out_questions_are_written_for_an_audit(lm, questions, tmp_path):
+    adapt(lm, questions, tmp_path, **SHORT)
+    held_out = read_questions(tmp_path / "held-out.jsonl", labelled=True)
+    assert held_out == _split(questions, 0)[1] and len(held_out) == 8
+
+
+def test_passages_that_are_too_short_are_named(tmp_path):
+    (tmp_path / "notes.txt").write_text("A mill.\n\nA wall.")
+    with pytest.raises(DataError, match="--documents takes two or more passages, one of 28 words or more"):
+        read_sources([], [tmp_path / "notes.txt"], seed=0)
+
+
 @pytest.mark.slow
-def test_the_command_trains_and_prints_the_receipt(questions, tmp_path):
-    file = tmp_path / "q.jsonl"
-    rows = [
-        {"question": question.question, "documents": question.documents, "answer": question.answers[0], "gold": 0}
-        for question in questions
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-m", "ragbias", "adapt", "--model", "tiny", "--questions", str(file)]
-    command += ["--out", str(tmp_path / "reader"), "--steps", "3", "--examples", "8", "--max-documents", "4"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode in (0, 1), done.stderr
-    assert "8 held-out questions, log-probability of the answer, nats:" in done.stdout
-    assert "the same in every order: yes" in done.stdout
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode == 2 and "holds a finished reader" in again.stderr
+def test_the_command_prints_its_plan_and_the_receipt(questions, tmp_path, cli):
+    file, out = written(tmp_path / "q.jsonl", questions), tmp_path / "reader"
+    options = ["--steps", "6", "--examples", "8", "--max-documents", "4", "--json", tmp_path / "receipt.json"]
+    code, output, errors = cli("adapt", "--model", "tiny", "--questions", file, "--out", out, *options)
+    assert code in (0, 1), errors
+    for line in (
+        "32 questions to train on, 8 held out",
+        "Objective both, 8 examples, 6 steps of 4",
+        "Training: about ",
+        "8 held-out questions, log-probability of the answer, nats:",
+        "with the reader minus the plain model's best position: ",
+        "the same in every order: yes",
+    ):
+        assert line in output
+    assert output.count("Training ...") == 1
+    assert json.loads((tmp_path / "receipt.json").read_text())["questions"] == 8
+
+
+def test_the_command_finds_mistakes_before_it_loads_the_model(questions, tmp_path, cli):
+    unlabelled = [replace(question, answers=()) for question in questions]
+    good, few, bare = (
+        written(tmp_path / f"{name}.jsonl", rows)
+        for name, rows in (("good", questions), ("few", questions[:19]), ("bare", unlabelled))
+    )
+    (tmp_path / "finished").mkdir()
+    (tmp_path / "finished" / "reader.json").write_text("{}")
+    (tmp_path / "latin.txt").write_bytes(b"\xff {documents} {question}")
+    for file, out, options, message in (
+        (few, "a", (), "19 different questions with two or more documents"),
+        (bare, "a", ("--objective", "labels"), "32 questions have no answer"),
+        (good, "finished", (), "holds a finished reader"),
+        (good, "good.jsonl/reader", (), "good.jsonl/reader/partial: Not a directory"),
+        (good, "a", ("--prompt", tmp_path / "latin.txt"), "is not UTF-8 text"),
+        (good, "a", ("--method", "attention-sorting"), "takes no reader"),
+    ):
+        code, _, errors = cli(
+            "adapt", "--model", "no/such-model", "--questions", file, "--out", tmp_path / out, *options
+        )
+        assert code == 2 and message in errors

@@ -43,7 +43,8 @@ def run(statement, arguments="'broken'"):
         ("open('/')", "ragbias: /: Is a directory\n"),
         (
             "raise ModuleNotFoundError('No module named ray', name='ray.util')",
-            "ragbias: ray cannot be imported (No module named ray); install it with: pip install 'ragbias[ray]'\n",
+            "ragbias: ray cannot be imported (No module named ray); install it with: pip install 'ragbias[ray]' "
+            "(from a clone: pip install -e '.[ray]')\n",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
+from ragbias.readers import check_readers, reader_of
 
 COST_PROMPTS = 5  # prompts per number of documents, one for each round of the cost measurement
 
@@ -60,6 +61,7 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
         task_manager(options.tasks, options.include_path)
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
+        check_readers(plan.methods[model].values())
         # with ray, load onto the CPU, because the workers need the GPU
         lm = (
             DebiasedLM.from_pretrained(model, "none", dtype=settings.dtype)
@@ -72,6 +74,8 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
                 method.validate(config.hidden_size, config.num_hidden_layers)
             except MethodError as error:
                 raise MethodError(f"method {label}, model {lm.name}: {error}") from error
+            if method.reader:
+                reader_of(lm.model, method, lm.name)  # raises the error of a reader of another model
         for task, case in longest:
             lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
 

@@ -29,14 +29,15 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     folder = path if path.is_dir() else path.parent
     chunks: dict[str, str] = {}
     for file in files:
-        for chunk in _chunks(_read(file), size):
+        for chunk in _chunks(read_text(file), size):
             chunks.setdefault(chunk, str(file.relative_to(folder)))
     if not chunks:
         raise DataError(f"{path} holds no text; expected non-empty {', '.join(ENDINGS)} files")
     return chunks
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Read a file of UTF-8 text."""
     if file.stat().st_size > LARGEST:
         raise DataError(f"{file} is larger than {LARGEST >> 20} MiB; split it, or leave it out")
     try:
