@@ -77,6 +77,33 @@ def test_cached_batched_and_streamed_it_answers_alike(lm, method, tmp_path):
     assert batch[0].token_ids == alone.token_ids
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_order_generates_the_same_bits(lm, method, tmp_path):
+    """Alone, from a cache (also the first time), in a batch and as a stream; and the plain methods beside it."""
+    folder = write_reader(tmp_path, lm.model, method)
+    chosen, other = get(method, None, folder), Prompt("Context:\n\n", DOCUMENTS[:2], "Who?")
+    reusable, settings = get(method).reusable_documents, dict(max_new_tokens=3, logprobs=True)
+    cached = DebiasedLM(lm.model, lm.tokenizer, method, cache=DocumentCache() if reusable else None, reader=folder)
+    base = {each: lm.generate(PROMPT, method=each, **settings).logprobs for each in ("none", method)}
+    alone, stored, batched, streamed = set(), set(), set(), set()
+    for order in itertools.permutations(range(4)):
+        prompt = PROMPT.reordered(order)
+        alone.add(bits(lm.generate(prompt, method=chosen, **settings)))
+        stored.add(bits(again := cached.generate(prompt, **settings)))
+        batched.add(bits(lm.batch([prompt, other], method=chosen, **settings)[0]))
+        streamed.add("".join(cached.stream(prompt, max_new_tokens=3)))
+    assert len(alone) == len(batched) == len(streamed) == 1 and stored == alone
+    assert {tokens for tokens, _ in batched} == {tokens for tokens, _ in alone}
+    assert (again.report.cached_tokens > 0) is reusable
+    assert base == {each: lm.generate(PROMPT, method=each, **settings).logprobs for each in base}
+    assert base[method] != again.logprobs
+
+
+def bits(generation):
+    return tuple(generation.token_ids), tuple(generation.logprobs)
+
+
 def test_cache_entries_serve_every_reader_and_none(lm, tmp_path):
     first, second = (write_reader(tmp_path / str(seed), lm.model, seed=seed) for seed in (1, 2))
     shared = DebiasedLM(lm.model, lm.tokenizer, "pcw", cache=DocumentCache())

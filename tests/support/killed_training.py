@@ -1,0 +1,32 @@
+"""A training in a separate process, which a test kills."""
+
+import os
+import random
+
+from transformers.utils import logging
+
+from ragbias import DebiasedLM, adapt
+from ragbias.adaptation import run
+from ragbias.evaluation.prompts import tiny_question
+
+CHECKPOINT = 4  # steps between checkpoints
+SETTINGS = dict(steps=24, batch=1, examples=8, rank=2, documents=2)
+
+
+def questions():
+    rng = random.Random(0)
+    return [tiny_question(rng, 2) for _ in range(20)]
+
+
+def train(out, log):
+    """Train in ``out`` and write a line to ``log`` when the model is loaded, and after each lesson and step."""
+    run.EVERY = CHECKPOINT
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    logging.disable_progress_bar()
+    lm = DebiasedLM.from_pretrained("tiny", "none")
+    os.write(file, b"loaded 0\n")
+
+    def progress(name, done, total):
+        os.write(file, f"{name.partition(' ')[0]} {done}\n".encode())
+
+    adapt(lm, questions(), out, progress=progress, **SETTINGS)
