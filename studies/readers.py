@@ -1,12 +1,13 @@
 """Compare methods with and without a reader on questions that no training saw.
 
 FILE holds questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
-with the gold document first, in the middle and last. An interrupted study goes on.
+with the gold document first, in the middle and last. An interrupted study goes on; other settings need another --out.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from ragbias.evaluation.bench.store import reader_digests
 from ragbias.evaluation.measures.bootstrap import Interval, share
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
@@ -75,13 +77,25 @@ def orders_of(case: Case) -> list[list[str]]:
     return [[*others[:at], gold, *others[at:]] for at in (0, len(others) // 2, len(others))]
 
 
+def stored(out: Path, settings: dict[str, Any], readers: dict[str, str]) -> dict[str, Any]:
+    """Return the results in a file, or empty ones. Exit if other settings or another training of a reader made them."""
+    if not out.exists():
+        return {"settings": settings, "readers": readers, "scores": {}}
+    results: dict[str, Any] = {"settings": {}, "readers": {}, **json.loads(out.read_text())}
+    changed = [name for name, value in settings.items() if results["settings"].get(name) != value]
+    changed += [name for name, digest in readers.items() if results["readers"].get(name, digest) != digest]
+    if changed:
+        raise SystemExit(f"{out} holds results with another {', '.join(changed)}; give another --out")
+    results["readers"] |= readers
+    return results
+
+
 def measure(
-    lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, out: Path
+    lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, results: dict[str, Any], out: Path
 ) -> dict[str, list[list[float]]]:
     """Log-probabilities of the answers ``[question][order]`` by method."""
-    results: dict[str, list[list[float]]] = json.loads(out.read_text()) if out.exists() else {}
     for name, method in {"none": "none", **methods}.items():
-        scores = results.setdefault(name, [])
+        scores = results["scores"].setdefault(name, [])
         for case in cases[len(scores) :]:
             orders = orders_of(case)
             seen = orders[:1] if getattr(method, "invariant", False) else orders
@@ -90,7 +104,7 @@ def measure(
             scores.append([lm.score(prompt, answer, method=method).total for prompt in prompts])
             if len(scores) % EVERY == 0 or len(scores) == len(cases):
                 write_atomically(out, json.dumps(results).encode())
-    return results
+    return {name: results["scores"][name][: len(cases)] for name in ("none", *methods)}
 
 
 def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Interval, Interval]]:
@@ -109,7 +123,7 @@ def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Int
     return table
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="file of the results")
@@ -119,13 +133,17 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="number of questions")
     parser.add_argument("--words", type=int, default=10_000, help="words of each passage")
     parser.add_argument("--prompt", choices=ENDINGS, default="chat", help="with the chat template, or without it")
-    arguments = parser.parse_args()
-    lm = DebiasedLM.from_pretrained(arguments.model, "none", dtype=arguments.dtype)
-    cases = read_cases(arguments.file, arguments.words, arguments.questions)
-    methods = parse_methods(arguments.methods, lm.name)
-    results = measure(lm, cases, dict(methods), arguments.prompt, arguments.out)
+    parsed = parser.parse_args(arguments)
+    digest = hashlib.sha256(parsed.file.read_bytes()).hexdigest()
+    settings = {name: getattr(parsed, name) for name in ("model", "dtype", "words", "prompt")} | {"file": digest}
+    readers = reader_digests(parsed.methods).get("readers", {})
+    results = stored(parsed.out, settings, readers)
+    lm = DebiasedLM.from_pretrained(parsed.model, "none", dtype=parsed.dtype)
+    cases = read_cases(parsed.file, parsed.words, parsed.questions)
+    methods = parse_methods(parsed.methods, lm.name)
+    scores = measure(lm, cases, dict(methods), parsed.prompt, results, parsed.out)
     print(f"{len(cases)} questions, log-probability of the answer in nats")
-    for name, (mean, minus_mean, minus_best) in compare(results).items():
+    for name, (mean, minus_mean, minus_best) in compare(scores).items():
         print(
             f"{name}: {mean:.2f}; minus the plain mean {minus_mean.estimate:+.2f} ({minus_mean.low:+.2f} to "
             f"{minus_mean.high:+.2f}), minus its best position {minus_best.estimate:+.2f} ({minus_best.low:+.2f} to "

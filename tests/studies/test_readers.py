@@ -5,7 +5,8 @@ import pytest
 
 from ragbias import DebiasedLM
 from studies.reader_questions import examples
-from studies.readers import compare, measure, orders_of, prompt_of, read_cases
+from studies.readers import compare, main, measure, orders_of, prompt_of, read_cases, stored
+from support.readers import write_reader
 
 WORDS = [f"word{number}" for number in range(30)]
 
@@ -33,13 +34,30 @@ def test_an_interrupted_study_goes_on_and_compares_with_plain(file, tmp_path):
     lm, out = DebiasedLM.from_pretrained("tiny", "none"), tmp_path / "r.json"
     cases = read_cases(file, words=20, count=6)
     methods = {"pcw": "pcw"}
-    whole = measure(lm, cases, methods, "bare", tmp_path / "whole.json")
-    measure(lm, cases[:5], methods, "bare", out)
-    assert measure(lm, cases, methods, "bare", out) == whole
+    whole = measure(lm, cases, methods, "bare", stored(tmp_path / "whole.json", {}, {}), tmp_path / "whole.json")
+    measure(lm, cases[:5], methods, "bare", stored(out, {}, {}), out)
+    assert measure(lm, cases, methods, "bare", stored(out, {}, {}), out) == whole
+    assert {len(scores) for scores in measure(lm, cases[:5], methods, "bare", stored(out, {}, {}), out).values()} == {5}
     mean, minus_mean, _ = compare(whole)["pcw"]
     assert mean == pytest.approx(compare(whole)["none"][0] + minus_mean.estimate)
     assert compare(whole)["none"][1].estimate == 0
     assert prompt_of(lm, ["a "], "Who?", "bare").suffix == "\nQuestion: Who?\nAnswer:"
+
+
+def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
+    reader = write_reader(tmp_path / "reader", DebiasedLM.from_pretrained("tiny", "none").model)
+    command = [str(file), "--out", str(tmp_path / "r.json"), "--model", "tiny", "--questions", "2", "--words", "20"]
+    main([*command, "--methods", f"pcw(reader={reader})"])
+    main([*command, "--methods", f"pcw,pcw(reader={reader})"])
+    assert "pcw: " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"r.json holds results with another prompt; give another --out"):
+        main([*command, "--methods", "pcw", "--prompt", "bare"])
+    write_reader(tmp_path / "reader", DebiasedLM.from_pretrained("tiny", "none").model, seed=1)
+    with pytest.raises(SystemExit, match=r"r.json holds results with another .*/reader; give another --out"):
+        main([*command, "--methods", f"pcw(reader={reader})"])
+    file.write_text(file.read_text().replace("Where is", "Where was"))
+    with pytest.raises(SystemExit, match=r"r.json holds results with another file; give another --out"):
+        main([*command, "--methods", "pcw"])
 
 
 def test_distractors_do_not_contain_the_answer():
@@ -56,7 +74,7 @@ def test_distractors_do_not_contain_the_answer():
 
 def test_the_page_has_the_figures_of_the_stored_results():
     folder = Path(__file__).parents[2] / "docs" / "results"
-    table = compare(json.loads((folder / "readers" / "passages-10-short.json").read_text()))
+    table = compare(json.loads((folder / "readers" / "passages-10-short.json").read_text())["scores"])
     page = (folder / "readers.md").read_text()
     for name in ("pcw", "pcw(reader=readers/smollm2-pcw)"):
         for interval in table[name][1:]:

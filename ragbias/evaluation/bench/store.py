@@ -39,7 +39,7 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
             "measure": settings.measure,
             "batch_size": settings.batch_size,
             **({"invariant_once": True} if settings.invariant_once else {}),
-            **_readers(settings.methods),
+            **reader_digests(settings.methods),
             "dtype": settings.dtype,
             "device": "cuda" if torch.cuda.is_available() else "cpu",
             **versions(),
@@ -50,7 +50,7 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
     }
 
 
-def _readers(methods: str) -> dict[str, Any]:
+def reader_digests(methods: str) -> dict[str, Any]:
     """Readers of the methods, by folder with a hash of their files, because a reader may be trained again."""
     digests = {}
     for folder in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
