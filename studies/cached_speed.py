@@ -2,7 +2,8 @@
 
 In each round, the plain model and the method run on the same documents in a new order. The method runs with an empty
 cache (cold), with documents in memory, and with documents on disk. Before a disk run, the files are dropped from the
-operating system's page cache if the system supports that.
+operating system's page cache if the system supports that. With --reader-rank, the method reads with a reader of random
+weights, because weights do not change the time.
 """
 
 from __future__ import annotations
@@ -32,22 +33,26 @@ from ragbias.generation.scoring import prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.prompt import TokenisedPrompt
+from ragbias.readers import Lora
 from studies import arguments_of
 from studies.arithmetic import lengths_of, plain_prefill, shape_of
 from studies.speed import SpeedSettings, add_measurement, built, check_length, conditions, numbers, prepared
-from studies.speed_inputs import FIRST, PREFIX, SUFFIX
+from studies.speed_inputs import FIRST, PREFIX, SUFFIX, random_lora
 
 STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}
 UNLIMITED = 10**15  # bytes; large enough that no document is evicted
 
 
-def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[int]) -> dict[str, Any]:
+def measure(
+    settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[int], reader_rank: int = 0
+) -> dict[str, Any]:
     """Measure each method at each length, prefix and number of documents.
 
     Args:
         settings: methods, model, numbers of documents, rounds and steps. Its lengths are not used.
         tokens: lengths of a document in tokens, measured one after the other.
         prefixes: numbers of tokens before the documents, which all requests share; 0: no prefix.
+        reader_rank: rank of a random reader of the method; 0: none. The plain model has no reader.
 
     Returns:
         plain data: ``settings``, ``model``, ``versions``, ``machine`` and ``results``. A result has ``method``,
@@ -66,6 +71,7 @@ def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[i
     for length, prefix, count in sizes:
         check_length(count, prefix + count * length - PREFIX, settings.steps, config)
     model = built(settings, config)
+    lora = random_lora(model, reader_rank) if reader_rank else None
     vocabulary = config.get_text_config().vocab_size
     results = []
     with progress() as bar:
@@ -77,8 +83,8 @@ def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[i
             ]
             prompt = TokenisedPrompt(drawn[0], drawn[1:-1], drawn[-1])
             for label, method in methods.items():
-                results.append({"method": label, **_measured(model, method, prompt, settings)})
-    chosen = {"speed": asdict(settings), "tokens": list(tokens), "prefixes": list(prefixes)}
+                results.append({"method": label, **_measured(model, method, prompt, settings, lora)})
+    chosen = {"speed": asdict(settings), "tokens": list(tokens), "prefixes": list(prefixes), "reader_rank": reader_rank}
     return {"settings": chosen, **conditions(settings, model), "results": results}
 
 
@@ -91,7 +97,7 @@ def cached_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
 
 @torch.no_grad()
 def _measured(
-    model: PreTrainedModel, method: Method, prompt: TokenisedPrompt, settings: SpeedSettings
+    model: PreTrainedModel, method: Method, prompt: TokenisedPrompt, settings: SpeedSettings, lora: Lora | None
 ) -> dict[str, Any]:
     shape, lengths = shape_of(model.config), lengths_of(prompt)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +108,7 @@ def _measured(
             caches = {"none": None, "cold": DocumentCache(UNLIMITED), "memory": memory, "disk": disk}
             _drop_from_memory(Path(folder))
             for state, cache in caches.items():
-                taken[state].append(_times(model, method, shuffled, settings, cache))
+                taken[state].append(_times(model, method, shuffled, settings, cache, lora))
         stats = memory.stats()
     plain = taken["none"][1:]
     return {
@@ -122,11 +128,12 @@ def _times(
     prompt: TokenisedPrompt,
     settings: SpeedSettings,
     cache: DocumentCache | None,
+    lora: Lora | None,
 ) -> tuple[float, float, float]:
     """Time the first token and each later token in seconds. Return the times and the share of cached tokens."""
-    rule = NoMethod() if cache is None else method
+    rule, reader = (NoMethod(), None) if cache is None else (method, lora)
     begin = now(model.device)
-    with prepared_model(model, rule, [prompt], [prompt.spans], settings.backend, cache) as start:
+    with prepared_model(model, rule, [prompt], [prompt.spans], settings.backend, cache, lora=reader) as start:
         logits, filled = prefilled(model, prompt.ids, start.cache)
         token = int(logits.argmax())
         first = now(model.device)
@@ -183,12 +190,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--documents", type=numbers, default=(5, 20, 100), help="numbers of documents, e.g. 5,20")
     parser.add_argument("--tokens", type=numbers, default=(100, 512), help="tokens per document, e.g. 100,512")
     parser.add_argument("--prefixes", type=numbers, default=(PREFIX, 0), help="tokens before the documents")
+    parser.add_argument("--reader-rank", type=int, default=0, help="rank of a random reader, e.g. 8; 0: no reader")
     add_measurement(parser)
     parsed = vars(parser.parse_args(arguments))
     tokens, prefixes, out = parsed.pop("tokens"), parsed.pop("prefixes"), parsed.pop("json")
+    rank = parsed.pop("reader_rank")
     quiet_libraries()
     try:
-        found = measure(SpeedSettings(**parsed), tokens, prefixes)
+        found = measure(SpeedSettings(**parsed), tokens, prefixes, rank)
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
     about = found["model"]
@@ -196,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
         f"{about['backend']}. Median (range) of {parsed['rounds']} rounds, each with the documents in another order; "
         "faster and decoding are ratios to the plain model in the same round."
+        + (f" The method reads with a random reader of rank {rank}." if rank else "")
     )
     for result in found["results"]:
         console.print(_table(result))

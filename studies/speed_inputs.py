@@ -13,13 +13,16 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
+from ragbias import limits
 from ragbias.binding.architectures import family_of
+from ragbias.checks import check_whole_between
 from ragbias.errors import ArgumentError
 from ragbias.generation.request import padded
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 from ragbias.models import local_path
 from ragbias.models.loading import load_model, refuse_irregular
 from ragbias.prompt import Span, TokenisedPrompt
+from ragbias.readers import Lora, targets
 
 SHAPES: dict[str, dict[str, Any]] = {
     "1b": dict(
@@ -73,6 +76,16 @@ def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device:
         torch.nn.Module.to(model, device)
     model.eval()
     return model
+
+
+def random_lora(model: PreTrainedModel, rank: int) -> Lora:
+    """A reader with random weights for all linear layers of the model."""
+    check_whole_between("reader_rank", rank, limits.RANK, ArgumentError)
+    weights = {}
+    for path, layer in targets(model).items():
+        down, up = torch.randn(rank, layer.in_features), torch.randn(layer.out_features, rank)
+        weights[path] = (down * 1e-3).to(layer.weight.device), (up * 1e-3).to(layer.weight.device)
+    return Lora(weights, 1.0)
 
 
 def in_every_layer(name: str, model_name: str | None = None) -> Method:

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from ragbias.generation.reuse import prepared_model
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
+from studies import cached_speed
 from studies.arithmetic import plain_prefill
 from studies.cached_speed import cached_prefill, main
 from support.small_config import CONFIG
@@ -37,6 +39,23 @@ def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, ca
         assert each["states"]["none"]["faster"] == [1, 1, 1] and each["limit"] > 1
 
 
+def test_a_random_reader_is_timed_with_the_method_only(config, tmp_path, capsys, monkeypatch):
+    used = []
+
+    def recorded(model, method, *arguments, lora, **named):
+        used.append((method.name, lora and next(iter(lora.weights.values()))[0].shape[0]))
+        return prepared_model(model, method, *arguments, lora=lora, **named)
+
+    monkeypatch.setattr(cached_speed, "prepared_model", recorded)
+    out = tmp_path / "cached.json"
+    sizes = ("--documents", "2", "--tokens", "4", "--prefixes", "5", "--methods", "pcw", "--reader-rank", "2")
+    main(["--model", config, *sizes, *QUICK, "--json", str(out)])
+    assert set(used) == {("none", None), ("pcw", 2)}
+    assert "with a random reader of rank 2" in " ".join(capsys.readouterr().out.split())
+    written = json.loads(out.read_text())
+    assert written["settings"]["reader_rank"] == 2 and written["results"][0]["states"]["memory"]["hit_rate"] == 1
+
+
 def test_the_limit_counts_what_follows_the_documents():
     shape, lengths = ModelShape(8, 16, 2, 1, 4, 3, 50), PromptLengths(2, (3, 4), 5)
     pairs_before = 9 * 10 // 2
@@ -50,6 +69,10 @@ def test_the_limit_counts_what_follows_the_documents():
         (["--methods", "pine"], "pine has no reusable documents"),
         (["--methods", "pced"], "pced needs several passes"),
         (["--documents", "99"], "use fewer documents or tokens"),
+        (
+            ["--documents", "2", "--tokens", "4", "--reader-rank", "-1"],
+            "reader_rank=-1; expected a whole number from 1",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(config, capsys, given, words):
