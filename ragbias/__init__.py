@@ -1,4 +1,4 @@
-"""Training-free removal of position bias for retrieval-augmented generation with Hugging Face models."""
+"""Removal of position bias for retrieval-augmented generation with Hugging Face models."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ UsageError = typer.BadParameter.__mro__[1]  # of click, or of the private copy o
 _in_full = warnings.formatwarning
 
 app = typer.Typer(
-    help="Training-free removal of position bias for RAG with Hugging Face models.",
+    help="Remove position bias of RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
 for command in (demo, ask, audit, bench, report, calibrate, adapt, serve, proxy):
