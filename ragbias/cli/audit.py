@@ -189,9 +189,9 @@ def _cases(
     bar: Progress,
 ) -> tuple[list[AuditCase], int]:
     """Return the cases to audit, and the number of questions left out."""
-    from ragbias.adapters.remote import check_arranges_text
     from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
+    from ragbias.frameworks.remote import check_arranges_text
     from ragbias.lm import DebiasedLM
 
     if upstream is not None:

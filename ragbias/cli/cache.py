@@ -32,10 +32,10 @@ def warm(
 
     Repeat the command to resume a stopped run.
     """
-    from ragbias.adapters.warming import warm as compute
     from ragbias.cache import DocumentCache
     from ragbias.evaluation.demo.own_files import read_chunks
     from ragbias.evaluation.prompts import stock_prompt
+    from ragbias.frameworks.warming import warm as compute
     from ragbias.lm import DebiasedLM
 
     console.print(f"Model: {model}")

@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ragbias.adapters.tool_formats import ToolCall
-from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
+from ragbias.frameworks.tool_formats import ToolCall
+from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.report import Generation, Report, Usage
 from ragbias.serving.schemas import Json

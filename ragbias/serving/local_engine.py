@@ -11,9 +11,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.tool_use import AnswerFormat, answer_format, knows_tools
 from ragbias.boundaries import Boundaries, locate
+from ragbias.frameworks import asyncio_bridge as bridge
+from ragbias.frameworks.tool_use import AnswerFormat, answer_format, knows_tools
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 
 from ragbias import methods
-from ragbias.adapters import chat_documents, tool_use
-from ragbias.adapters.chat_documents import ChatDocument
-from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Boundaries, KnownText
 from ragbias.errors import ArgumentError
+from ragbias.frameworks import chat_documents, tool_use
+from ragbias.frameworks.chat_documents import ChatDocument
+from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation.request import Request, reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method

@@ -12,10 +12,10 @@ import httpx
 from fastapi import FastAPI, Request, Response
 
 from ragbias import methods
-from ragbias.adapters import chat_documents
-from ragbias.adapters.remote import check_arranges_text, order_text, text_origin
 from ragbias.boundaries import Boundaries, locate
 from ragbias.errors import ArgumentError
+from ragbias.frameworks import chat_documents
+from ragbias.frameworks.remote import check_arranges_text, order_text, text_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers

@@ -7,10 +7,10 @@ import re
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias import methods
-from ragbias.adapters.missing_documents import OnMissing
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
+from ragbias.frameworks.missing_documents import OnMissing
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.gguf import find_gguf_file, is_gguf

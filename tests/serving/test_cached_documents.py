@@ -9,9 +9,9 @@ import openai
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
-from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
+from ragbias.frameworks.remote import RemoteLM
 from ragbias.serving.settings import ModelSettings
 from support.live_server import serving
 

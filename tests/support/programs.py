@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ragbias import DebiasedLM
-from ragbias.adapters.missing_documents import MissingDocumentsWarning
 from ragbias.boundaries import NumberedHeadersWarning
+from ragbias.frameworks.missing_documents import MissingDocumentsWarning
 from support.scripted import RecordingLM
 
 Item = TypeVar("Item")

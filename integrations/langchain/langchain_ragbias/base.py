@@ -25,15 +25,15 @@ from typing_extensions import Self
 from langchain_ragbias import arguments
 from langchain_ragbias.arguments import SAMPLING, Call
 from langchain_ragbias.listener import listener, reports
-from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.adapters.options import RagBiasOptions, open_model, rename_arguments, report_errors, with_options
-from ragbias.adapters.remote import LanguageModel
-from ragbias.adapters.run_state import Owner
-from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
+from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
+from ragbias.frameworks.options import RagBiasOptions, open_model, rename_arguments, report_errors, with_options
+from ragbias.frameworks.remote import LanguageModel
+from ragbias.frameworks.run_state import Owner
+from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation.arguments import check_arguments
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request

@@ -18,8 +18,8 @@ from langchain_core.outputs import GenerationChunk, LLMResult
 from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.listener import begin_request, listener, reports
-from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.tool_use import AnswerFormat
+from ragbias.frameworks import asyncio_bridge as bridge
+from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.streaming import Stream
 

@@ -23,10 +23,10 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from ragbias.adapters import tool_formats
-from ragbias.adapters.chat_documents import ChatDocument
-from ragbias.adapters.tool_use import template_call
 from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.frameworks import tool_formats
+from ragbias.frameworks.chat_documents import ChatDocument
+from ragbias.frameworks.tool_use import template_call
 
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",

@@ -14,8 +14,8 @@ from langchain_core.vectorstores import VectorStore
 from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from ragbias.adapters.warming import warm as warm_lm
 from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.frameworks.warming import warm as warm_lm
 
 CONTEXT = "context"  # the variable for documents in LangChain's chains
 

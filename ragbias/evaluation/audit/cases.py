@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ragbias.adapters.connection import Connection
-from ragbias.adapters.remote import order_text, text_origin
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.prompts import SYSTEM, stock_prompt
+from ragbias.frameworks.connection import Connection
+from ragbias.frameworks.remote import order_text, text_origin
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Recorded, Request
 from ragbias.lm import DebiasedLM

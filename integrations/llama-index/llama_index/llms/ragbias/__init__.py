@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from llama_index.llms.ragbias.judge import PairwiseJudge
     from llama_index.llms.ragbias.warming import WarmDocuments, warm
 
-    from ragbias.adapters.missing_documents import MissingDocumentsWarning
+    from ragbias.frameworks.missing_documents import MissingDocumentsWarning
 
 _MODULES = {
-    "MissingDocumentsWarning": "ragbias.adapters.missing_documents",
+    "MissingDocumentsWarning": "ragbias.frameworks.missing_documents",
     "PairwiseJudge": "llama_index.llms.ragbias.judge",
     "RagBiasLLM": "llama_index.llms.ragbias.base",
     "RagBiasLLMOptions": "llama_index.llms.ragbias.arguments",

@@ -11,10 +11,10 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
-from ragbias.adapters.options import RagBiasOptions
-from ragbias.adapters.tool_use import Tool
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
+from ragbias.frameworks.options import RagBiasOptions
+from ragbias.frameworks.tool_use import Tool
 from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments, rename_max_tokens
 from ragbias.methods import Method
 

@@ -34,12 +34,16 @@ from pydantic import SkipValidation
 from typing_extensions import Unpack
 
 from ragbias import methods
-from ragbias.adapters.chat_documents import ChatDocument, by_template
-from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.adapters.options import open_model, rename_arguments, report_errors, with_options
-from ragbias.adapters.remote import LanguageModel
-from ragbias.adapters.run_state import Owner
-from ragbias.adapters.tool_use import (
+from ragbias.boundaries import Boundaries, Segmenter
+from ragbias.boundaries.recognisers import check_segmenter
+from ragbias.cache import DocumentCache
+from ragbias.errors import ArgumentError
+from ragbias.frameworks.chat_documents import ChatDocument, by_template
+from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
+from ragbias.frameworks.options import open_model, rename_arguments, report_errors, with_options
+from ragbias.frameworks.remote import LanguageModel
+from ragbias.frameworks.run_state import Owner
+from ragbias.frameworks.tool_use import (
     AnswerFormat,
     Tool,
     UnsupportedToolsError,
@@ -47,10 +51,6 @@ from ragbias.adapters.tool_use import (
     knows_tools,
     with_messages,
 )
-from ragbias.boundaries import Boundaries, Segmenter
-from ragbias.boundaries.recognisers import check_segmenter
-from ragbias.cache import DocumentCache
-from ragbias.errors import ArgumentError
 from ragbias.methods import DEFAULT_METHOD, Method
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")

@@ -31,10 +31,10 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.workflow import Workflow
 from pydantic import PrivateAttr
 
-from ragbias.adapters.run_state import LastReports, Retrievals
-from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
 from ragbias.boundaries.sources import check_lasting, document_texts
+from ragbias.frameworks.run_state import LastReports, Retrievals
+from ragbias.frameworks.searches import SearchWatch
 
 reports = LastReports("ragbias_llama_index_reports")
 MAX_RUNS = 1024  # bounds the runs that never end

@@ -12,8 +12,8 @@ from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PR
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from llama_index.llms.ragbias.base import RagBiasLLM
 
-from ragbias.adapters.warming import warm as warm_lm
 from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.frameworks.warming import warm as warm_lm
 
 
 def warm(

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
-from ragbias.adapters.missing_documents import MissingDocuments, MissingDocumentsWarning
 from ragbias.boundaries import Boundaries
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.frameworks.missing_documents import MissingDocuments, MissingDocumentsWarning
 from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from tqdm.auto import tqdm
 
-from ragbias.adapters.remote import LanguageModel
 from ragbias.errors import ArgumentError, SpanError
+from ragbias.frameworks.remote import LanguageModel
 from ragbias.generation.request import in_parts
 
 T = TypeVar("T")

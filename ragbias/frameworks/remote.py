@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ragbias import methods
-from ragbias.adapters.connection import Connection, Json
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, MethodError, ServerError
+from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation.decoding import openai_token
 from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
 from ragbias.generation.request import Origin, Request, in_parts, planned_report

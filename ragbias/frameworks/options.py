@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Se
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
-from ragbias.adapters.remote import LanguageModel, RemoteLM
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_names
 from ragbias.display import complaints
 from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer

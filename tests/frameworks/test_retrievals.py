@@ -7,7 +7,7 @@ import threading
 import weakref
 from contextvars import copy_context
 
-from ragbias.adapters.run_state import FAILURE_AGE, Retrievals
+from ragbias.frameworks.run_state import FAILURE_AGE, Retrievals
 
 ONE, TWO = ("The gate of the mill is red.",), ("The wall of the hall is blue.",)
 

@@ -7,7 +7,8 @@ import copy
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.adapters.tool_use import (
+from ragbias.errors import ArgumentError
+from ragbias.frameworks.tool_use import (
     AnswerFormat,
     GrowingAnswer,
     ToolChoice,
@@ -16,7 +17,6 @@ from ragbias.adapters.tool_use import (
     tool_choice,
     why_not_shown,
 )
-from ragbias.errors import ArgumentError
 
 ADD, GREET = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in ("add", "greet"))
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

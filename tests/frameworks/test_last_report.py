@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from ragbias.adapters.run_state import LastReports, Owner
+from ragbias.frameworks.run_state import LastReports, Owner
 
 FIRST, SECOND = {"n_found": 1}, {"n_found": 2}
 OWNER = Owner()

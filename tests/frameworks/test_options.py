@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from ragbias import DebiasedLM, DocumentCache
-from ragbias.adapters.options import RagBiasOptions, adopt_settings, open_model, with_options
 from ragbias.errors import ArgumentError
+from ragbias.frameworks.options import RagBiasOptions, adopt_settings, open_model, with_options
 
 
 class Fields(BaseModel):

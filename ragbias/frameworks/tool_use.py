@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ragbias.adapters.remote import LanguageModel, RemoteLM, RemoteRequest
-from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.errors import ArgumentError
+from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
+from ragbias.frameworks.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 

@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from ragbias.adapters.run_state import ContextScoped
+from ragbias.frameworks.run_state import ContextScoped
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
+from ragbias.frameworks.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 
 HERMES = '<tool_call>\n{"name": "search", "arguments": {"q": "red \\"gate\\""}}\n</tool_call>'
 LLAMA = '{"name": "search", "parameters": {"q": "gate"}}'

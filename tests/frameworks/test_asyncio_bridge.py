@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.frameworks import asyncio_bridge as bridge
 from support.event_loop import gaps_during
 
 PROMPT = "Which gate is red?"

@@ -13,11 +13,11 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from ragbias.adapters import connection as connections
-from ragbias.adapters.connection import MAX_PARALLEL, Connection
-from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import MissingExtraError, ServerError
+from ragbias.frameworks import connection as connections
+from ragbias.frameworks.connection import MAX_PARALLEL, Connection
+from ragbias.frameworks.remote import RemoteLM
 from ragbias.methods import NoMethod
 from support.live_server import listening_app
 
