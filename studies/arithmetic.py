@@ -9,14 +9,149 @@ cache of each prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
 
 from transformers import PreTrainedConfig
 
-from ragbias.methods import Method
-from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
+from ragbias.methods import (
+    SIW,
+    ChannelScaling,
+    Method,
+    MsPoE,
+    NoMethod,
+    NoPositions,
+    Pine,
+    PositionInterpolation,
+    Segmented,
+    SelfExtend,
+)
+from ragbias.methods.segments import SegmentMethod
 from ragbias.prompt import TokenisedPrompt
 
 UNGATED = ("gpt_neox", "mpt")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model that determine its arithmetic."""
+
+    hidden: int
+    intermediate: int
+    heads: int
+    key_heads: int  # heads of keys and values
+    head_dim: int
+    layers: int
+    vocabulary: int
+    mlp_matrices: int = 3  # 2 if the MLP has no gate
+    experts: int = 1  # MLPs per layer
+    active_experts: int = 1  # MLPs per token
+
+    @property
+    def width(self) -> int:
+        """Width of all query heads. A score or a weighted value needs this many multiply-adds over all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.head_dim
+
+    def weights(self, experts: int) -> int:
+        """Return the weights of a layer with this many experts, i.e. its multiply-adds for one token."""
+        projections = 2 * self.hidden * self.width + 2 * self.hidden * self.key_width
+        return projections + experts * self.mlp_matrices * self.hidden * self.intermediate
+
+
+@dataclass(frozen=True)
+class PromptLengths:
+    """Numbers of tokens before the documents, in each document, and after the documents."""
+
+    prefix: int
+    documents: tuple[int, ...]
+    suffix: int
+
+    @property
+    def in_documents(self) -> int:
+        return sum(self.documents)
+
+    @property
+    def total(self) -> int:
+        return self.prefix + self.in_documents + self.suffix
+
+
+def causal_pairs(tokens: int) -> int:
+    """Return the number of pairs of query and key in causal attention over ``tokens`` tokens."""
+    return tokens * (tokens + 1) // 2
+
+
+def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
+    """Count visible pairs. A document sees the prefix, itself causally and, with ``sees_others``, other documents."""
+    others = lengths.in_documents if sees_others else 0
+    documents = sum(
+        length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents
+    )
+    after = lengths.suffix * (lengths.prefix + lengths.in_documents) + causal_pairs(lengths.suffix)
+    return causal_pairs(lengths.prefix) + documents + after
+
+
+@singledispatch
+def added_multiply_adds(method: Method, shape: ModelShape, lengths: PromptLengths) -> int | None:
+    """Count multiply-adds added to the prefill of a layer in which the method acts. None: unknown."""
+    return None
+
+
+@added_multiply_adds.register(NoMethod)
+@added_multiply_adds.register(Segmented)
+@added_multiply_adds.register(PositionInterpolation)
+@added_multiply_adds.register(NoPositions)
+@added_multiply_adds.register(SelfExtend)  # each visible pair is scored once
+def _no_more(method: Method, shape: ModelShape, lengths: PromptLengths) -> int:
+    return 0
+
+
+@added_multiply_adds.register
+def _of_segments(method: SegmentMethod, shape: ModelShape, lengths: PromptLengths) -> int:
+    return 2 * shape.width * (visible_pairs(lengths, method.sees_others) - causal_pairs(lengths.total))
+
+
+@added_multiply_adds.register
+def _of_pine(method: Pine, shape: ModelShape, lengths: PromptLengths) -> int:
+    """Return the mean over the layers in which the method acts."""
+    acting = method.layer_indices(shape.layers)
+    together = sum(map(method.together_in, acting)) / len(acting)
+    apart = visible_pairs(lengths, sees_others=False)
+    others = visible_pairs(lengths, sees_others=True) - apart
+    measured = together * others + lengths.suffix * lengths.in_documents if method.follows_query else 0
+    more = apart + together * others - causal_pairs(lengths.total)
+    return round(shape.width * (2 * more + measured))
+
+
+@added_multiply_adds.register
+def _of_ms_poe(method: MsPoE, shape: ModelShape, lengths: PromptLengths) -> int:
+    scored = method.heads in ("by-awareness", "entropy")
+    return shape.width * lengths.total if scored else 0  # the scores of one query
+
+
+@added_multiply_adds.register
+def _of_siw(method: SIW, shape: ModelShape, lengths: PromptLengths) -> int:
+    return 2 * shape.width * lengths.total  # the scores of one query and of one key
+
+
+@added_multiply_adds.register
+def _of_channel_scaling(method: ChannelScaling, shape: ModelShape, lengths: PromptLengths) -> int:
+    if method.last == "all":
+        return 0  # all queries are computed once
+    queries = min(method.last, lengths.total)
+    seen = queries * lengths.total - causal_pairs(queries - 1)
+    # the keys are a rank-one update unless a norm follows the projection
+    keys = lengths.total * shape.key_width
+    return keys + queries * shape.hidden * shape.width + 2 * shape.width * seen
+
+
+def added_key_reads(method: Method, shape: ModelShape, lengths: PromptLengths) -> int:
+    """Count additional numbers read from the cache per new token and layer in which the method acts."""
+    # PINE's importances read the documents' keys without positions
+    return shape.key_width * lengths.in_documents if isinstance(method, Pine) and method.follows_query else 0
 
 
 def shape_of(config: PreTrainedConfig) -> ModelShape:
@@ -55,7 +190,7 @@ def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: M
     """Ratio of a method's multiply-adds to the plain model's for a batch. None if it is unknown for the method."""
     plain = added = 0
     for lengths in prompts:
-        own = method.added_multiply_adds(shape, lengths)
+        own = added_multiply_adds(method, shape, lengths)
         if own is None:
             return None
         plain += plain_prefill(shape, lengths)
@@ -72,8 +207,8 @@ def plain_reads(shape: ModelShape, prompts: Sequence[PromptLengths]) -> int:
 
 def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
     """Ratio of a method's bytes read to the plain model's, with one dtype for weights and cache. None: unknown."""
-    if method.added_multiply_adds(shape, prompts[0]) is None:
+    if added_multiply_adds(method, shape, prompts[0]) is None:
         return None
-    added = sum(method.added_key_reads(shape, lengths) for lengths in prompts)
+    added = sum(added_key_reads(method, shape, lengths) for lengths in prompts)
     plain = plain_reads(shape, prompts)
     return (plain + added * len(method.layer_indices(shape.layers))) / plain

@@ -31,11 +31,10 @@ from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.reuse import prepared_model
 from ragbias.generation.scoring import prefilled
 from ragbias.methods import Method, NoMethod
-from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
 from studies import arguments_of
-from studies.arithmetic import lengths_of, plain_prefill, shape_of
+from studies.arithmetic import ModelShape, PromptLengths, causal_pairs, lengths_of, plain_prefill, shape_of
 from studies.speed import SpeedSettings, add_measurement, built, check_length, conditions, numbers, prepared
 from studies.speed_inputs import FIRST, PREFIX, SUFFIX, random_lora
 

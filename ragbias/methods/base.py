@@ -11,7 +11,6 @@ from ragbias import attention
 from ragbias.checks import Bounds, check_parameters, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import MethodError
-from ragbias.methods.arithmetic import ModelShape, PromptLengths
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor
@@ -204,7 +203,6 @@ class Method(_WithReader):
         reusable_documents: whether a document's keys and values depend only on the prefix and that document.
         selective: whether ``DebiasedLM`` chooses between the method and the plain model for each request.
         needs_rotary: whether it requires rotary positions.
-        same_prefill_cost: whether its prefill has as many multiply-adds as the plain model's.
         default_layers: the layers it acts in by default, in words.
         cost: its cost beyond the plain model's, in words.
         source: the paper or other origin.
@@ -218,7 +216,6 @@ class Method(_WithReader):
     reusable_documents: bool = False
     selective: bool = False
     needs_rotary: bool = False
-    same_prefill_cost: bool = False
     default_layers: str = "none"
     cost: str
     source: str
@@ -250,14 +247,6 @@ class Method(_WithReader):
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """The orders whose answers are voted over, as indices into ``documents`` (token ids); empty: no vote."""
         return []
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int | None:
-        """Multiply-adds added to the prefill of a layer it acts in; negative: saved; None: unknown."""
-        return 0 if self.same_prefill_cost else None
-
-    def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        """Additional numbers read from the cache per new token and layer it acts in."""
-        return 0
 
 
 class AttentionMethod(Method):

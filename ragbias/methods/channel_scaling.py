@@ -17,7 +17,6 @@ from ragbias.checks import (
 )
 from ragbias.display import shown
 from ragbias.errors import MethodError
-from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.methods.base import AttentionCall, LayerRange, Tensor, in_layers
 from ragbias.methods.profiles import Profile, find, of_model
 from ragbias.methods.siw import SIW, Reweightable
@@ -106,15 +105,6 @@ class ChannelScaling(Reweightable):
             )
         super().validate(hidden_size, n_layers)
         check_channel_exists("channel-scaling: channel", self.channel, hidden_size)
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        if self.last == "all":
-            return 0  # all queries are computed once
-        queries = min(self.last, lengths.total)
-        seen = queries * lengths.total - causal_pairs(queries - 1)
-        # the keys are a rank-one update unless a norm follows the projection
-        keys = lengths.total * shape.key_width
-        return keys + queries * shape.hidden * shape.width + 2 * shape.width * seen
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
         return self._scaled(hidden) if in_layers(self.layers, layer) else hidden

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias, get_args
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice, check_whole_between
 from ragbias.errors import MethodError
-from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor
 from ragbias.methods.position_interpolation import RATIO, rescaled
 
@@ -64,10 +63,6 @@ class MsPoE(AttentionMethod):
         check_choice("ms-poe: heads", self.heads, get_args(Heads))
         check_between("ms-poe: alpha", self.alpha, RATIO)
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        scored = self.heads in ("by-awareness", "entropy")
-        return shape.width * lengths.total if scored else 0  # the scores of one query
 
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, partial(self._ratios, call.layer))

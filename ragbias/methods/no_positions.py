@@ -21,7 +21,6 @@ class NoPositions(AttentionMethod):
 
     name = "nope"
     needs_rotary = True
-    same_prefill_cost = True
     cost = "none"
     source = "Yu et al., arXiv 2406.02536"
 

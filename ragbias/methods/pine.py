@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias, get_args
 from ragbias import attention
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
-from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
 from ragbias.methods.base import LAYER_INDEX, LayerRange, SequenceCall, Tensor, in_layers
 from ragbias.methods.segments import SegmentMethod, after_prefix, as_given, ending_at
 
@@ -77,20 +76,6 @@ class Pine(SegmentMethod):
                 f"layers; expected from_layer <= to_layer <= {n_layers - 1}"
             )
         return super().layer_indices(n_layers)
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        """Return the mean over the layers in which the method acts."""
-        acting = self.layer_indices(shape.layers)
-        together = sum(map(self.together_in, acting)) / len(acting)
-        apart = visible_pairs(lengths, sees_others=False)
-        others = visible_pairs(lengths, sees_others=True) - apart
-        measured = together * others + lengths.suffix * lengths.in_documents if self.follows_query else 0
-        more = apart + together * others - causal_pairs(lengths.total)
-        return round(shape.width * (2 * more + measured))
-
-    def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        # the importances read the documents' keys without positions
-        return shape.key_width * lengths.in_documents if self.follows_query else 0
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
         if self.order == "input":

@@ -13,7 +13,6 @@ class NoMethod(Method):
 
     name = "none"
     acts_on = "nothing"
-    same_prefill_cost = True
     cost = "none"
     source = ""
 
@@ -29,6 +28,5 @@ class Segmented(Method):
     name = "segmented"
     acts_on = "nothing"
     needs_documents = True
-    same_prefill_cost = True
     cost = "none"
     source = "no method, as a baseline"

@@ -30,7 +30,6 @@ class PositionInterpolation(AttentionMethod):
     name = "position-interpolation"
     needs_documents = False
     needs_rotary = True
-    same_prefill_cost = True
     cost = "one rotation of queries and keys"
     source = "Chen et al., arXiv 2306.15595"
 

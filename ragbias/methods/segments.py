@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ragbias import attention
-from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
 from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
@@ -28,9 +27,6 @@ class SegmentMethod(AttentionMethod):
     def follows_query(self) -> bool:
         """Whether the positions of the documents differ between later tokens or heads."""
         return False
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return 2 * shape.width * (visible_pairs(lengths, self.sees_others) - causal_pairs(lengths.total))
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
         """Return the position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""

@@ -29,7 +29,6 @@ class SelfExtend(Reweightable):
     name = "self-extend"
     needs_documents = False
     needs_rotary = True
-    same_prefill_cost = True  # each visible pair is scored once
     cost = "a second rotation of queries and keys, and separate scores for far keys"
     source = "Jin et al., arXiv 2401.01325"
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
-from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, by_sequence
 
 HIGHEST = 0.3  # share of the prompt's tokens, those with the highest weights, that is counted in documents
@@ -61,9 +60,6 @@ class SIW(AttentionMethod):
         if self.layers is None:
             return range(n_layers // 4, n_layers - n_layers // 4)
         return super().layer_indices(n_layers)
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return 2 * shape.width * lengths.total  # the scores of one query and of one key
 
     def attention(self, call: AttentionCall) -> Tensor:
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)

@@ -16,9 +16,11 @@ from ragbias.methods import (
     SelfExtend,
     StructuredPrompting,
 )
-from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionMethod
 from studies.arithmetic import (
+    ModelShape,
+    PromptLengths,
+    added_multiply_adds,
     decode_limit,
     plain_prefill,
     plain_reads,
@@ -56,34 +58,34 @@ def test_methods_add_what_they_let_be_seen_more():
     plain = visible(LENGTHS, False) + 3 * 1 + 4 * 4  # below the diagonal, a document sees the ones before it
     assert plain == 78
     for method in (ParallelContextWindows(), NoInterDocumentAttention(), StructuredPrompting()):
-        assert method.added_multiply_adds(SHAPE, LENGTHS) == 2 * 12 * (visible(LENGTHS, False) - 78) < 0
-    rotor = RoToR().added_multiply_adds(SHAPE, LENGTHS)
+        assert added_multiply_adds(method, SHAPE, LENGTHS) == 2 * 12 * (visible(LENGTHS, False) - 78) < 0
+    rotor = added_multiply_adds(RoToR(), SHAPE, LENGTHS)
     assert rotor == 2 * 12 * (visible(LENGTHS, True) - 78) == 2 * 12 * 19
     importances = 3 * 5 + 1 * 7 + 4 * 4 + 2 * 8
-    assert Pine().added_multiply_adds(SHAPE, LENGTHS) == rotor + 12 * importances
-    assert Pine(order="canonical").added_multiply_adds(SHAPE, LENGTHS) == rotor  # nothing is measured
+    assert added_multiply_adds(Pine(), SHAPE, LENGTHS) == rotor + 12 * importances
+    assert added_multiply_adds(Pine(order="canonical"), SHAPE, LENGTHS) == rotor  # nothing is measured
     apart = 2 * 12 * (visible(LENGTHS, False) - 78)
-    late = Pine(order="canonical", from_layer=1).added_multiply_adds(SHAPE, LENGTHS)
+    late = added_multiply_adds(Pine(order="canonical", from_layer=1), SHAPE, LENGTHS)
     assert late == (2 * rotor + apart) / 3  # of three layers
 
 
 def test_methods_that_score_one_query_add_one_row():
     row = 12 * 12  # a score with each of 12 tokens, over heads of 12 dimensions in all
-    assert MsPoE().added_multiply_adds(SHAPE, LENGTHS) == row
-    assert MsPoE(heads="reversed").added_multiply_adds(SHAPE, LENGTHS) == 0
-    assert SIW().added_multiply_adds(SHAPE, LENGTHS) == 2 * row
+    assert added_multiply_adds(MsPoE(), SHAPE, LENGTHS) == row
+    assert added_multiply_adds(MsPoE(heads="reversed"), SHAPE, LENGTHS) == 0
+    assert added_multiply_adds(SIW(), SHAPE, LENGTHS) == 2 * row
     keys, query = 12 * 6, 10 * 12
-    assert ChannelScaling(0, 0.0, None).added_multiply_adds(SHAPE, LENGTHS) == keys + query + 2 * row
-    two = ChannelScaling(0, 0.0, None, last=2).added_multiply_adds(SHAPE, LENGTHS)
+    assert added_multiply_adds(ChannelScaling(0, 0.0, None), SHAPE, LENGTHS) == keys + query + 2 * row
+    two = added_multiply_adds(ChannelScaling(0, 0.0, None, last=2), SHAPE, LENGTHS)
     assert two == keys + 2 * query + 2 * (row + row - 12)
     for method in (SelfExtend(), PositionInterpolation(), NoMethod(), ChannelScaling(0, 0.0, None, last="all")):
-        assert method.added_multiply_adds(SHAPE, LENGTHS) == 0
+        assert added_multiply_adds(method, SHAPE, LENGTHS) == 0
 
 
 def test_a_method_counts_in_its_layers_only_and_in_each_prompt():
     other = PromptLengths(1, (5, 5), 3)
     plain = plain_prefill(SHAPE, LENGTHS) + plain_prefill(SHAPE, other)
-    added = Pine().added_multiply_adds(SHAPE, LENGTHS) + Pine().added_multiply_adds(SHAPE, other)
+    added = added_multiply_adds(Pine(), SHAPE, LENGTHS) + added_multiply_adds(Pine(), SHAPE, other)
     assert prefill_limit(SHAPE, [LENGTHS, other], Pine(layers=(1, 1))) == pytest.approx(1 + added / plain)
     assert prefill_limit(SHAPE, [LENGTHS, other], Pine()) == pytest.approx(1 + 3 * added / plain)
     assert prefill_limit(SHAPE, [LENGTHS], NoMethod()) == 1

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from ragbias.generation.reuse import prepared_model
-from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from studies import cached_speed
-from studies.arithmetic import plain_prefill
+from studies.arithmetic import ModelShape, PromptLengths, plain_prefill
 from studies.cached_speed import cached_prefill, main
 from support.small_config import CONFIG
 
