@@ -19,7 +19,6 @@ from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores
 from ragbias.evaluation.measures.estimates import (
     curve_figures,
-    differences,
     gold_figures,
     minus_plain,
     share,
@@ -100,7 +99,6 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             "rows": len(answers),
             "accuracy_by_position": accuracy.pop("by_position"),
             **accuracy,
-            "difference": differences(scores[label], plain) if plain and label != REFERENCE else None,
             "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
             **_consistency(answers, again.get(label, [])),
             "logprob": gold_figures(answers, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,

@@ -28,7 +28,6 @@ SHARE = (0.0, 1.0)  # bounds of an accuracy
 Estimate: TypeAlias = list[float | None]
 Floats: TypeAlias = NDArray[np.float64]
 Figures: TypeAlias = Mapping[str, tuple[str, str]]  # name of a difference: (figure of one, figure of another)
-LIKE: Figures = {name: (name, name) for name in ("mean", "worst", "gap")}
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
     }
 
 
-def differences(scores: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Interval]:
+def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Interval]:
     """Compute paired differences, scores minus reference, on common questions and positions.
 
     ``figures`` names a field of ``Summaries`` for the scores and for the reference. Scores differ by at most ``most``.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias.evaluation import ACCURACY
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Estimate, Figures, Scores
+from ragbias.evaluation.measures.bootstrap import SHARE, Estimate, Figures, Scores
 from ragbias.evaluation.measures.per_question import means
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
     }
 
 
-def differences(
-    scores: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1
-) -> dict[str, Estimate] | None:
+def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Estimate] | None:
     """See ``bootstrap.differences``. Return ``None`` if the two have no question and position in common."""
     if not scores.in_common(reference)[0].values.size:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from rich.console import Group
@@ -18,7 +18,6 @@ from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.metrics import SECTIONS
 
 NOTHING = "-"
-BY_POSITION = ("accuracy_at_", "logprob_at_")  # prefixes of the last columns of a CSV file
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 AGAINST_PLAIN = (
     f"mean - {REFERENCE}, mean - {REFERENCE}'s worst, mean - {REFERENCE}'s best: the method's mean over positions "
@@ -164,9 +163,9 @@ def _cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str
     method = result["methods"][label]
     figures = figures_of(method, measure)
     cells = {"method": label, **{name: with_interval(figures[name]) for name in ("worst", "mean", "gap")}}
-    if measure == ACCURACY:
-        cells[f"worst - {REFERENCE}"] = with_interval((method["difference"] or {}).get("worst"), "+.2f")
     minus = (figures["minus_plain"] or {}) if label != REFERENCE else {}
+    if measure == ACCURACY:
+        cells[f"worst - {REFERENCE}"] = with_interval(minus.get("worst_to_worst"), "+.2f")
     cells[f"mean - {REFERENCE}"] = with_interval(minus.get("mean"), "+.2f")
     for name in ("worst", "best"):
         cells[f"mean - {REFERENCE}'s {name}"] = with_interval(minus.get(name), "+.2f")
@@ -258,63 +257,26 @@ def in_markdown(text: str) -> str:
 
 
 def as_csv(summary: Mapping[str, Any]) -> str:
-    """Render a CSV line for each method of each result. Positions are counted from 0."""
-    rows = [_csv_row(result, label, method) for result in summary["results"] for label, method in ranked(result)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    last = sorted(
-        (name for name in names if name.startswith(BY_POSITION)),
-        key=lambda name: (name.partition("_at_")[0], int(name.split("_")[2])),
-    )
+    """Render a CSV line for each method of each result. Columns have the names of the JSON summary, joined by ``_``."""
+    rows = []
+    for result in summary["results"]:
+        for label, method in ranked(result):
+            named = {"model": no_formula(result["model"]), "task": no_formula(result["task"])}
+            named |= {"documents": result["documents"], "method": no_formula(label)}
+            rows.append({**named, **dict(_columns("", method))})
     written = io.StringIO()
-    writer = csv.DictWriter(written, [name for name in names if name not in last] + last, lineterminator="\n")
+    writer = csv.DictWriter(written, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return written.getvalue()
 
 
-def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {"model": no_formula(result["model"]), "task": no_formula(result["task"])}
-    row |= {
-        "documents": result["documents"],
-        "method": no_formula(label),
-        "questions": method["questions"],
-        "rows": method["rows"],
-    }
-    for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
-        row |= _columns(name, method[name])
-    row["gap_by_chance"] = method["gap_by_chance"]
-    row |= _columns("kendall_tau", method["kendall_tau"])
-    for name, figure in (method["difference"] or {}).items():
-        row |= _columns(f"{name}_minus_{REFERENCE}", figure)
-    for name in ("worst", "best"):
-        row |= _columns(f"mean_minus_{REFERENCE}_{name}", (method["minus_plain"] or {}).get(name))
-    for name in ("prompt_tokens", "completion_tokens", "seconds"):
-        row[name] = method[name]
-    for name, figure in method.get("cost", {}).items():
-        row |= _columns(name, figure)
-    if judge := method.get("judge"):
-        for name in JUDGE_FIGURES:
-            row |= _columns(name, judge[name])
-        row["undecided"] = judge["undecided"]
-        for section, figure in judge["sections"].items():
-            row |= _columns(f"section_{section.lower().replace(' ', '_')}", figure)
-    row |= _logprob_columns(method["logprob"]) if method["logprob"] else {}
-    for position, figure in method["accuracy_by_position"].items():
-        row |= _columns(f"accuracy_at_{position}", figure)
-    return row
-
-
-def _logprob_columns(figures: Mapping[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name in ("mean", "worst", "best", "gap", "spread", "kl", "agreement"):
-        row |= _columns(f"logprob_{name}" if name not in ("kl", "agreement") else name, figures[name])
-    minus = figures["minus_plain"] or {}
-    for name in ("mean", "worst", "best"):
-        row |= _columns(f"logprob_mean_minus_{REFERENCE}_{name}", minus.get(name))
-    for position, figure in figures["by_position"].items():
-        row |= _columns(f"logprob_at_{position}", figure)
-    return row
-
-
-def _columns(name: str, figure: Iterable[float | None] | None) -> dict[str, float | None]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), figure or (None, None, None), strict=True))
+def _columns(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a column for each number in plain data, and three columns for a figure ``[estimate, low, high]``."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _columns(no_formula(f"{name}_{key}" if name else key), inner)
+    elif isinstance(value, list):
+        yield from zip((name, f"{name}_low", f"{name}_high"), value, strict=True)
+    else:
+        yield name, value

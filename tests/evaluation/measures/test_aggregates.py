@@ -32,8 +32,7 @@ def test_a_bias_and_its_removal_are_found():
     assert pine["gap"] == [0, 0, 0] and pine["flip_rate"] == [0, 0, 0]
     assert none["gap"][1] > 0.4 and none["gap"][0] > none["gap_by_chance"]
     assert none["worst"][0] == none["accuracy_by_position"]["4"][0]
-    assert pine["difference"]["worst"][1] > 0.25 and pine["difference"]["gap"][2] < -0.4
-    assert none["difference"] is None
+    assert pine["minus_plain"]["worst_to_worst"][1] > 0.25 and pine["minus_plain"]["gap"][2] < -0.4
     assert none["flip_rate"][0] == pytest.approx(none["gap"][0])  # questions between the two thresholds
     assert (none["questions"], none["rows"], none["orders"], none["noise_floor"]) == (200, 600, 3, None)
     assert (none["prompt_tokens"], none["seconds"]) == (100, 0.5)
@@ -60,7 +59,7 @@ def test_few_questions_have_no_intervals_and_a_note():
     for method in result["methods"].values():
         assert method["mean"][0] is not None and method["mean"][1:] == [None, None]
         assert method["flip_rate"][1:] == [None, None]
-    assert result["methods"]["pine"]["difference"]["mean"][1:] == [None, None]
+    assert result["methods"]["pine"]["minus_plain"]["mean"][1:] == [None, None]
     assert "4 questions are too few for intervals" in result["notes"][0]
 
 
@@ -176,5 +175,5 @@ def test_methods_are_compared_on_shared_questions_with_a_note():
     notes = " ".join(only(summarise(missing))["notes"])
     assert "answered different questions" in notes and "ran at different positions" in notes
     none = records_with({"pine": ACCURACIES["pine"]}, 6)
-    assert only(summarise(none))["methods"]["pine"]["difference"] is None
+    assert only(summarise(none))["methods"]["pine"]["minus_plain"] is None
     assert "'none' did not run" in only(summarise(none))["notes"][0]

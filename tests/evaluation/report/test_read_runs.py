@@ -39,7 +39,7 @@ def test_methods_of_two_runs_are_reported_together(tmp_path):
     runs = [read_run(first), read_run(second)]
     (result,) = summary_of(runs)["results"]
     assert list(result["methods"]) == ["none", "pine"]
-    assert result["methods"]["pine"]["difference"]["worst"][0] > 0
+    assert result["methods"]["pine"]["minus_plain"]["worst_to_worst"][0] > 0
     assert all("cost" in method for method in result["methods"].values())
     assert result["methods"]["pine"]["noise_floor"][0] == 0 and result["methods"]["none"]["noise_floor"] is None
     assert runs[0].settings == {"decides": {"seed": 3}} and runs[1].settings == {}
