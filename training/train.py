@@ -8,8 +8,10 @@ import argparse
 import json
 import random
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -17,7 +19,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragbias import DebiasedLM
 from ragbias.evaluation.tasks import TinyQA
-from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import NoMethod
 from training import tokenizer as tokenizers
 from training.batches import QUESTIONS, Lesson, TrainingBatch, questions, repeats
@@ -187,6 +188,16 @@ def train(settings: TrainingSettings, out: Path) -> LlamaForCausalLM:
     return model
 
 
+def accuracy_by_position(lm: DebiasedLM, task: TinyQA, batch_size: int = 10) -> dict[int, float]:
+    """Return the plain model's accuracy with the gold document at each position, counted from 1."""
+    cases = list(task.cases())
+    scores: dict[int, list[float]] = defaultdict(list)
+    for case, answer in zip(cases, task.answers(lm, cases, NoMethod(), batch_size), strict=True):
+        assert case.gold_position is not None
+        scores[case.gold_position + 1].append(task.score(case, answer.prediction))
+    return {position: fmean(at_position) for position, at_position in sorted(scores.items())}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
@@ -208,7 +219,7 @@ def main() -> None:
     record = json.loads((out / "training.json").read_text())
     lm = DebiasedLM(model, tokenizers.build(), method="none")
     record["evaluation"] = [
-        {"documents": n, "positions": measure(lm, NoMethod(), task).accuracy_by_position}
+        {"documents": n, "positions": accuracy_by_position(lm, task)}
         for n in (10, 20)
         for task in [TinyQA(documents=(n,), positions=tuple(range(0, n, 3)), limit=50)]
     ]

@@ -65,7 +65,6 @@ def demo(
 def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """Run every method on questions about the embedded model's world."""
     from ragbias.evaluation.demo import demo_run
-    from ragbias.evaluation.tasks.by_position import widest_margin
 
     with status("Loading the model and embedding the corpus"):
         prepared = demo_run.Demo(questions, seed)
@@ -73,10 +72,12 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
         outcome = demo_run.run(prepared, bar)
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
-    margin = widest_margin([curve for curves in outcome["curves"].values() for curve in curves.values()])
-    if margin is None:
+    rows = [row for results in outcome["results"].values() for row in results.values()]
+    points = [point for row in rows for point in row["accuracy_by_position"].values()]
+    if None in points[0]:
         console.print(f"{questions} questions are too few for intervals.")
     else:
+        margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
         console.print(
             f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
         )
@@ -87,7 +88,7 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
     save(outcome, demo_run.figure(outcome), out)
     console.print()
     _frameworks(prepared)
-    write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
+    write_json(outcome, json_path)
 
 
 def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
@@ -111,10 +112,10 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
 
 
 def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
-    """Write the ``settings`` and ``results`` of an outcome, and its figure, to the folder ``out``."""
+    """Write an outcome and its figure to the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     results, picture = (out / name for name in FILES)
-    write_json({name: outcome[name] for name in ("settings", "results")}, results)
+    write_json(outcome, results)
     with output(picture):
         figure.savefig(picture, dpi=130)
     console.print(f"Written: {results}, {picture}")
@@ -143,11 +144,12 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
 
     positions = list(next(iter(results.values()))["accuracy_by_position"])
     title = f"{documents} documents: accuracy with the answer in document ..."
-    table = plain_table(title, "method", *positions, "mean", "worst", "gap", "flips", "cost")
+    headings = [str(int(position) + 1) for position in positions]
+    table = plain_table(title, "method", *headings, "mean", "worst", "gap", "flips", "cost")
     for name, row in results.items():
-        accuracy = [f"{row['accuracy_by_position'][position]:.2f}" for position in positions]
-        figures = [f"{row[key]:.2f}" for key in ("mean", "worst", "gap")]
-        table.add_row(name, *accuracy, *figures, f"{row['flip_rate']:.0%}", f"x{row['prefill_ratio']:.2f}")
+        accuracy = [f"{row['accuracy_by_position'][position][0]:.2f}" for position in positions]
+        figures = [f"{row[key][0]:.2f}" for key in ("mean", "worst", "gap")]
+        table.add_row(name, *accuracy, *figures, f"{row['flip_rate'][0]:.0%}", f"x{row['prefill_ratio']:.2f}")
     return table
 
 

@@ -12,12 +12,10 @@ from rich.progress import Progress
 from ragbias.errors import MissingExtraError
 from ragbias.evaluation.cost import figures, interleave, now
 from ragbias.evaluation.demo import shared
-from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions
-from ragbias.evaluation.measures.estimates import curve_figures
+from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions, measured
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.report.charts import overlaid
-from ragbias.evaluation.tasks.by_position import Curve, measure
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
@@ -35,6 +33,7 @@ from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, h
 from ragbias.prompt import Prompt
 
 MODEL = "tiny"
+FIGURES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
 
 
 def demo_methods() -> list[Method]:
@@ -101,26 +100,17 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
     """Measure every method.
 
     Returns:
-        ``settings`` and ``results`` as plain data, and ``curves``, the results as ``Curve`` objects.
+        ``settings`` and ``results`` as plain data, by number of documents and method. Positions are counted from 0, and
+        figures are ``[estimate, low, high]`` with 95% intervals.
     """
     methods, results = demo_methods(), {}
-    curves: dict[int, dict[str, Curve]] = {}
     hits: dict[str, float] = {}
-    answers = len(methods) * len(demo.documents) * demo.positions * len(demo.questions)
-    progress = bar.add_task("", total=answers)
-
-    def advance(count: int) -> None:
-        bar.update(progress, advance=count)
-
     for documents in demo.documents:
         task, hits[str(documents)] = demo.task(documents)
         ratios = _prefill_ratios(task, methods)
-        curves[documents] = {}
-        for method in methods:
-            bar.update(progress, description=method.name)
-            curves[documents][method.name] = measure(demo.lm, method, task, advance)
         results[str(documents)] = {
-            name: {**curve.as_dict(), "prefill_ratio": ratios[name]} for name, curve in curves[documents].items()
+            name: {**{figure: row[figure] for figure in FIGURES}, "prefill_ratio": ratios[name]}
+            for name, row in measured(task, methods, bar).items()
         }
     settings = {
         "model": MODEL,
@@ -134,7 +124,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
         "order": "gold passage at the position, the others by rank",
         "flip_rate": "over the orders that the positions make",
     }
-    return {"settings": settings, "results": results, "curves": curves}
+    return {"settings": settings, "results": results}
 
 
 def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float]:
@@ -187,7 +177,7 @@ def figure(outcome: dict[str, Any]) -> Figure:
     """Draw the accuracy by position and method, in one panel per number of documents."""
     title = f"documents, {outcome['settings']['questions']} questions, {MODEL}"
     panels = {
-        f"{documents} {title}": {name: curve_figures(curve.scores)["by_position"] for name, curve in curves.items()}
-        for documents, curves in outcome["curves"].items()
+        f"{documents} {title}": {name: row["accuracy_by_position"] for name, row in rows.items()}
+        for documents, rows in outcome["results"].items()
     }
     return overlaid(panels)

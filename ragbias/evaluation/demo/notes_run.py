@@ -9,25 +9,22 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from ragbias.errors import RunError
-from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions
-from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import NATS, curve_figures, minus_plain
+from ragbias.evaluation import ACCURACY, LOGPROB
+from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions, measured
+from ragbias.evaluation.measures.bootstrap import FEWEST
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import before_and_after
 from ragbias.evaluation.tasks.orders import evenly_spread
-from ragbias.evaluation.tasks.task import gold_score
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR
+from ragbias.methods import NoMethod, ParallelContextWindows, Pine, RoToR
 
 METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 
@@ -95,13 +92,8 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
         differences are paired by question, and log-probabilities are in nats.
     """
     begin = time.perf_counter()
-    progress = bar.add_task("", total=len(METHODS) * len(demo.task.questions) * len(demo.task.positions))
-    measured = {}
-    for method in METHODS:
-        bar.update(progress, description=method.name)
-        measured[method.name] = _measure(demo, method, lambda: bar.update(progress, advance=1))
-    plain = measured[NoMethod.name][0]
-    results = {name: _figures(logprobs, right, plain) for name, (logprobs, right) in measured.items()}
+    rows = measured(demo.task, METHODS, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
+    results = {name: _figures(row) for name, row in rows.items()}
     settings = {
         **demo.settings,
         **conditions(demo.lm),
@@ -114,33 +106,14 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
     return {"settings": settings, "results": results}
 
 
-def _measure(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> tuple[Scores, Scores]:
-    """Measure the gold answer's log-probability in nats and the accuracy, by question and position."""
-    task, positions = demo.task, list(demo.task.positions)
-    logprobs = np.empty((len(task.questions), len(positions)))
-    right = np.empty_like(logprobs)
-    for case in task.cases():
-        assert case.gold_position is not None
-        question, column = int(case.question), positions.index(case.gold_position)
-        if method.invariant and column > 0:
-            logprobs[question, column], right[question, column] = logprobs[question, 0], right[question, 0]
-        else:
-            logprobs[question, column] = gold_score(demo.lm, task, case, method).logprob
-            right[question, column] = task.score(case, task.answers(demo.lm, [case], method, 1)[0].prediction)
-        progress()
-    names = tuple(f"{index:06}" for index in range(len(logprobs)))
-    return Scores(names, tuple(positions), logprobs), Scores(names, tuple(positions), right)
-
-
-def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
-    logprob, accuracy, minus = curve_figures(logprobs, NATS), curve_figures(right), minus_plain(logprobs, plain)
-    assert minus is not None  # all methods ran on the same questions
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    logprob, minus = row["logprob"], row["logprob"]["minus_plain"]
     return {
         "logprob": {name: logprob[name] for name in ("mean", "worst", "best", "gap")},
         **{f"minus_plain_{name}": minus[name] for name in ("mean", "worst", "best")},
         "minus_plain_mean_by_position": minus["by_position"],
-        "accuracy": accuracy["mean"],
-        "accuracy_by_position": accuracy["by_position"],
+        "accuracy": row["mean"],
+        "accuracy_by_position": row["accuracy_by_position"],
     }
 
 

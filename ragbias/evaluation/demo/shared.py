@@ -1,4 +1,4 @@
-"""Parts that both demos use: a FAISS index, questions in the stock prompt, and the conditions of a run."""
+"""Parts that both demos use: a FAISS index, questions in the stock prompt, and their measurement."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.progress import Progress
 from sentence_transformers import SentenceTransformer
 
+from ragbias.evaluation import ACCURACY
+from ragbias.evaluation.bench.engines import records_of
+from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.cost import all_versions
+from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
 
 ROUNDS = 7  # rounds in which the first token is timed
+TOGETHER = 10  # cases that run with one method before the next method
 
 
 class Index:
@@ -81,6 +89,28 @@ class StockQA(Task):
 
     def score(self, case: Case, prediction: str) -> float:
         return self.metric(prediction, case.answers)
+
+
+def measured(
+    task: StockQA,
+    methods: Sequence[Method],
+    bar: Progress,
+    measures: tuple[str, ...] = (ACCURACY,),
+    batch_size: int = TOGETHER,
+    invariant_once: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Run every method on all cases. Return the summary of a bench by method, see ``summarise``."""
+    cases, by_name = list(task.cases()), {method.name: method for method in methods}
+    progress = bar.add_task("answering", total=len(cases) * len(methods))
+    records: list[Record] = []
+    for begin in range(0, len(cases), TOGETHER):
+        together = tuple(cases[begin : begin + TOGETHER])
+        unit = Unit(task.lm.name, task, together, by_name, batch_size, measures, invariant_once=invariant_once)
+        for answered in records_of(unit, task.lm):
+            records += answered
+            bar.update(progress, advance=len(answered))
+    (result,) = summarise(records)["results"]
+    return dict(result["methods"])
 
 
 def conditions(lm: DebiasedLM) -> dict[str, Any]:

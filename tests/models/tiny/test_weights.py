@@ -5,10 +5,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.evaluation.tasks import TinyQA
-from ragbias.evaluation.tasks.by_position import measure
-from ragbias.methods import NoMethod
 from ragbias.models import tiny
 from training import all_formats
+from training.train import accuracy_by_position
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +16,7 @@ def lm():
 
 
 def accuracy(lm, **choice):
-    return measure(lm, NoMethod(), TinyQA(limit=40, **choice)).accuracy_by_position
+    return accuracy_by_position(lm, TinyQA(limit=40, **choice))
 
 
 def test_the_weights_take_at_most_eight_megabytes() -> None:
