@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 import ragbias
 from ragbias.extras import EXTRAS
@@ -104,7 +105,10 @@ def test_the_command_line_knows_the_modules_of_every_extra():
     installed = importlib.metadata.packages_distributions()
     for extra, modules in EXTRAS.items():
         provided = {_normal(each) for module in modules for each in (module, *installed.get(module, ()))}
-        named = {_normal(re.split(r"[^\w.-]", each)[0]) for each in declared[extra]}
+        requirements = list(map(Requirement, declared[extra]))
+        for own in (each for each in requirements if each.name == "ragbias"):
+            requirements += [Requirement(each) for name in own.extras for each in declared[name]]
+        named = {_normal(each.name) for each in requirements if each.name != "ragbias"}
         # several distributions may share a namespace, of which not all are installed
         missing = {name for name in named - provided if not name.startswith(tuple(map(_normal, modules)))}
         assert not missing
@@ -114,8 +118,11 @@ def _normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_no_extra_refers_to_a_distribution_of_this_repository():
+def test_extras_refer_to_other_extras_of_their_distribution_only():
     own = {_normal(project(folder)["name"]) for folder in FOLDERS.values()}
     for folder in FOLDERS.values():
-        for extra, requirements in project(folder)["optional-dependencies"].items():
-            assert not own & {_normal(re.split(r"[^\w.-]", each)[0]) for each in requirements}, extra
+        declared = project(folder)["optional-dependencies"]
+        for extra, requirements in declared.items():
+            for each in map(Requirement, requirements):
+                if _normal(each.name) in own:
+                    assert each.name == project(folder)["name"] and each.extras <= declared.keys() - {extra}
