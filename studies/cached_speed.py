@@ -23,7 +23,6 @@ from rich.table import Table
 from transformers import PreTrainedModel
 
 from ragbias.cache import DocumentCache
-from ragbias.cli.numeric import ranged
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
 from ragbias.evaluation.cost import now, spread
@@ -35,7 +34,16 @@ from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
 from studies import arguments_of
 from studies.arithmetic import ModelShape, PromptLengths, causal_pairs, lengths_of, plain_prefill, shape_of
-from studies.speed import SpeedSettings, add_measurement, built, check_length, conditions, numbers, prepared
+from studies.speed import (
+    SpeedSettings,
+    add_measurement,
+    built,
+    check_length,
+    conditions,
+    numbers,
+    prepared,
+    ranged,
+)
 from studies.speed_inputs import FIRST, PREFIX, SUFFIX, random_lora
 
 STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}

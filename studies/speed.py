@@ -21,7 +21,6 @@ from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of, debias
 from ragbias.binding.architectures import window_of
 from ragbias.checks import Bounds, check_choice, check_whole_between
-from ragbias.cli.numeric import ranged
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
 from ragbias.evaluation.cost import Spread, all_versions, figures, interleave, machine, now, peak_bytes
@@ -130,6 +129,12 @@ class ForwardCost:
     peak_ratio: float
     prefill_limit: float | None
     decode_limit: float | None
+
+
+def ranged(spread: Sequence[float]) -> str:
+    """Format a median with the lowest and the highest value."""
+    median, low, high = spread
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:

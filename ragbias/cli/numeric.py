@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,16 +51,10 @@ def whole(bounds: Bounds, help: str) -> Any:
 
 
 def wholes(bounds: Bounds, help: str) -> Any:
-    """Declare an option for a comma-separated list of whole numbers, which stays text."""
+    """Declare an option for a comma-separated list of whole numbers. ``numbers`` parses its value, which is text."""
     return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)
 
 
 def numbers(text: str | None) -> list[int] | None:
     """Parse the numbers of an option declared with ``wholes``."""
     return None if text is None else [int(part) for part in text.split(",")]
-
-
-def ranged(spread: Sequence[float]) -> str:
-    """Format a median with the lowest and the highest value."""
-    median, low, high = spread
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"

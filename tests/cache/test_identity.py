@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from generation.test_reuse import logits, tokens
 
 from ragbias import DocumentCache
 from ragbias.cache.identity import fingerprint, identity_of
 from support.random_models import random_model
+from support.reuse import logits, tokens
 
 
 def lower_precision(model):

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.cache import DocumentCacheWarning
 from ragbias.errors import ArgumentError, CancelledError, PromptTooLongError, WrongTypeError
-from ragbias.generation.scoring import continuation_logits
-from ragbias.methods import get
-from ragbias.prompt import TokenisedPrompt
 from support.random_models import FAMILIES, random_model
+from support.reuse import TARGET, logits, tokens
 
 REUSABLE = ("pcw", "structured-prompting", "ape")
-TARGET = [11, 12, 13]
 CORPUS = [
     "The gate is red.\n\n",
     "The wall is blue, or so they say in the village.\n\n",
@@ -26,17 +23,6 @@ CORPUS = [
     "The bridge was built in 1907.\n\n",
 ]
 PREFIX, QUESTION = "Context:\n\n", "Question: what colour is the gate?\nAnswer:"
-
-
-def tokens(lengths=(7, 3, 12, 5), prefix=6, suffix=4, seed=0):
-    draw = random.Random(seed)
-    part = lambda size: [draw.randrange(3, 300) for _ in range(size)]  # noqa: E731
-    return TokenisedPrompt(part(prefix), [part(size) for size in lengths], part(suffix))
-
-
-def logits(model, prompt, method, cache=None):
-    with torch.no_grad():
-        return continuation_logits(model, prompt, get(method, None), TARGET, "torch", cache)
 
 
 def in_one_pass(model, prompt, method):
