@@ -100,9 +100,9 @@ class Candidate(NamedTuple):
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return two keys for grouping candidates into series: by the word and by the character before a candidate."""
-        word = (TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # the word may be empty
+        word = (TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty, or blank within a line
         after = _alike(self.after[:1])
-        return (self.kind, word.lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
+        return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
 
 
 def _candidates_in(text: str, region: CharSpan) -> Iterator[Candidate]:
@@ -379,9 +379,10 @@ def _may_count(low: int, high: int) -> bool:
 
 
 def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
-    """Whether two candidates number two documents. If ``exact``, the same word precedes both candidates."""
+    """Whether two candidates number two documents. One character follows both; one word precedes both if ``exact``."""
     low, high = sorted((left.value, right.value))
-    if low == high or any(candidate.is_compound or (candidate.is_glued and not exact) for candidate in (left, right)):
+    glued = any(candidate.line[-1:].isalnum() for candidate in (left, right))
+    if low == high or left.is_compound or right.is_compound or (glued and not exact):
         return False
     if left.kind != "figure":
         return (low, high) == (1, 2)
