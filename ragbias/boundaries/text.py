@@ -122,9 +122,10 @@ def common_suffix(*texts: str) -> str:
 
 
 def elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
-    """Return the spans of XML elements that each contain one document and its metadata, or ``spans`` without any.
+    """Extend each document to the XML element that contains it and its metadata. Without elements, return ``spans``.
 
-    Only the outermost elements count. Return an empty list if their tags also occur elsewhere in or between documents.
+    Nested elements are extended to the outermost one. The result is empty if its tags also occur elsewhere in or
+    between documents.
     """
     gaps = gaps_between(text, spans)
     if not gaps:

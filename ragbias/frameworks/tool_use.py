@@ -169,7 +169,12 @@ class AnswerFormat:
 def answer_format(
     lm: LanguageModel, tools: Sequence[Tool], choice: Any = None, response_format: Any = None
 ) -> AnswerFormat:
-    """Return the answer format for ``tools``, a choice as in ``tool_choice``, and ``response_format``.
+    """Return how to prompt for an answer and how to read it, given the tools and the required format.
+
+    Args:
+        tools: tools that the model may call.
+        choice: whether it must call one, see ``tool_choice``.
+        response_format: OpenAI's field of this name.
 
     Raises:
         ArgumentError: a tool is not a function, the choice names no tool, or the response format is unknown or is used

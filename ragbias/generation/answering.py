@@ -158,7 +158,7 @@ class Answering:
 
 
 def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float]) -> Generation:
-    """Return the generation with the most frequent text, without outer whitespace, and the usage of all of them.
+    """Return the generation with the most frequent text, ignoring outer white space. Its usage is the sum over all.
 
     Args:
         mean_logprob: returns the mean log-probability per token of a generation by its index; the highest wins a tie.

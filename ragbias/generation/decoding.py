@@ -1,4 +1,4 @@
-"""Checks of logits, sampling and stopping, as processors and criteria of ``model.generate``; and the text of tokens."""
+"""Logits processors and stopping criteria for ``model.generate``, and the conversion of tokens to text."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class PromptTokensDetails:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request, including the token that ends the answer. A vote counts all its answers."""
+    """Token counts of one request, including the token that ends the answer. For a vote, sums over all answers."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -1,4 +1,4 @@
-"""The plain model, on the user's prompt or on the tokens of a method with documents."""
+"""The two baselines: the plain model on the prompt in one piece, and on separately tokenised documents."""
 
 from __future__ import annotations
 

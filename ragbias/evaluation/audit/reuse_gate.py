@@ -31,8 +31,9 @@ class ReuseGate:
     Attributes:
         against: name of the method without reuse.
         questions: number of questions on which the method with reuse ran. Only these count.
-        agreement: share of questions on which both methods find the same token the most probable.
-        reversed_agreement: share of questions on which reversing the documents, without reuse, keeps that token.
+        agreement: share of questions for which both methods have the same most probable token.
+        reversed_agreement: share of questions for which the method without reuse has the same most probable token with
+            its documents in order and reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
         known: change of a known answer's log-probability in nats; None: too few questions have a known answer.
         cacheable: share of prompt tokens that need no computation once the documents are cached.
