@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import runpy
@@ -101,3 +102,16 @@ def test_what_a_page_outside_the_site_links_to_is_there(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
     paths = [link.removeprefix("https://github.com/ragbias/ragbias/blob/main/") for link in links]
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_api_page_lists_what_integrations_import() -> None:
+    page = "".join((REFERENCE / name).read_text() for name in ("api.md", "errors.md"))
+    listed = {part for name in re.findall(r"[\w.]+", page) for part in (name, name.rpartition(".")[2])}
+    missing = set()
+    for path in (ROOT / "integrations").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            if module.partition(".")[0] == "ragbias":
+                names = {(f"{module}.{each.name}", each.name) for each in node.names}
+                missing |= {name for name, short in names if not listed & {name, short, module}}
+    assert missing == set()
