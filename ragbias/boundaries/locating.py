@@ -34,7 +34,7 @@ from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
 from ragbias.boundaries.splitting import split
-from ragbias.boundaries.text import CharSpan, elements
+from ragbias.boundaries.text import CharSpan, enclosing_elements
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
@@ -249,7 +249,7 @@ def _expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> 
 def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
     """Return the spans of documents with the metadata printed around them; elements such as tags hold it already."""
     spans = [occurrence.span for occurrence in whole]
-    if elements(text, spans) is not spans:
+    if enclosing_elements(text, spans) is not spans:
         return spans
     return with_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
 

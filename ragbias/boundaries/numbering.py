@@ -46,7 +46,7 @@ LABELLED = re.compile(
     r"|fact|record|article|paragraph|part))[\W_]{0,4}\Z|[#(\[{<]\Z"
 )
 FIELD = 48  # characters before a number that are searched for the name of its field
-TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
+OPEN_TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
 ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
 JSON_FIELD = re.compile(r"([\"'])[\w .-]+\1[ ]?:[ ]?[\"']?\Z")
@@ -89,7 +89,7 @@ class Candidate(NamedTuple):
         """Whether the candidate is bracketed, in a tag, after a label, or first in its line, like most numbers."""
         if self.is_compound:
             return False
-        if TAG.search(self.line) and re.match(r"[\s/>]", self.after):
+        if OPEN_TAG.search(self.line) and re.match(r"[\s/>]", self.after):
             return True
         if self.after[:1].isalnum():
             return False
@@ -100,7 +100,7 @@ class Candidate(NamedTuple):
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return two keys for grouping candidates into series: by the word and by the character before a candidate."""
-        word = (TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty, or blank within a line
+        word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty, or blank within a line
         after = _alike(self.after[:1])
         return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
 
@@ -147,7 +147,7 @@ def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
         begin, end = begin - len(name[0]), end + quote
     elif line and BRACKETS.get(line[-1]) == text[end : end + 1]:
         begin, end = begin - 1, end + 1
-    elif line.endswith("#") or (TAG.search(line) and line[-1:] in "-_"):
+    elif line.endswith("#") or (OPEN_TAG.search(line) and line[-1:] in "-_"):
         begin -= 1
     if opens:
         while end < high and text[end] in " \t:.)]":

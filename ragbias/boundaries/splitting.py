@@ -17,7 +17,7 @@ from ragbias.boundaries.text import (
     Margins,
     common_prefix,
     common_suffix,
-    elements,
+    enclosing_elements,
     gaps_between,
     holds_words,
     margins_of,
@@ -99,7 +99,7 @@ ONLY_SPACE = "only their own white space separates the documents; join them with
 
 def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = ()) -> SplitPrompt:
     """Split a prompt and put the numbers back. Texts with and without outer white space must give the same parts."""
-    spans = elements(text, spans)
+    spans = enclosing_elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
             "the tags around the documents also occur in or between them; choose other tags, or pass all documents"

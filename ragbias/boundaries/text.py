@@ -121,7 +121,7 @@ def common_suffix(*texts: str) -> str:
     return common_prefix(*(text[::-1] for text in texts))[::-1]
 
 
-def elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
+def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     """Extend each document to the XML element that contains it and its metadata. Without elements, return ``spans``.
 
     Nested elements are extended to the outermost one. The result is empty if its tags also occur elsewhere in or

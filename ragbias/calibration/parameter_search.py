@@ -25,7 +25,7 @@ from ragbias.evaluation.prompts import Sample
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM
-from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation
+from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation, format_method
 
 SWEEPS = 4  # maximum; most searches end after two
 CACHE_MEMORY = "4GB"  # above this, documents are dropped from the cache and computed again
@@ -88,7 +88,7 @@ def search_parameters(
         {
             "version": 1,
             "model": plan.model,
-            "method": as_typed(search.method(best)),
+            "method": format_method(search.method(best)),
             "by": by,
             "tried": sorted(search.tried.values(), key=lambda found: (found[by], found is not chosen)),
             "check": check,
@@ -176,10 +176,3 @@ class Comparison:
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
         logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend, self._lm.cache)
         return logits.log_softmax(-1)
-
-
-def as_typed(method: Method) -> str:
-    """Format the method with its parameters, as it would be typed on a command line."""
-    typed = {name: value for name, value in vars(method).items() if value not in (None, "")}
-    values = ",".join(f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in typed.items())
-    return f"{method.name}({values.replace(' ', '')})"

@@ -19,13 +19,13 @@ from ragbias.models.named import installed
 from ragbias.readers import check_readers
 
 NAME = "(?:document|doc|passage|chunk)"
-TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual XML tags; group 1 is an end tag
+DOCUMENT_TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual XML tags; group 1 is an end tag
 
 
-def elements(text: str) -> list[tuple[int, int]]:
+def document_elements(text: str) -> list[tuple[int, int]]:
     """Return the span of each element, from a begin tag to the next end tag, in linear time."""
     spans, begin = [], None
-    for tag in TAG.finditer(text):
+    for tag in DOCUMENT_TAG.finditer(text):
         if tag[1] is None:
             begin = tag.start() if begin is None else begin
         elif begin is not None:
@@ -60,7 +60,7 @@ class ServerSettings(BaseModel):
 
     def recogniser(self, text: str) -> Segmenter | None:
         """Return the segmenter for a prompt without `documents`. By default it finds XML elements, if several."""
-        return self.segmenter or self.separator or (elements if len(elements(text)) > 1 else None)
+        return self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
 
     @property
     def batch_size(self) -> int:

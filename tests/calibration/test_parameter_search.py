@@ -8,10 +8,10 @@ import torch
 import ragbias
 from ragbias import methods
 from ragbias.calibration import parameter_search
-from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, as_typed, search_parameters
+from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, search_parameters
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
 from ragbias.errors import ArgumentError
-from ragbias.methods import SIW, AdaptiveParallelEncoding, NoMethod, ParallelContextWindows, PositionInterpolation
+from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
 
 SMALL = dict(questions=1, documents=3, depths=2)
 
@@ -122,15 +122,6 @@ def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
     monkeypatch.setattr(parameter_search, "continuation_logits", logits)
     resumed = search_parameters(settings, tmp_path / "a.json")
     assert resumed == search_parameters(settings, tmp_path / "b.json")
-
-
-@pytest.mark.parametrize(
-    "method",
-    [SIW(0.5, 1.5, 0.75), PositionInterpolation([1.0, 1.25]), PositionInterpolation(1.5), AdaptiveParallelEncoding()],
-    ids=lambda method: method.name,
-)
-def test_a_method_is_written_as_it_is_typed(method):
-    assert methods.get(as_typed(method)) == method
 
 
 def test_ratios_lie_on_a_line_over_the_layers():

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BUDGETS = {"ragbias": 27_250, "integrations": 3_500}  # lines; raise them where a feature is worth it
+BUDGETS = {"ragbias": 26_900, "integrations": 3_500}  # lines; raise them where a feature is worth it
 FILES_OF_A_REQUEST = 40
 REQUEST = """
 import sys
