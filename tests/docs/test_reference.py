@@ -22,7 +22,7 @@ REFERENCE = ROOT / "docs" / "reference"
 HOOKS = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
 COMMANDS = HOOKS["commands"]()
 OWN = re.compile(r"(?:ragbias|langchain_ragbias|llama_index\.llms\.ragbias)\b")
-PACKAGE_READMES = ["integrations/langchain/README.md", "integrations/llama-index/README.md"]
+PACKAGE_READMES = [f"integrations/{name}/README.md" for name in ("langchain", "llama-index", "vllm")]
 CLI = (REFERENCE / "cli.md").read_text(encoding="utf-8")
 
 

@@ -12,7 +12,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BUDGETS = {"ragbias": 26_900, "integrations": 3_500}  # lines; raise them where a feature is worth it
+BUDGETS = {  # lines; raise them where a feature is worth it
+    "ragbias": 26_950,
+    "integrations/langchain": 1_970,
+    "integrations/llama-index": 1_530,
+    "integrations/vllm": 1_400,
+}
 FILES_OF_A_REQUEST = 40
 REQUEST = """
 import sys

@@ -1,4 +1,4 @@
-"""The three distributions: contents and metadata of their wheels, which are built from the sdists."""
+"""The four distributions: contents and metadata of their wheels, which are built from the sdists."""
 
 import importlib.metadata
 import re
@@ -24,6 +24,7 @@ FOLDERS = {
     "ragbias": ROOT,
     "langchain_ragbias": ROOT / "integrations" / "langchain",
     "llama_index/llms/ragbias": ROOT / "integrations" / "llama-index",
+    "ragbias_vllm": ROOT / "integrations" / "vllm",
 }
 
 
@@ -121,7 +122,7 @@ def _normal(name):
 def test_extras_refer_to_other_extras_of_their_distribution_only():
     own = {_normal(project(folder)["name"]) for folder in FOLDERS.values()}
     for folder in FOLDERS.values():
-        declared = project(folder)["optional-dependencies"]
+        declared = project(folder).get("optional-dependencies", {})
         for extra, requirements in declared.items():
             for each in map(Requirement, requirements):
                 if _normal(each.name) in own:

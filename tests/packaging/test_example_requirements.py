@@ -18,14 +18,15 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = (".", "integrations/langchain", "integrations/llama-index", "integrations/vllm")
 OWN = {
     project["name"]: project
-    for folder in (".", "integrations/langchain", "integrations/llama-index")
+    for folder in FOLDERS
     if (project := tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"])
 }
-NAMES = dict(zip((".", "integrations/langchain", "integrations/llama-index"), OWN, strict=True))
+NAMES = dict(zip(FOLDERS, OWN, strict=True))
 MODULES = packages_distributions()
-OURS = {*sys.stdlib_module_names, "ragbias", "langchain_ragbias"}
+OURS = {*sys.stdlib_module_names, "ragbias", "langchain_ragbias", "ragbias_vllm"}
 
 
 def installed_by(commands):

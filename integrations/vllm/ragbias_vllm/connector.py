@@ -1,0 +1,326 @@
+"""The KV connector: stored documents become the beginning of a prompt's cache, and vLLM computes the rest.
+
+vLLM creates one connector in its scheduler, which decides, and one in its worker, which moves keys and values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+from vllm.logger import init_logger
+from vllm.model_executor.models.utils import extract_layer_index
+
+from ragbias.cache import DocumentCache
+from ragbias.cache.identity import key_of
+from ragbias.cache.stores import States
+from ragbias.errors import ArgumentError, UnsupportedModelError
+from ragbias_vllm.engine_model import check_supported, encodings_of, identity_of, without_positions
+from ragbias_vllm.metrics import Counts, Metrics
+from ragbias_vllm.paged_cache import PagedLayer
+from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
+
+if TYPE_CHECKING:
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+logger = init_logger(__name__)
+SETTINGS = ("folder", "disk", "memory")
+
+
+@dataclass
+class Part:
+    """The prefix or a document of a prompt.
+
+    Attributes:
+        key: name of its entry.
+        begin, end: its tokens in the prompt.
+        start: position of its first token, which differs from ``begin`` if the method moves it.
+    """
+
+    key: str
+    begin: int
+    end: int
+    start: int
+
+
+@dataclass
+class Load:
+    """Entries to write into a request's blocks.
+
+    Attributes:
+        request: id of the request, for messages.
+        parts: adjacent parts, of which the tokens from ``first`` on are written.
+        first: number of tokens that vLLM's prefix cache holds already.
+        blocks: all blocks of the request.
+        refusal: why the request must fail; empty for other requests.
+    """
+
+    request: str
+    parts: list[Part]
+    first: int
+    blocks: list[int]
+    refusal: str = ""
+
+
+@dataclass
+class Save:
+    """Entries to read from a request's blocks."""
+
+    parts: list[Part]
+    blocks: list[int]
+
+
+@dataclass
+class Step(KVConnectorMetadata):
+    """What the worker does in one step."""
+
+    loads: list[Load] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+
+
+@dataclass
+class Tracked:
+    """A request with a plan, in the scheduler.
+
+    Attributes:
+        parts: its prefix, if there is one, and its documents.
+        refusal: reason and message why it must fail, if it must.
+        loads: whether its entries are loaded; False for a document that is computed now.
+        saved: whether the worker was given its save.
+    """
+
+    request: Request
+    plan: Plan
+    parts: list[Part]
+    refusal: RefusedError | None = None
+    loads: bool = True
+    saved: bool = False
+
+
+class RagBiasConnector(KVConnectorBase_V1):
+    """Stores documents that vLLM computes, and composes prompts of stored documents.
+
+    Settings in ``kv_connector_extra_config``: ``folder`` of the entries, its maximum size ``disk``, and the size of the
+    entries in memory, ``memory``. The folder has the format of ``ragbias.DocumentCache``.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        check_supported(vllm_config, kv_cache_config)
+        settings = dict(self._kv_transfer_config.kv_connector_extra_config)
+        if "folder" not in settings or not settings.keys() <= set(SETTINGS):
+            raise ArgumentError(
+                f"kv_connector_extra_config={settings}; expected folder, and optionally disk and memory"
+            )
+        self._counts = Counts()
+        self._folder = DocumentCache(memory=None, folder=settings["folder"])  # what both processes see
+        if role == KVConnectorRole.SCHEDULER:
+            self._identity = identity_of(vllm_config)
+            self._tracked: dict[str, Tracked] = {}
+            self._loads: list[Load] = []
+        else:
+            self._cache = DocumentCache(**settings)
+            self._encodings = encodings_of(vllm_config)
+            self._layers: list[PagedLayer] = []
+            self._failed: set[int] = set()
+            self._layout: Tensor | None = None
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # nobody waits for a document that was not stored
+
+    # scheduler
+
+    def on_new_request(self, request: Request) -> None:
+        params = (request.kv_transfer_params or {}).get("ragbias")
+        if params is None:
+            return
+        tokens = request.prompt_token_ids or []
+        try:
+            plan = plan_of(params, len(tokens))
+            self._check(request, plan)
+        except RefusedError as error:
+            logger.warning("ragbias refuses request %s: %s", request.request_id, error)
+            self._tracked[request.request_id] = Tracked(request, Plan(False, "", (), ""), [], error)
+            request.skip_reading_prefix_cache = True  # so that a token is left for the failing load
+            return
+        parts = self._parts(plan, tokens)
+        loads = not plan.store or all(part.key in self._folder for part in parts)
+        self._tracked[request.request_id] = Tracked(request, plan, parts, loads=loads)
+
+    def _parts(self, plan: Plan, tokens: list[int]) -> list[Part]:
+        edges = list(accumulate(plan.lengths, initial=0))
+        starts = edges if plan.store else starts_of(method_of(plan.method), plan.lengths)
+        prefix = tokens[: edges[1]]
+        parts = []
+        for (begin, end), start in zip(pairwise(edges), starts, strict=False):
+            key = key_of(self._identity, prefix if begin else [], tokens[begin:end], plan.scope)
+            parts.append(Part(key, begin, end, start))
+        return [part for part in parts if part.begin < part.end]  # the prefix may be empty
+
+    def _check(self, request: Request, plan: Plan) -> None:
+        """Raise ``RefusedError`` for a request whose answer could be wrong."""
+        if request.cache_salt != plan.cache_salt:
+            raise RefusedError("salt", "cache_salt is not that of the method, the lengths and the scope")
+        if plan.store and request.lora_request is not None:
+            raise RefusedError("lora", "documents are computed without a LoRA, and shared by all")
+        if request.skip_reading_prefix_cache:
+            raise RefusedError("prompt_logprobs", "log-probabilities of the prompt need a prompt that is computed")
+        if request.mm_features:
+            raise RefusedError("malformed", "only text can be placed")
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None or not tracked.loads:
+            return 0, False
+        if tracked.refusal:
+            request.skip_reading_prefix_cache = False  # or vLLM would ignore the load
+            return min(1, request.num_tokens - 1), False
+        return max(tracked.plan.end - num_computed_tokens, 0), False
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        if num_external_tokens == 0:
+            return
+        tracked, ids = self._tracked[request.request_id], blocks.get_block_ids()[0]
+        if tracked.refusal:
+            failing = [Part("", 0, 1, 0)]
+            self._loads.append(Load(request.request_id, failing, 0, ids, tracked.refusal.reason))
+            return
+        first = tracked.plan.end - num_external_tokens
+        parts = [part for part in tracked.parts if part.end > first]
+        self._loads.append(Load(request.request_id, parts, first, ids))
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Step:
+        step, self._loads = Step(self._loads), []
+        for request, count in scheduler_output.num_scheduled_tokens.items():
+            tracked = self._tracked.get(request)
+            if tracked is None or tracked.loads or tracked.saved:
+                continue
+            if tracked.request.num_computed_tokens + count >= tracked.plan.end:
+                (blocks,) = scheduler_output.kv_connector_block_state.resolve_block_ids(request)
+                step.saves.append(Save(tracked.parts, list(blocks)))
+                tracked.saved = True
+        return step
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None or tracked.refusal:
+            return False, None
+        if not tracked.plan.store:
+            return False, {"ragbias": {"loaded": tracked.plan.end}}
+        available = all(part.key in self._folder for part in tracked.parts)
+        return False, {"ragbias": {"stored": tracked.saved and available, "available": available}}
+
+    # worker
+
+    def register_kv_caches(self, kv_caches: dict[str, Tensor]) -> None:
+        layers = self._vllm_config.compilation_config.static_forward_context
+        names = sorted(kv_caches, key=extract_layer_index)
+        self._layers = [PagedLayer(layers[name], kv_caches[name]) for name in names]
+        sizes = {layer.block_size for layer in self._layers}
+        if len(names) != len(self._encodings) or sizes != {self._vllm_config.cache_config.block_size}:
+            raise UnsupportedModelError(
+                f"RagBiasConnector: {len(names)} caches with blocks of {sizes} tokens do not fit "
+                f"{len(self._encodings)} layers with blocks of {self._vllm_config.cache_config.block_size}"
+            )
+
+    @torch.inference_mode()
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        step = self._get_connector_metadata()
+        assert isinstance(step, Step)
+        for load in step.loads:
+            self._load(load)
+
+    def _load(self, load: Load) -> None:
+        """Write entries into a request's blocks, or report its blocks as failed."""
+        size = self._layers[0].block_size
+        try:
+            if load.refusal:
+                raise RefusedError(load.refusal, "the scheduler refused it")
+            entries = self._entries(load.parts)
+        except RefusedError as error:
+            self._failed.update(load.blocks[load.first // size : -(-load.parts[-1].end // size)])
+            self._counts.add_refusal(error.reason)
+            logger.warning("ragbias fails request %s: %s", load.request, error)
+            return
+        skipped, index = load.first - load.parts[0].begin, torch.arange(load.first, load.parts[-1].end)
+        slots = torch.tensor(load.blocks)[index // size] * size + index % size
+        offsets = [torch.arange(part.end - part.begin) + part.start for part in load.parts]
+        positions = torch.cat(offsets)[skipped:]
+        for number, (layer, encoding) in enumerate(zip(self._layers, self._encodings, strict=True)):
+            keys = torch.cat([entry.keys[number] for entry in entries], 1)[:, skipped:].to(layer.cache.device)
+            values = torch.cat([entry.values[number] for entry in entries], 1)[:, skipped:]
+            layer.write(encoding(keys, positions.to(keys.device)), values, slots)
+        counted = {"loaded_entries": len(entries), "loaded_tokens": len(slots)}
+        self._counts.add(**counted, loaded_bytes=sum(entry.nbytes for entry in entries))
+
+    def _entries(self, parts: list[Part]) -> list[States]:
+        """Return the entries of all parts. All damaged entries are set aside, so that they can be stored again."""
+        shapes = [(layer.heads, layer.head_dim) for layer in self._layers]
+        found = {
+            part.key: self._cache.get(part.key, [(heads, part.end - part.begin, dim) for heads, dim in shapes])
+            for part in parts
+        }
+        if missing := [key for key, entry in found.items() if entry is None]:
+            raise RefusedError("missing", f"{len(missing)} entries are missing or damaged, such as {missing[0]}")
+        return [entry for part in parts if (entry := found[part.key])]
+
+    @torch.inference_mode()
+    def wait_for_save(self) -> None:
+        step = self._get_connector_metadata()
+        assert isinstance(step, Step)
+        for save in step.saves:
+            self._save(save)
+
+    def _save(self, save: Save) -> None:
+        if self._layout is None:
+            self._layout = self._layers[0].layout()
+        if self._cache.folder is not None:
+            self._cache.folder.mkdir(parents=True, exist_ok=True)  # another process may have removed it
+        for part in save.parts:
+            if part.key not in self._folder:
+                positions, keys, values = torch.arange(part.begin, part.end), [], []
+                for layer, encoding in zip(self._layers, self._encodings, strict=True):
+                    encoded, value = layer.read(torch.tensor(save.blocks), part.begin, part.end, self._layout)
+                    keys.append(without_positions(encoding, encoded, positions))
+                    values.append(value.contiguous())
+                states = States(tuple(keys), tuple(values))
+                self._cache.put(part.key, states)
+                self._counts.add(stored_entries=1, stored_bytes=states.nbytes)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing: loads finish before the first layer."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """Do nothing: CUDA graphs skip this call, so ``wait_for_save`` reads all layers."""
+
+    # metrics
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        return None if self._counts.is_empty() else self._counts.taken()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        return Counts(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *arguments: Any) -> Metrics:
+        return Metrics(*arguments)

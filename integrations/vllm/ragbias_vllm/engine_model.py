@@ -1,0 +1,117 @@
+"""The model of an engine: whether the connector can serve it, its identity, and how it encodes positions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import vllm
+from huggingface_hub import snapshot_download
+from transformers import AutoModelForCausalLM
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+
+from ragbias.attention import Rotary
+from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
+from ragbias.errors import ArgumentError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from ragbias.attention import Encoding
+
+VERSION = "vllm-1"  # version of how entries are computed and named
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json")
+CHUNK = 1 << 24  # bytes read at once
+
+
+def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
+    """Raise ``ArgumentError`` for an engine in which answers could be wrong."""
+    transfer, cache_dtype = config.kv_transfer_config, config.cache_config.cache_dtype
+    specs = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
+    full = len(specs) == 1 and type(specs[0]) is FullAttentionSpec
+    window = full and (specs[0].sliding_window or specs[0].attention_chunk_size)
+    causes = {
+        "kv_role must be kv_both": transfer.kv_role != "kv_both",
+        "kv_load_failure_policy must be fail: recomputed documents would see each other": (
+            transfer.kv_load_failure_policy != "fail"
+        ),
+        "tensor and pipeline parallelism must be 1": config.parallel_config.world_size != 1,
+        "speculative decoding is not supported": config.speculative_config is not None,
+        "every layer must have full attention over one kind of cache": not full or bool(window),
+        f"kv_cache_dtype={cache_dtype} differs from the model's dtype": full
+        and specs[0].dtype != config.model_config.dtype,
+    }
+    if found := [cause for cause, holds in causes.items() if holds]:
+        raise ArgumentError(f"RagBiasConnector: {'; '.join(found)}")
+
+
+def identity_of(config: VllmConfig) -> str:
+    """Identify the model with all that changes its keys and values: weights, configuration, dtype, version, device.
+
+    Differs from the identity of ``DocumentCache``, whose entries have the same bits wherever they are used. Those of
+    vLLM depend on what else is in the batch.
+    """
+    model = config.model_config
+    device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
+    about = [VERSION, vllm.__version__, model.compute_hash(), str(model.dtype), device]
+    about += [
+        config.attention_config.backend and str(config.attention_config.backend),
+        fingerprint(model.model, model.revision),
+    ]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+
+
+@cache
+def fingerprint(model: str, revision: str | None) -> str:
+    """Return a SHA-256 of the files of a model's weights and configuration."""
+    folder = Path(model)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=list(WEIGHTS), local_files_only=True))
+    files = sorted({path for pattern in WEIGHTS for path in folder.glob(pattern)})
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+        digests = list(pool.map(_digest, files))
+    return hashlib.sha256(json.dumps([[path.name for path in files], digests]).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def encodings_of(config: VllmConfig) -> list[Encoding]:
+    """Return the positional encoding of each layer. Raise ``UnsupportedModelError`` if it depends on the length."""
+    hf_config = config.model_config.hf_config
+    with torch.device("meta"):  # no weights
+        model = AutoModelForCausalLM.from_config(hf_config)
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    if architecture.positions == "rotary":
+        rotary: Any = type(decoder.rotary_emb)
+        decoder.rotary_emb = rotary(config=hf_config.get_text_config())  # off the meta device, with its frequencies
+    encodings: dict[tuple[object, ...], Encoding] = {}
+    longest, keys = config.model_config.max_model_len, []
+    for module in attention_modules(decoder, architecture):
+        key = architecture.encoding_key(decoder, module, longest)
+        if key != architecture.encoding_key(decoder, module, 1) or architecture.positions != "rotary":
+            raise UnsupportedModelError(
+                f"{hf_config.model_type}: positions of its keys depend on the length of the prompt, or are not rotary"
+            )
+        if key not in encodings:
+            encodings[key] = architecture.encoding(decoder, module, longest)
+        keys.append(key)
+    return [encodings[key] for key in keys]
+
+
+def without_positions(encoding: Encoding, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return keys ``[G, T, d]``, which are encoded at ``positions``, without their encoding."""
+    if not isinstance(encoding, Rotary):
+        return keys
+    return (encoding(keys.float(), -positions) / encoding.scaling**2).to(keys.dtype)

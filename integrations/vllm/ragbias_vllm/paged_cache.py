@@ -1,0 +1,58 @@
+"""Read and write keys and values in vLLM's paged cache, whatever its layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragbias.errors import UnsupportedModelError
+
+BASE = 128  # numbers below it are exact in every dtype
+
+
+class PagedLayer:
+    """The cache of one layer.
+
+    Args:
+        layer: vLLM's attention layer.
+        cache: its cache ``[blocks, G, block size, 2 d]``. How a block is laid out depends on device and backend.
+    """
+
+    def __init__(self, layer: Any, cache: Tensor) -> None:
+        self.layer, self.cache = layer, cache
+        self.heads, self.block_size = cache.shape[1], cache.shape[2]
+        self.head_dim = cache.shape[3] // 2
+
+    def write(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """Write keys and values ``[G, T, d]`` to slots, int64 ``[T]``."""
+        keys, values = (part.transpose(0, 1).contiguous().to(self.cache.device) for part in (keys, values))
+        self.layer.impl.do_kv_cache_update(self.layer, keys, values, self.cache, slots.to(self.cache.device))
+
+    def read(self, blocks: Tensor, begin: int, end: int, layout: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values ``[G, end - begin, d]`` of a request's tokens from its blocks. See ``layout``."""
+        first, last = begin // self.block_size, -(-end // self.block_size)
+        data = self.cache[blocks[first:last].to(self.cache.device)].flatten(2)
+        tokens = data[..., layout.flatten().to(data.device)].unflatten(-1, layout.shape).transpose(0, 1).flatten(1, 2)
+        tokens = tokens[:, begin - first * self.block_size : end - first * self.block_size]
+        return tokens[:, :, 0].cpu(), tokens[:, :, 1].cpu()
+
+    def layout(self) -> Tensor:
+        """Return where a block's keys and values are inside one head of the block: int64 ``[block size, 2, d]``.
+
+        Backends pack blocks in different ways. So each number is marked with its index, written by the backend itself,
+        and found again.
+        """
+        marks = torch.arange(self.block_size * 2 * self.head_dim).view(self.block_size, 2, self.head_dim)
+        found, scale = torch.zeros(marks.numel(), dtype=torch.int64), 1
+        scratch = PagedLayer(self.layer, self.cache[:1].clone())
+        while scale < marks.numel():
+            digits = (marks // scale % BASE).to(self.cache.dtype).expand(self.heads, -1, -1, -1)
+            scratch.write(digits[:, :, 0], digits[:, :, 1], torch.arange(self.block_size))
+            found += scratch.cache[0, 0].flatten().cpu().long() * scale
+            scale *= BASE
+        layout = found.argsort()
+        if not torch.equal(found[layout], marks.flatten()):
+            raise UnsupportedModelError(f"{type(self.layer.impl).__name__} has no layout that can be read")
+        return layout.view(marks.shape)

@@ -1,0 +1,115 @@
+"""What a request asks of the connector, and the positions at which a method puts a prompt's parts. Needs no vLLM."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+
+from ragbias import methods
+from ragbias.attention import Encoding, Scoring
+from ragbias.errors import RagBiasError
+from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows
+from ragbias.methods.base import SequenceCall
+
+LONGEST_TEXT = 100  # characters of a method, which comes from clients
+RUNNABLE = "pcw, ape(temperature=1,scale=1)"
+
+
+class RefusedError(Exception):
+    """A request that the connector cannot run.
+
+    Attributes:
+        reason: a word for metrics.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ``kv_transfer_params["ragbias"]`` of a request.
+
+    Attributes:
+        store: whether the request computes one document in order to store it, instead of an answer.
+        method: the method as text, for answers.
+        lengths: number of tokens of the prefix and of each document.
+        scope: tenants with different scopes share no entries.
+    """
+
+    store: bool
+    method: str
+    lengths: tuple[int, ...]
+    scope: str
+
+    @property
+    def end(self) -> int:
+        """Number of tokens of prefix and documents."""
+        return sum(self.lengths)
+
+    @property
+    def cache_salt(self) -> str:
+        """The salt that vLLM's prefix cache must use.
+
+        Keys of an answer are rotated by amounts that depend on all lengths, so only answers of equal lengths share
+        blocks. A stored document has the plain model's keys.
+        """
+        parts = ["store", self.scope] if self.store else [self.method, self.scope, list(self.lengths)]
+        return hashlib.sha256(json.dumps(["ragbias", *parts]).encode()).hexdigest()
+
+
+def plan_of(params: Any, tokens: int) -> Plan:
+    """Read the parameters of a request with a prompt of ``tokens`` tokens. Raise ``RefusedError`` if they are wrong."""
+    if not isinstance(params, Mapping):
+        raise RefusedError("malformed", f"kv_transfer_params['ragbias'] is {params!r}; expected an object")
+    values = {"store": False, "method": "", "lengths": [], "scope": ""} | dict(params)
+    store, method, lengths, scope = (values[name] for name in ("store", "method", "lengths", "scope"))
+    texts = isinstance(method, str) and isinstance(scope, str)
+    if not (texts and isinstance(store, bool) and isinstance(lengths, list)):
+        raise RefusedError("malformed", f"store, method, lengths or scope of {params!r} has the wrong type")
+    if not all(type(length) is int for length in lengths) or len(lengths) < 2 or lengths[0] < 0 or min(lengths[1:]) < 1:
+        raise RefusedError("malformed", f"lengths={lengths}; expected those of a prefix and at least one document")
+    plan = Plan(store, method, tuple(lengths), scope)
+    if store and len(lengths) != 2:
+        raise RefusedError("malformed", f"lengths={lengths}; a request stores one document after a prefix")
+    if plan.end >= tokens:
+        raise RefusedError("malformed", f"lengths={lengths} leave nothing of a prompt of {tokens} tokens")
+    if not plan.store:
+        method_of(plan.method)
+    return plan
+
+
+def method_of(text: str) -> ParallelContextWindows:
+    """Return a method that stock attention can run. Raise ``RefusedError`` for other methods."""
+    if (
+        text.partition("(")[0] in ("pcw", "ape") and len(text) <= LONGEST_TEXT
+    ):  # the parameters of other methods may name files
+        try:
+            method = methods.get(text)
+        except RagBiasError as error:
+            raise RefusedError("method", str(error)) from error
+        plain = not isinstance(method, AdaptiveParallelEncoding) or method.temperature == method.scale == 1
+        if isinstance(method, ParallelContextWindows) and plain and not method.reader:
+            return method
+    raise RefusedError("method", f"method {text!r} does not run in vLLM's attention; expected one of {RUNNABLE}")
+
+
+def starts_of(method: ParallelContextWindows, lengths: Sequence[int]) -> list[int]:
+    """Return the positions at which prefix and documents start if the suffix starts at ``sum(lengths)``.
+
+    vLLM counts tokens, so the suffix is later than the method puts it. Everything before the suffix moves with it,
+    because rotary scores depend on differences of positions only.
+    """
+    edges = list(accumulate(lengths))
+    keys = torch.empty(1, edges[-1], 0)
+    seq = SequenceCall(0, 0, 0, keys[:, :0], keys, keys, {}, tuple(pairwise(edges)), 0, Scoring(Encoding(), 1.0))
+    starts = torch.cat((torch.zeros(1, dtype=torch.int64), method.tail_starts(seq, seq.query)[0, 0]))
+    shifted: list[int] = (starts + edges[-1] - method.tail_begin(seq)).tolist()
+    return shifted

@@ -1,0 +1,340 @@
+"""``ragbias proxy`` in front of vLLM, for methods that run inside the model.
+
+Requests become token ids here, by the code that ``ragbias serve`` runs. vLLM computes; its connector stores each
+document once and places stored documents in front of the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from fastapi import FastAPI
+from prometheus_client import Counter
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from ragbias import methods
+from ragbias.adapters.remote import check_arranges_text
+from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
+from ragbias.generation.arguments import GenerationSettings, generation_config
+from ragbias.generation.decoding import GREEDY, decoded, safe_length, trimmed
+from ragbias.generation.report import Generation, PromptTokensDetails, Usage
+from ragbias.generation.request import Request, check_length
+from ragbias.generation.reuse import computes_documents_separately
+from ragbias.lm import DebiasedLM
+from ragbias.methods import AttentionMethod, Method, format_method
+from ragbias.models.loading import load_tokenizer, refuse_irregular
+from ragbias.models.named import local_path
+from ragbias.serving import prompts
+from ragbias.serving.answers import Formatter
+from ragbias.serving.app import create_app
+from ragbias.serving.errors import ApiError
+from ragbias.serving.local_engine import LocalEngine, ServedModel
+from ragbias.serving.schemas import Json, RequestBody
+from ragbias.serving.server import Metrics, log
+from ragbias.serving.settings import ServerSettings
+from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
+from ragbias_vllm.proxy_upstream import (
+    SECONDS_BETWEEN_CHECKS,
+    Segments,
+    StoredDocuments,
+    UpstreamFailedError,
+    Vllm,
+    parameters_of,
+)
+
+ATTEMPTS = 3  # of an answer whose documents the upstream server has lost
+PLAIN = "canonical-order, long-context-reorder, none"
+SEEDS = 2**64  # vLLM's seeds are signed
+
+
+@dataclass(frozen=True)
+class UpstreamModel:
+    """What the proxy needs to know besides the settings of a server.
+
+    Attributes:
+        url, key, timeout: see ``Vllm``.
+        model: folder or name of the model's tokenizer and configuration; empty: the path that the server reports.
+        method: default method.
+        reader: name of the adapter in the upstream server that answers requests with the default method; empty: none.
+    """
+
+    url: str
+    method: str
+    model: str = ""
+    reader: str = ""
+    key: str = ""
+    timeout: float = 600.0
+
+
+def connector_method(method: Method) -> str:
+    """Return a method as text for the connector; empty if the connector does not run it."""
+    try:
+        text = format_method(method)
+        method_of(text)
+    except (MethodError, RefusedError):
+        return ""
+    return text
+
+
+def check_runs(method: Method) -> None:
+    """Raise ``MethodError`` unless the connector knows the method or the method only arranges text."""
+    if connector_method(method):
+        return
+    try:
+        check_arranges_text(method)
+    except MethodError:
+        raise MethodError(f"{method.name} does not run in vLLM; expected one of {RUNNABLE}, {PLAIN}") from None
+
+
+def create_proxy(upstream: UpstreamModel, settings: ServerSettings, metrics: Metrics) -> tuple[FastAPI, VllmEngine]:
+    """Create the proxy's application, and the engine whose ``load`` connects it to the upstream server."""
+    method = methods.get(upstream.method)
+    check_runs(method)
+    if upstream.reader and not connector_method(method):
+        raise ArgumentError(f"reader={upstream.reader!r}; {method.name} runs without a reader in vLLM, pcw with one")
+    engine = VllmEngine(upstream, method, settings, metrics)
+    return create_app(engine, settings, metrics, engine.lifespan), engine
+
+
+class WeightlessLM(DebiasedLM):
+    """A model without weights, which prepares requests. ``window`` is that of the upstream server."""
+
+    def __init__(self, name: str, method: Method, window: int) -> None:
+        refuse_irregular(name)
+        tokenizer = load_tokenizer(name, {})
+        super().__init__(_weightless(name), tokenizer, method, name)
+        self._window = min(window, super().window)
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+
+def _weightless(name: str) -> PreTrainedModel:
+    path = local_path(name)
+    try:
+        config = AutoConfig.from_pretrained(path)
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # readers of damaged files raise anything
+        raise ModelFileError(f"the configuration of {name!r} cannot be loaded: {first_line(error)}") from error
+    with suppress(OSError):  # without this file, the generation config follows from the model's configuration
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    return model
+
+
+class VllmEngine(LocalEngine):
+    """Answer requests with one vLLM server. ``load`` waits for the server and reads its models."""
+
+    def __init__(self, upstream: UpstreamModel, method: Method, settings: ServerSettings, metrics: Metrics) -> None:
+        super().__init__(dict, settings, metrics)
+        self._upstream, self._method = upstream, method
+        self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
+        self._documents = StoredDocuments(self._client, metrics)
+        self._retries = Counter(
+            "ragbias_upstream_retries", "Answers requested again after storing documents.", registry=metrics.registry
+        )
+        self._healthy = True
+
+    def load(self) -> None:
+        """Wait for the upstream server, and read its model's tokenizer and configuration.
+
+        Raises:
+            ArgumentError: the server does not have the reader.
+            ServerError: the server lists no models.
+            ModelFileError: the tokenizer or configuration cannot be read.
+        """
+        upstream, cards = self._upstream, self._client.models()
+        adapters = [str(card["id"]) for card in cards if card.get("parent")]
+        if upstream.reader and upstream.reader not in adapters:
+            known = ", ".join(map(repr, adapters)) or "none; start vLLM with --lora-modules"
+            raise ArgumentError(f"reader={upstream.reader!r}; expected an adapter of the upstream server: {known}")
+        served: dict[str, ServedModel] = {}
+        for card in cards:
+            if card.get("parent"):
+                continue
+            window = int(card.get("max_model_len") or 2**31)
+            lm = WeightlessLM(upstream.model or str(card.get("root") or card["id"]), self._method, window)
+            name = str(card["id"])
+            served[name] = VllmModel(
+                lm, name, self._settings, self._metrics, self._client, self._documents, self._retries, upstream.reader
+            )
+        self._served = served
+
+    @property
+    def is_ready(self) -> bool:
+        return super().is_ready and self._healthy
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Watch the upstream server while the application runs, then close the connections to it."""
+        watch = asyncio.create_task(self._watch())
+        yield
+        watch.cancel()
+        await self._client.close()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_CHECKS)
+            healthy = await self._client.is_healthy()
+            if healthy != self._healthy:
+                log("the upstream server answers again" if healthy else "the upstream server does not answer")
+            self._healthy = healthy
+            if not healthy:  # another server may come back, with another store or without the connector
+                self._documents.forget()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A request to vLLM, and how to read the answer."""
+
+    body: Json
+    segments: Segments | None  # None: the connector has nothing to do
+    settings: GenerationSettings
+    eos: frozenset[int]
+
+
+class VllmModel(ServedModel):
+    """A model in vLLM under the name that clients use."""
+
+    def __init__(
+        self,
+        lm: DebiasedLM,
+        name: str,
+        settings: ServerSettings,
+        metrics: Metrics,
+        upstream: Vllm,
+        documents: StoredDocuments,
+        retries: Counter,
+        reader: str,
+    ) -> None:
+        super().__init__(lm, name, settings, metrics)
+        self._upstream, self._documents, self._retries, self._reader = upstream, documents, retries, reader
+
+    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, dict[str, Any]]:
+        check_runs(prompts.client_method(body.options.method, self.lm.method, self.lm.name))
+        request, formatter, arguments = super()._prepare(body, cancelled)
+        check_length(len(request.tokens.ids), self.lm.window)
+        if isinstance(request.method, AttentionMethod):
+            if not computes_documents_separately(self.lm.model, request.method, [request.tokens]):
+                raise MethodError(
+                    f"{request.method.name} cannot reuse documents in this model, because its rotary frequencies "
+                    "depend on the prompt's length; use canonical-order or none"
+                )
+            report = replace(request.report, backend="vllm", reader=self._reader_of(request))
+            request = replace(request, report=report)
+        return request, formatter, arguments
+
+    def _reader_of(self, request: Request) -> str:
+        """Return the adapter for a request: a reader is trained for one method."""
+        return self._reader if request.method == self.lm.method else ""
+
+    async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
+        """Return the complete answer. Cancelling aborts the request in vLLM."""
+        async with aclosing(self.pieces(request, arguments, salt, streamed=False)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    return piece
+        raise AssertionError("pieces end with a generation")
+
+    async def pieces(
+        self, request: Request, arguments: dict[str, Any], salt: str = "", streamed: bool = True
+    ) -> AsyncGenerator[str | Generation, None]:
+        """Yield the pieces of an answer, then the complete answer. Closing the generator aborts the request in vLLM."""
+        plan = self._plan(request, arguments, salt, streamed)
+        stop, keep = plan.settings.stop, plan.settings.keep_special
+        ids: list[int] = []
+        logprobs: list[float] = []
+        text, sent, finish, cached = "", 0, None, 0
+        self._count(running=1)
+        try:
+            async with aclosing(self._answers(plan)) as answers:
+                async for stored, answer in answers:
+                    cached = stored
+                    for choice in answer["choices"]:
+                        ids += choice["token_ids"] or ()
+                        logprobs += (choice.get("logprobs") or {}).get("token_logprobs", ())
+                        finish = choice["finish_reason"] or finish
+                    if streamed and ids:
+                        text = trimmed(decoded(self.lm.tokenizer, ids, keep), stop)[0]
+                        if (safe := safe_length(text, stop)) > sent:
+                            yield text[sent:safe]
+                            sent = safe
+        finally:
+            self._count(running=-1)
+        if finish not in ("stop", "length"):
+            raise ApiError(502, "the upstream server's answer broke off", None, "upstream_broke_off")
+        text = trimmed(decoded(self.lm.tokenizer, ids, keep), stop)[0]
+        if streamed and text[sent:]:
+            yield text[sent:]
+        shown = [at for at, token in enumerate(ids) if token not in plan.eos]
+        yield Generation(
+            text=text,
+            token_ids=[ids[at] for at in shown],
+            usage=Usage(len(plan.body["prompt"]), len(ids), PromptTokensDetails(cached)),
+            report=replace(request.report, cached_tokens=cached),
+            finish_reason="stop" if finish == "stop" else "length",
+            logprobs=[logprobs[at] for at in shown] if plan.settings.logprobs else None,
+        )
+
+    async def _answers(self, plan: _Plan) -> AsyncGenerator[tuple[int, Json], None]:
+        """Yield vLLM's answer or events, each with the number of stored tokens that it reuses.
+
+        An answer that fails before its first token is requested again after its documents have been stored again.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            begun = False
+            try:
+                stored = 0 if plan.segments is None else await self._documents.store(plan.segments)
+                async with aclosing(self._upstream.answers(plan.body)) as answers:
+                    async for answer in answers:
+                        begun = True
+                        yield stored, answer
+                return
+            except UpstreamFailedError:
+                if begun or plan.segments is None or attempt == ATTEMPTS:
+                    raise
+                self._documents.forget(plan.segments.keys())
+                self._retries.inc()
+
+    def _plan(self, request: Request, arguments: dict[str, Any], salt: str, streamed: bool) -> _Plan:
+        """Return the request to vLLM. Sampling defaults are those of ``DebiasedLM``, not those of vLLM."""
+        settings, name, reader = GenerationSettings.from_arguments(arguments), connector_method(request.method), ""
+        tokens, segments = request.tokens, None
+        if name:
+            assert isinstance(request.method, AttentionMethod)
+            tokens = tokens.reordered(request.method.document_order(tokens.documents))
+            segments = Segments(name, tokens.prefix, tokens.documents, salt, self.name)
+            reader = self._reader_of(request)
+        ids = tokens.ids
+        config, eos, _ = generation_config(
+            self.lm.model, self.lm.tokenizer, settings, min(settings.max_new_tokens, self.lm.window - len(ids))
+        )
+        greedy = settings.temperature is None or settings.temperature < GREEDY
+        seed = settings.seed
+        body: Json = {
+            "model": reader or self.name,
+            "prompt": ids,
+            "max_tokens": config.max_new_tokens,
+            "temperature": 0 if greedy else settings.temperature,
+            "top_k": settings.top_k or 0,
+            "top_p": 1 if settings.top_p is None else settings.top_p,
+            "min_p": 0,
+            "repetition_penalty": config.repetition_penalty or 1,
+            "seed": seed if seed is None or seed < SEEDS // 2 else seed - SEEDS,
+            "stop": list(settings.stop),
+            "stop_token_ids": list(eos),
+            "logprobs": 0 if settings.logprobs else None,
+            "return_token_ids": True,
+            "stream": streamed,
+            "cache_salt": f"plain {salt}",
+        }
+        if segments is not None:
+            body |= parameters_of(segments.plan())
+        return _Plan(body, segments, settings, frozenset(eos))

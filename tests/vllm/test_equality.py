@@ -1,0 +1,50 @@
+"""vLLM with the connector gives the tokens and log-probabilities of ``DebiasedLM``, for every order."""
+
+from pathlib import Path
+
+import pytest
+
+from ragbias import DebiasedLM
+from support.vllm_engine import engine, logprobs_of, orders, random_prompts, tokens_of
+
+READER = Path(__file__).parents[2] / "readers" / "smollm2-pcw"
+TOLERANCE = 1e-3
+TOKENS = 8
+
+
+def check_equal(outputs, references):
+    """Compare vLLM's outputs with answers of ``DebiasedLM``, which may lack the token that ends an answer."""
+    for output, reference in zip(outputs, references, strict=True):
+        count = len(reference.token_ids)
+        assert tokens_of(output)[:count] == reference.token_ids
+        assert len(tokens_of(output)) - count <= (reference.finish_reason == "stop")
+        assert logprobs_of(output)[:count] == pytest.approx(reference.logprobs[:count], abs=TOLERANCE)
+
+
+def check_orders(llm, lm, prompts, method, tokens=TOKENS, **options):
+    """Answer each prompt in four orders and compare with one answer of ``DebiasedLM``."""
+    requests = [lm.prepare(prompt) for prompt in prompts]
+    references = [lm.batch([request], max_new_tokens=tokens, logprobs=True)[0] for request in requests]
+    tokenised = [request.origin.tokens for request in requests]
+    llm.store(tokenised)
+    for shuffled in zip(*(orders(prompt, 4, seed) for seed, prompt in enumerate(tokenised)), strict=True):
+        check_equal(llm.answer(shuffled, tokens, method, **options), references)
+
+
+@pytest.mark.parametrize("method", ["pcw", "ape(temperature=1,scale=1)"])
+def test_answers_of_tiny_equal_those_of_debiased_lm(tmp_path, method):
+    lm = DebiasedLM.from_pretrained("tiny", method=method, dtype="float32")
+    with engine(tmp_path) as llm:
+        check_orders(llm, lm, random_prompts(100), method)
+
+
+@pytest.mark.timeout(1200)
+def test_answers_of_smollm2_equal_those_of_debiased_lm(tmp_path):
+    vllm_lora = pytest.importorskip("vllm.lora.request")
+    plain = DebiasedLM.from_pretrained("smollm2", method="pcw", dtype="float32")
+    reading = DebiasedLM(plain.model, plain.tokenizer, method=f"pcw(reader={READER})")
+    prompts = random_prompts(30)
+    with engine(tmp_path, "smollm2", enable_lora=True, max_lora_rank=8) as llm:
+        check_orders(llm, plain, prompts, "pcw")
+        reader = vllm_lora.LoRARequest("smollm2-pcw", 1, str(READER))
+        check_orders(llm, reading, prompts, "pcw", lora=reader)

@@ -1,0 +1,119 @@
+"""Stored documents that are missing, damaged, deleted or of another tenant, and requests that cannot run."""
+
+import shutil
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.cache.stores import BROKEN, SUFFIX
+from ragbias_vllm.plans import Plan
+from support.readers import write_reader
+from support.vllm_engine import engine, failed, plan_of, random_prompts, tokens_of
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return DebiasedLM.from_pretrained("tiny", method="pcw", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def prompts(lm):
+    return [lm.prepare(prompt).origin.tokens for prompt in random_prompts(6)]
+
+
+@pytest.fixture(scope="module")
+def right(lm):
+    return [lm.batch([lm.prepare(prompt)], max_new_tokens=8)[0].token_ids for prompt in random_prompts(6)]
+
+
+def states(outputs):
+    return [output.kv_transfer_params["ragbias"] for output in outputs if not failed(output)]
+
+
+def check(outputs, right):
+    for output, tokens in zip(outputs, right, strict=True):
+        assert tokens_of(output)[: len(tokens)] == tokens
+
+
+@pytest.mark.timeout(900)
+def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, prompts, right):
+    from vllm.lora.request import LoRARequest
+
+    folder = tmp_path / "stored"
+    reader = LoRARequest("reader", 1, write_reader(tmp_path / "reader", lm.model))
+    with engine(folder, connector={"memory": None}, enable_lora=True, max_lora_rank=8) as llm:
+        # nothing is stored
+        assert all(map(failed, llm.answer(prompts)))
+        assert llm.counter("vllm:ragbias_refusals") == len(prompts)
+        assert all(
+            output.kv_transfer_params["ragbias"] == {"stored": True, "available": True} for output in llm.store(prompts)
+        )
+        check(llm.answer(prompts), right)
+        assert llm.counter("vllm:ragbias_stored_entries") == len(list(folder.glob(f"*{SUFFIX}")))
+
+        # documents that are stored already are not computed again
+        before = llm.counter("vllm:ragbias_stored_entries")
+        assert all(
+            output.kv_transfer_params["ragbias"] == {"stored": False, "available": True}
+            for output in llm.store(prompts)
+        )
+        assert llm.counter("vllm:ragbias_stored_entries") == before
+
+        # another tenant
+        assert all(map(failed, llm.answer(prompts, scope="other")))
+        llm.store(prompts[:1], scope="other")
+        check(llm.answer(prompts[:1], scope="other"), right[:1])
+
+        # vLLM's own prefix cache holds answers, so it is emptied before each damage
+        llm.llm.reset_prefix_cache()
+        for path in folder.glob(f"*{SUFFIX}"):
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert all(map(failed, llm.answer(prompts)))
+        assert any(folder.glob(f"*{BROKEN}"))
+        llm.store(prompts)
+        check(llm.answer(prompts), right)
+
+        llm.llm.reset_prefix_cache()
+        shutil.rmtree(folder)
+        assert all(map(failed, llm.answer(prompts)))
+        llm.store(prompts)
+        check(llm.answer(prompts), right)
+
+        # one missing document fails its request alone
+        llm.llm.reset_prefix_cache()
+        (extra,) = (lm.prepare(prompt).origin.tokens for prompt in random_prompts(1, seed=9))
+        outputs = llm.answer([*prompts[:3], extra, *prompts[3:]])
+        assert failed(outputs.pop(3))
+        check(outputs, right)
+
+        # requests that cannot run
+        plan, ids = plan_of(prompts[0]), prompts[0].ids
+        length = len(prompts[0].documents[0])
+        store = Plan(True, "", (len(prompts[0].prefix), length), "")
+        for each, options in {
+            "salt": dict(salt="wrong"),
+            "no salt": dict(salt=""),
+            "log-probabilities of the prompt": dict(prompt_logprobs=1),
+        }.items():
+            assert failed(llm.run([(plan, ids)], 4, **options)[0]), each
+        assert failed(llm.run([(plan_of(prompts[0], "pine"), ids)], 4)[0])
+        assert failed(llm.run([(store, ids[: store.end + 1])], 1, lora=reader)[0])
+        assert failed(llm.run([(Plan(False, "pcw", (1, 10_000), ""), ids)], 4)[0])
+        check(llm.answer(prompts), right)
+
+    with engine(folder) as llm:  # another process uses the same entries
+        check(llm.answer(prompts), right)
+
+
+@pytest.mark.timeout(300)
+def test_a_full_folder_fails_requests_instead_of_answering_wrong(tmp_path, prompts, right):
+    with engine(tmp_path, connector={"memory": None, "disk": "1MB"}) as llm:
+        stored = llm.store(prompts)
+        assert not all(
+            output.kv_transfer_params["ragbias"]["available"] for output in llm.store(prompts) if not failed(output)
+        )
+        assert stored
+        outputs = llm.answer(prompts)
+        assert any(map(failed, outputs))
+        for output, tokens in zip(outputs, right, strict=True):
+            assert failed(output) or tokens_of(output)[: len(tokens)] == tokens
