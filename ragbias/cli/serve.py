@@ -11,6 +11,7 @@ import typer
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
+from ragbias.errors import MissingExtraError
 from ragbias.extras import required, required_all
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model
@@ -45,7 +46,12 @@ StripNumbering = Annotated[bool, typer.Option("--strip-numbering", help="Remove 
 OnMissing = Annotated[
     Literal["warn", "raise", "ignore"], typer.Option(help="What to do if a method finds no documents.")
 ]
+ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API keys and tenants share cached documents.")]
+TenantHeader = Annotated[
+    str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
+]
 MaxDocuments = Annotated[int, whole(COUNTS, "Documents per request.")]
+MaxNewTokens = Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")]
 MaxBody = Annotated[int, whole(MEGABYTES, "Megabytes per request.")]
 MaxConnections = Annotated[int, whole(COUNTS, "Open connections, at most half of the limit of open files.")]
 Grace = Annotated[int, whole(SECONDS, "Seconds for running requests to finish at shutdown.")]
@@ -75,12 +81,8 @@ def serve(
     cache_memory: Annotated[
         str | None, typer.Option(help="Memory for cached documents, such as 4GB. Default: 2GB with --cache, else none.")
     ] = None,
-    share_cache: Annotated[
-        bool, typer.Option("--share-cache", help="Let all API keys and tenants share cached documents.")
-    ] = False,
-    tenant_header: Annotated[
-        str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
-    ] = "",
+    share_cache: ShareCache = False,
+    tenant_header: TenantHeader = "",
     separator: Separator = "",
     segmenter: Segmenter = None,
     on_missing: OnMissing = "warn",
@@ -89,7 +91,7 @@ def serve(
     max_streams: Annotated[int, whole(COUNTS, "Concurrent streamed answers.")] = 4,
     max_waiting: Annotated[int, whole(COUNTS, "Requests that may wait.")] = 256,
     max_documents: MaxDocuments = 1_000,
-    max_new_tokens: Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")] = None,
+    max_new_tokens: MaxNewTokens = None,
     max_body_mb: MaxBody = 4,
     max_connections: MaxConnections = 1_000,
     grace_seconds: Grace = 30,
@@ -136,11 +138,18 @@ def serve(
 def proxy(
     upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server: vLLM, Ollama, a hosted one.")],
     method: Annotated[
-        str, typer.Option(help="Default method: canonical-order, long-context-reorder or none.")
+        str,
+        typer.Option(help="Default method: canonical-order, long-context-reorder, none; for vLLM also pcw."),
     ] = "canonical-order",
+    model: Annotated[
+        str, typer.Option(help="Folder or name of the model in vLLM, for pcw. Default: the path that vLLM reports.")
+    ] = "",
+    reader: Annotated[str, typer.Option(help="Name of a reader adapter in vLLM's --lora-modules, for pcw.")] = "",
     host: Host = "127.0.0.1",
     port: Port = 8001,
     api_key: ApiKey = "",
+    share_cache: ShareCache = False,
+    tenant_header: TenantHeader = "",
     upstream_key: Annotated[
         str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="Key for the upstream server. Default: the client's.")
     ] = "",
@@ -149,6 +158,7 @@ def proxy(
     strip_numbering: StripNumbering = False,
     on_missing: OnMissing = "warn",
     max_documents: MaxDocuments = 1_000,
+    max_new_tokens: MaxNewTokens = None,
     max_body_mb: MaxBody = 4,
     max_connections: MaxConnections = 1_000,
     timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte from the upstream server.")] = 600,
@@ -156,16 +166,30 @@ def proxy(
 ) -> None:
     """Arrange the documents of requests and forward the requests to any OpenAI-compatible server.
 
-    Supports methods that only arrange text, and needs no model. Forwards embeddings and similar routes unchanged.
+    Methods that only arrange text need no model, and embeddings and similar routes are forwarded unchanged. With pcw,
+    vLLM computes each document once and reuses it in any order; it needs ragbias's connector, see docs/how-to/vllm.md.
     """
     options = {**locals(), "max_body_bytes": max_body_mb * 2**20}
     required_all("serve")
+    from ragbias import methods
     from ragbias.serving.proxy import Upstream, create_proxy
     from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
     from ragbias.serving.settings import ServerSettings
 
     settings = ServerSettings(**_named(options, ServerSettings))
+    if reader or methods.get(method).reusable_documents:
+        try:
+            from ragbias_vllm import proxy as vllm
+        except ModuleNotFoundError as error:
+            message = f"{method} in front of vLLM needs {error.name}; install it with: pip install ragbias-vllm"
+            raise MissingExtraError(message) from error
+        chosen = vllm.UpstreamModel(upstream, method, model, reader, upstream_key, timeout)
+        quiet_libraries()
+        app, engine = vllm.create_proxy(chosen, settings, Metrics())
+        log_to_stderr()
+        run(app, settings, host, port, engine.load)
+        return
     app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
     log_to_stderr()
     run(app, settings, host, port)

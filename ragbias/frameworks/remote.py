@@ -26,7 +26,7 @@ MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates the messages 
 
 NEEDS_A_MODEL = (
     "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "
-    "or long-context-reorder, or none"
+    "or long-context-reorder, or none; in front of vLLM, `ragbias proxy` runs pcw"
 )
 
 

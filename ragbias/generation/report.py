@@ -20,8 +20,8 @@ class Report:
         n_expected: number of documents that the source names.
         n_found: number of expected documents that occur in the prompt.
         reason: why another method ran, or why documents are missing; empty if everything ran as requested.
-        backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``;
-            empty if the method does not change attention.
+        backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``, or
+            ``"vllm"``; empty if the method does not change attention.
         order: for a method that reorders documents, ``order[i]`` is the original index of the ``i``-th document that
             the model read; otherwise empty.
         numbering: ``"kept"`` if the text around the documents numbers them, which reveals their order to every method;

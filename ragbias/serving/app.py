@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
@@ -45,13 +46,18 @@ class Engine(Protocol):
         """Tokenise a text."""
 
 
-def create_app(engine: Engine, settings: ServerSettings, metrics: Metrics) -> FastAPI:
+def create_app(
+    engine: Engine,
+    settings: ServerSettings,
+    metrics: Metrics,
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+) -> FastAPI:
     """Create an application with OpenAI's routes."""
 
     async def why_not_ready() -> str:
         return "" if engine.is_ready else "not ready"
 
-    app = base_app("ragbias", settings, metrics, why_not_ready)
+    app = base_app("ragbias", settings, metrics, why_not_ready, lifespan)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

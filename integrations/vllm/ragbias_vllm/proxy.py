@@ -19,8 +19,8 @@ from prometheus_client import Counter
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from ragbias import methods
-from ragbias.adapters.remote import check_arranges_text
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
+from ragbias.frameworks.remote import check_arranges_text
 from ragbias.generation.arguments import GenerationSettings, generation_config
 from ragbias.generation.decoding import GREEDY, decoded, safe_length, trimmed
 from ragbias.generation.report import Generation, PromptTokensDetails, Usage
