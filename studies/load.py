@@ -112,9 +112,9 @@ async def load_test(
         for count in clients:
             latencies = {target.label: Latencies() for target in targets}
             for target in targets:
-                await _round(target, cases, count, count, max_new_tokens, Latencies())
+                await run_round(target, cases, count, count, max_new_tokens, Latencies())
             for _, target in itertools.product(range(rounds), targets):
-                await _round(target, cases, count, requests, max_new_tokens, latencies[target.label])
+                await run_round(target, cases, count, requests, max_new_tokens, latencies[target.label])
                 bar.update(task, advance=requests, description=f"{target.label}, {count} clients")
             for target in targets:
                 measured = latencies[target.label]
@@ -124,9 +124,10 @@ async def load_test(
     return rows
 
 
-async def _round(
+async def run_round(
     target: Target, cases: Sequence[LoadCase], clients: int, requests: int, most: int, latencies: Latencies
 ) -> None:
+    """Send ``requests`` requests with so many clients, and add the times to ``latencies``."""
     numbers = iter(range(requests))
     async with target.client() as api:
 
@@ -185,7 +186,7 @@ def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> 
     return [(f"What is said of {group[0].split()[0]}?", tuple(group)) for group in groups]
 
 
-async def _target(label: str, url: str, model: str | None, method: str | None, key: str, streamed: bool) -> Target:
+async def target_of(label: str, url: str, model: str | None, method: str | None, key: str, streamed: bool) -> Target:
     """Make a target. If ``model`` is None, use the server's only model."""
     url = url.rstrip("/").removesuffix("/v1") + "/v1"
     if model is None:
@@ -222,11 +223,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     async def measured() -> tuple[list[Target], list[dict[str, Any]]]:
         targets = [
-            await _target(label, parsed.url, parsed.model, format_method(method), key, streamed)
+            await target_of(label, parsed.url, parsed.model, format_method(method), key, streamed)
             for label, method in parse_methods(parsed.methods, parsed.model).items()
         ]
         if parsed.against:
-            targets.append(await _target("against", parsed.against, parsed.against_model, None, key, streamed))
+            targets.append(await target_of("against", parsed.against, parsed.against_model, None, key, streamed))
         cases = _cases(parsed.questions, parsed.documents, parsed.distinct, parsed.seed)
         clients = [int(each) for each in parsed.clients.split(",")]
         rows = await load_test(targets, cases, clients, parsed.requests, parsed.rounds, parsed.max_new_tokens)

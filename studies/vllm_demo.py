@@ -1,0 +1,232 @@
+"""Start vLLM with ragbias's connector beside stock vLLM, and ask both the same questions in several orders.
+
+    make demo-vllm
+
+The embedded model and SmolLM2 answer questions about a small made-up world. Then clients send SmolLM2 the same
+documents in a new order in each request. All servers are stopped at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import httpx
+from openai import OpenAI
+
+from ragbias.cli.terminal import console, write_json
+from ragbias.errors import RunError
+from ragbias.evaluation.prompts import SYSTEM
+from ragbias.evaluation.report.tables import plain_table
+from ragbias.models.loading import load_tokenizer
+from ragbias.models.named import local_path
+from ragbias.models.tiny.world import cases, titled
+from studies import arguments_of
+from studies.load import LoadCase, target_of
+from studies.vllm_load import Requests, closing_line, measure, print_rows
+
+MODELS = {"tiny": 1_024, "smollm2": 4_096}  # tokens of the window
+DOCUMENTS = 6
+ORDERS = 3
+SECONDS = 600  # maximum time for a server to start
+# vLLM's defaults take all memory and send statistics
+ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@contextmanager
+def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iterator[None]:
+    """Run a server during the block, once ``address + ready`` answers with 200.
+
+    Raises:
+        RunError: the server ends, or does not answer in time.
+    """
+    with log.open("w") as output:
+        running = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**ENVIRONMENT, **os.environ}, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + SECONDS
+            while not _answers(address + ready):
+                if running.poll() is not None or time.monotonic() > deadline:
+                    end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+                    raise RunError(f"{' '.join(command[:4])} ... does not start; the end of its log:\n{end}")
+                time.sleep(0.5)
+            yield
+        finally:
+            running.terminate()
+            try:
+                running.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)  # its own group, because of start_new_session
+                running.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Servers(NamedTuple):
+    """Addresses of the two ways to vLLM."""
+
+    proxy: str
+    stock: str
+
+
+@contextmanager
+def servers(python: str, model: str, window: int, folder: Path) -> Iterator[Servers]:
+    """Run stock vLLM, vLLM with the connector, and the proxy during the block.
+
+    Args:
+        python: the interpreter of the environment with vLLM.
+        folder: for logs and stored documents.
+    """
+    path = local_path(model)
+    transfer = {
+        "kv_connector": "RagBiasConnector",
+        "kv_connector_module_path": "ragbias_vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"folder": str(folder / "documents")},
+    }
+
+    def vllm(port: int, *more: str) -> list[str]:
+        listen = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model]
+        fitted = ["--dtype", "float32", "--max-model-len", str(window), "--enforce-eager"]
+        return [python, "-m", "vllm.entrypoints.openai.api_server", "--model", path, *listen, *fitted, *more]
+
+    ports = [_free_port() for _ in range(3)]
+    proxy, stock, upstream = (f"http://127.0.0.1:{port}" for port in ports)
+    commands = {
+        stock: vllm(ports[1], "--enable-prompt-tokens-details"),
+        upstream: vllm(ports[2], "--kv-transfer-config", json.dumps(transfer)),
+        proxy: [
+            *(sys.executable, "-m", "ragbias", "proxy", "--upstream", upstream, "--method", "pcw"),
+            *("--model", model, "--port", str(ports[0])),
+        ],
+    }
+    with ExitStack() as stack:
+        for address, command in commands.items():
+            log = folder / f"{model}-{address.rpartition(':')[2]}.log"
+            ready = "/ready" if address == proxy else "/health"
+            stack.enter_context(process(command, log, address, ready))
+        yield Servers(proxy, stock)
+
+
+class Answer(NamedTuple):
+    text: str
+    cached: int
+    first: float
+
+
+def answer(address: str, model: str, case: LoadCase, more: dict[str, Any] | None = None) -> Answer:
+    """Stream one answer. Return it with the cached tokens and the seconds to its first text."""
+    question, documents = case
+    talk = [{"role": "system", "content": SYSTEM + "\n\n".join(documents)}, {"role": "user", "content": question}]
+    begin, first, text, cached = time.perf_counter(), None, "", 0
+    with OpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model=model,
+            messages=talk,  # type: ignore[arg-type]  # dicts of strings
+            max_tokens=24,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=more,
+        )
+        for event in stream:
+            for choice in event.choices:
+                if choice.delta.content:
+                    first = first or time.perf_counter() - begin
+                    text += choice.delta.content
+            if event.usage and event.usage.prompt_tokens_details:
+                cached = event.usage.prompt_tokens_details.cached_tokens or 0
+    return Answer(" ".join(text.split()), cached, first or time.perf_counter() - begin)
+
+
+def ask(both: Servers, model: str, questions: int, seed: int) -> None:
+    """Print the answers to some questions, with the documents in several orders."""
+    rng = random.Random(seed)
+    for question, others in cases(DOCUMENTS, questions, seed):
+        documents = [titled(0, passage) for passage in (question.gold, *others)]
+        table = plain_table(
+            f"{model}: {question.question} (right: {question.answer})",
+            *("order", "stock vLLM", "pcw in vLLM", "cached tokens", "first token"),
+            wrap=True,
+        )
+        texts: list[tuple[str, str]] = []
+        for number in range(1, ORDERS + 1):
+            case = (question.question, tuple(documents))
+            stock = answer(both.stock, model, case)
+            ours = answer(both.proxy, model, case, {"documents": documents})
+            texts.append((stock.text, ours.text))
+            seconds = f"{stock.first:.2f} / {ours.first:.2f} s"
+            table.add_row(str(number), stock.text[:48], ours.text[:48], f"{stock.cached} / {ours.cached}", seconds)
+            rng.shuffle(documents)
+        console.print(table)
+        different = [len(set(of_server)) for of_server in zip(*texts, strict=True)]
+        console.print(f"different answers in {ORDERS} orders: stock vLLM {different[0]}, pcw in vLLM {different[1]}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--python", default=sys.executable, help="interpreter with vLLM; default: this one")
+    parser.add_argument("--models", default="tiny,smollm2", help="models to ask")
+    parser.add_argument("--questions", type=int, default=2, help="questions for each model")
+    parser.add_argument("--clients", default="1,16", help="numbers of clients, each with one open request")
+    parser.add_argument("--requests", type=int, default=1, help="per client")
+    parser.add_argument("--kinds", default="warm", help="kinds of requests, see `python -m studies.vllm_load --help`")
+    parser.add_argument("--seed", type=int, default=0, help="seed of questions, documents and orders")
+    parser.add_argument("--json", type=Path, help="write the measurements to this file as well")
+    parsed = parser.parse_args(arguments)
+    clients, kinds = [int(each) for each in parsed.clients.split(",")], parsed.kinds.split(",")
+    rows: list[dict[str, Any]] = []
+
+    async def measured(both: Servers, model: str) -> list[dict[str, Any]]:
+        targets = [
+            await target_of("pcw in vLLM", both.proxy, model, "pcw", "", True),
+            await target_of("stock vLLM", both.stock, model, None, "", True),
+        ]
+        made = Requests(load_tokenizer(model, {}), 20, 100, parsed.seed)
+        return await measure(targets, made, kinds, clients, {each: each * parsed.requests for each in clients}, 32)
+
+    with TemporaryDirectory(prefix="ragbias-vllm-") as folder:
+        for model in parsed.models.split(","):
+            console.print(f"starting vLLM for {model}, with the connector and without ...")
+            with servers(parsed.python, model, MODELS[model], Path(folder)) as both:
+                ask(both, model, parsed.questions, parsed.seed)
+                if model != "tiny":  # whose window is too short
+                    rows = asyncio.run(measured(both, model))
+    if rows:
+        print_rows(rows, "SmolLM2, 20 documents of 100 tokens, 32 new tokens; seconds, percentiles 50 / 95")
+        console.print("all servers are stopped")
+        console.print(closing_line(rows, clients[-1]), soft_wrap=True)
+    write_json({"results": rows}, parsed.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""``python -m studies.vllm_load`` against the proxy and a plain server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("ragbias_vllm.proxy")
+
+from serving.test_vllm_proxy import in_front_of
+
+from ragbias import DebiasedLM
+from ragbias.models.loading import load_tokenizer
+from studies.vllm_load import Requests, main
+from support.live_server import listening_app, serving
+from support.vllm_server import VllmServer
+
+
+def test_requests_share_documents_as_their_kind_says():
+    made = Requests(load_tokenizer("tiny", {}), 6, 40)
+    seen: set[str] = set()
+    for kind, shared in (("warm", 6), ("half", 3), ("cold", 0), ("warm", 6)):
+        (_, first), (_, second) = made.of_kind(kind, 2)
+        assert len(set(first) & set(second)) == shared and first != second
+        assert len(set(first)) == 6 and (kind != "cold" or not seen & set(first))
+        seen.update(first, second)
+
+
+@pytest.mark.slow
+def test_both_servers_are_measured_with_the_same_requests(tmp_path, capsys):
+    out, lm = tmp_path / "load.json", DebiasedLM.from_pretrained("tiny", method="none")
+    server = VllmServer(lm)
+    few = ["--tokenizer", "tiny", "--documents", "4", "--document-tokens", "80", "--max-new-tokens", "3"]
+    with listening_app(server.app) as upstream, in_front_of(upstream) as proxy, serving({"tiny": lm}) as stock:
+        main(["--proxy", proxy, "--stock", stock, *few, "--clients", "1,2", "--json", str(out)])
+    rows = json.loads(out.read_text())["results"]
+    assert [(row["target"], row["clients"], row["documents"]) for row in rows] == [
+        (label, clients, kind)
+        for clients in (1, 2)
+        for kind in ("warm", "half", "cold")
+        for label in ("pcw in vLLM", "stock vLLM")
+    ]
+    assert all(row["requests"] == 2 * row["clients"] and row["errors"] == {} for row in rows)
+    assert len(server.sent(store=True)) == 4 + (2 + 4) * (2 + 4)  # new documents: half or all of 2 + 4 requests
+    assert "times the requests per second (warm, 2 clients)" in capsys.readouterr().out
