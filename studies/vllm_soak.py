@@ -10,6 +10,7 @@ engine, vLLM's blocks in use, and the counters of the connector.
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 import time
@@ -38,6 +39,7 @@ class Soak:
     """
 
     def __init__(self, model: str, folder: Path, disk: str, seed: int) -> None:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB; the default is a share of the machine
         from vllm import LLM
 
         transfer = {

@@ -137,7 +137,7 @@ class FolderStore:
         return {path.name.partition("-")[0] for path, _, _ in self.files()}
 
     def __contains__(self, key: str) -> bool:
-        return (self.path / (key + SUFFIX)).exists()
+        return os.path.exists(self.path / (key + SUFFIX))  # False for a broken file system
 
     def get(self, key: str, shapes: Shapes | None = None) -> States | None:
         """Return the entry or None. A damaged file is renamed, and raises ``BrokenEntryError``."""

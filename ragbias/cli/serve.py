@@ -182,6 +182,8 @@ def proxy(
         try:
             from ragbias_vllm import proxy as vllm
         except ModuleNotFoundError as error:
+            if error.name != "ragbias_vllm":
+                raise
             message = f"{method} in front of vLLM needs {error.name}; install it with: pip install ragbias-vllm"
             raise MissingExtraError(message) from error
         chosen = vllm.UpstreamModel(upstream, method, model, reader, upstream_key, timeout)

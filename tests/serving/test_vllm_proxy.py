@@ -23,7 +23,7 @@ from ragbias.serving.settings import ServerSettings
 from support.live_server import events, listening_app
 from support.vllm_server import VllmServer
 
-pytest.importorskip("ragbias_vllm.proxy")
+pytest.importorskip("ragbias_vllm")
 
 from ragbias_vllm.proxy import ATTEMPTS, UpstreamModel, create_proxy
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-pytest.importorskip("ragbias_vllm.proxy")
+pytest.importorskip("ragbias_vllm")
 
 from serving.test_vllm_proxy import in_front_of
 

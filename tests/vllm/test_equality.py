@@ -44,7 +44,7 @@ def test_answers_of_smollm2_equal_those_of_debiased_lm(tmp_path):
     plain = DebiasedLM.from_pretrained("smollm2", method="pcw", dtype="float32")
     reading = DebiasedLM(plain.model, plain.tokenizer, method=f"pcw(reader={READER})")
     prompts = random_prompts(30)
-    with engine(tmp_path, "smollm2", enable_lora=True, max_lora_rank=8) as llm:
+    with engine(tmp_path, "smollm2", enable_lora=True, max_loras=2, max_lora_rank=8) as llm:
         check_orders(llm, plain, prompts, "pcw")
         reader = vllm_lora.LoRARequest("smollm2-pcw", 1, str(READER))
         check_orders(llm, reading, prompts, "pcw", lora=reader)

@@ -41,7 +41,7 @@ def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, 
 
     folder = tmp_path / "stored"
     reader = LoRARequest("reader", 1, write_reader(tmp_path / "reader", lm.model))
-    with engine(folder, connector={"memory": None}, enable_lora=True, max_lora_rank=8) as llm:
+    with engine(folder, connector={"memory": None}, enable_lora=True, max_loras=2, max_lora_rank=8) as llm:
         # nothing is stored
         assert all(map(failed, llm.answer(prompts)))
         assert llm.counter("vllm:ragbias_refusals") == len(prompts)
@@ -100,6 +100,10 @@ def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, 
         assert failed(llm.run([(store, ids[: store.end + 1])], 1, lora=reader)[0])
         assert failed(llm.run([(Plan(False, "pcw", (1, 10_000), ""), ids)], 4)[0])
         check(llm.answer(prompts), right)
+
+        # with a second adapter, no slot would be empty
+        second = LoRARequest("second", 2, write_reader(tmp_path / "second", lm.model))
+        assert failed(llm.answer(prompts[:1], lora=second)[0])
 
     with engine(folder) as llm:  # another process uses the same entries
         check(llm.answer(prompts), right)

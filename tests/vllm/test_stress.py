@@ -26,10 +26,11 @@ def test_500_mixed_requests_are_right_in_a_small_cache(tmp_path, lm):
     folder = write_reader(tmp_path / "reader", lm.model, size=0.2)
     reader, draw = LoRARequest("reader", 1, folder), random.Random(0)
     requests = [lm.prepare(prompt) for prompt in random_prompts(25, most=8)]
-    right = {}
+    right, plain = {}, {}
     for kind, method in (("pcw", "pcw"), ("reader", f"pcw(reader={folder})"), ("plain", "none")):
         for number, request in enumerate(requests):
             again = lm.prepare(request.origin.parts, method=method)
+            plain[number] = again.tokens  # at last that of "none", whose tokens may cross borders of documents
             right[kind, number] = lm.batch([again], max_new_tokens=TOKENS, min_new_tokens=TOKENS)[0].token_ids
     assert any(right["pcw", number] != right["plain", number] for number in range(25))
     assert any(right["pcw", number] != right["reader", number] for number in range(25))
@@ -37,24 +38,23 @@ def test_500_mixed_requests_are_right_in_a_small_cache(tmp_path, lm):
     batch, loras, expected = [], [], []
     for _ in range(500):
         number, kind = draw.randrange(25), draw.choice(["pcw", "pcw", "reader", "plain"])
-        prompt = tokenised[number]
+        prompt, plan = plain[number], None
         if kind != "plain":
-            (prompt,) = orders(prompt, 1, draw.random())
-        batch.append(
-            (None if kind == "plain" else plan_of(prompt, draw.choice(METHODS), draw.choice(SCOPES)), prompt.ids)
-        )
+            (prompt,) = orders(tokenised[number], 1, draw.random())
+            plan = plan_of(prompt, draw.choice(METHODS), draw.choice(SCOPES))
+        batch.append((plan, prompt.ids))
         loras.append(reader if kind == "reader" else None)
-        expected.append(right[kind, number])
+        expected.append((kind, right[kind, number]))
     small = {"block_size": BLOCK, "num_gpu_blocks_override": 60, "max_model_len": 1024, "max_num_batched_tokens": 64}
-    with engine(tmp_path / "stored", enable_lora=True, max_lora_rank=8, max_num_seqs=32, **small) as llm:
+    with engine(tmp_path / "stored", enable_lora=True, max_loras=2, max_lora_rank=8, max_num_seqs=32, **small) as llm:
         for scope in SCOPES:
             llm.store(tokenised, scope)
         outputs = llm.run(batch, TOKENS, lora=loras, min_tokens=TOKENS)
         assert llm.counter("vllm:num_preemptions") > 0
         assert llm.counter("vllm:ragbias_refusals") == 0
         assert llm.counter("vllm:ragbias_loaded_tokens") > 10_000
-        for output, tokens in zip(outputs, expected, strict=True):
-            assert tokens_of(output) == tokens
+        pairs = zip(outputs, expected, strict=True)
+        assert [kind for output, (kind, tokens) in pairs if tokens_of(output) != tokens] == []
 
 
 @pytest.mark.timeout(600)

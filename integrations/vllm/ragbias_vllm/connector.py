@@ -5,6 +5,7 @@ vLLM creates one connector in its scheduler, which decides, and one in its worke
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from ragbias.cache import DocumentCache
 from ragbias.cache.identity import key_of
 from ragbias.cache.stores import States
 from ragbias.errors import ArgumentError, UnsupportedModelError
-from ragbias_vllm.engine_model import check_supported, encodings_of, identity_of, without_positions
+from ragbias_vllm.engine_model import check_supported, encodings_of, identity_of, spare_slots, without_positions
 from ragbias_vllm.metrics import Counts, Metrics
 from ragbias_vllm.paged_cache import PagedLayer
 from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
 logger = init_logger(__name__)
@@ -130,6 +132,8 @@ class RagBiasConnector(KVConnectorBase_V1):
         self._folder = DocumentCache(memory=None, folder=settings["folder"])  # what both processes see
         if role == KVConnectorRole.SCHEDULER:
             self._identity = identity_of(vllm_config)
+            self._adapters: set[int] = set()
+            self._most_adapters = spare_slots(vllm_config)
             self._tracked: dict[str, Tracked] = {}
             self._loads: list[Load] = []
         else:
@@ -137,15 +141,18 @@ class RagBiasConnector(KVConnectorBase_V1):
             self._encodings = encodings_of(vllm_config)
             self._layers: list[PagedLayer] = []
             self._failed: set[int] = set()
+            self._failed_before: set[int] = set()
             self._layout: Tensor | None = None
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # nobody waits for a document that was not stored
+        return True  # else vLLM may deliver a token of a request that is preempted before its load failed
 
     # scheduler
 
     def on_new_request(self, request: Request) -> None:
+        if request.lora_request is not None:
+            self._adapters.add(request.lora_request.lora_int_id)
         params = (request.kv_transfer_params or {}).get("ragbias")
         if params is None:
             return
@@ -154,9 +161,12 @@ class RagBiasConnector(KVConnectorBase_V1):
             plan = plan_of(params, len(tokens))
             self._check(request, plan)
         except RefusedError as error:
-            logger.warning("ragbias refuses request %s: %s", request.request_id, error)
+            logger.warning("ragbias refuses request %s: %.200s", request.request_id, error)
             self._tracked[request.request_id] = Tracked(request, Plan(False, "", (), ""), [], error)
             request.skip_reading_prefix_cache = True  # so that a token is left for the failing load
+            request.cache_salt = request.request_id  # its blocks fail, so no other request may share them
+            request.block_hashes.clear()
+            request.update_block_hashes()
             return
         parts = self._parts(plan, tokens)
         loads = not plan.store or all(part.key in self._folder for part in parts)
@@ -180,6 +190,10 @@ class RagBiasConnector(KVConnectorBase_V1):
             raise RefusedError("lora", "documents are computed without a LoRA, and shared by all")
         if request.skip_reading_prefix_cache:
             raise RefusedError("prompt_logprobs", "log-probabilities of the prompt need a prompt that is computed")
+        if self._most_adapters is not None and len(self._adapters) > self._most_adapters:
+            raise RefusedError(
+                "lora_slots", f"{len(self._adapters)} adapters were used; start vLLM with more max_loras"
+            )
         if request.mm_features:
             raise RefusedError("malformed", "only text can be placed")
 
@@ -215,6 +229,11 @@ class RagBiasConnector(KVConnectorBase_V1):
                 step.saves.append(Save(tracked.parts, list(blocks)))
                 tracked.saved = True
         return step
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """Remove failed blocks from vLLM's prefix cache, also those of requests that were aborted meanwhile."""
+        if failed := connector_output.invalid_block_ids:
+            self._kv_cache_manager.evict_blocks(failed)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         tracked = self._tracked.pop(request.request_id, None)
@@ -283,14 +302,18 @@ class RagBiasConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
+        # vLLM shares a loading request's blocks before it knows that the load failed
+        failed, self._failed_before = self._failed | self._failed_before, set(self._failed)
         for save in step.saves:
-            self._save(save)
+            if failed.isdisjoint(save.blocks):
+                self._save(save)
 
     def _save(self, save: Save) -> None:
         if self._layout is None:
             self._layout = self._layers[0].layout()
         if self._cache.folder is not None:
-            self._cache.folder.mkdir(parents=True, exist_ok=True)  # another process may have removed it
+            with suppress(OSError):  # a broken folder is reported when the entry is written
+                self._cache.folder.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         for part in save.parts:
             if part.key not in self._folder:
                 positions, keys, values = torch.arange(part.begin, part.end), [], []

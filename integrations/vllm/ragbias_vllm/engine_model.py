@@ -42,12 +42,24 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
         ),
         "tensor and pipeline parallelism must be 1": config.parallel_config.world_size != 1,
         "speculative decoding is not supported": config.speculative_config is not None,
+        "max_loras must exceed the number of adapters, as vLLM's CPU kernels need an empty slot": spare_slots(config)
+        == 0,
         "every layer must have full attention over one kind of cache": not full or bool(window),
         f"kv_cache_dtype={cache_dtype} differs from the model's dtype": full
         and specs[0].dtype != config.model_config.dtype,
     }
     if found := [cause for cause, holds in causes.items() if holds]:
         raise ArgumentError(f"RagBiasConnector: {'; '.join(found)}")
+
+
+def spare_slots(config: VllmConfig) -> int | None:
+    """Return how many LoRA adapters an engine may use; None for any number.
+
+    Beside a request with an adapter, vLLM's CPU kernels read the last slot for a request without one. It must be empty.
+    """
+    if config.lora_config is None or not current_platform.is_cpu():
+        return None
+    return int(config.lora_config.max_loras) - 1
 
 
 def identity_of(config: VllmConfig) -> str:

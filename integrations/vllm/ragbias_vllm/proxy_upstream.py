@@ -23,7 +23,8 @@ from ragbias_vllm.plans import Plan
 
 COMPLETIONS = "/v1/completions"
 STORED_AT_ONCE = 16  # store requests at the same time; more would delay answers, as vLLM serves in order
-KNOWN = 1_000_000  # documents that the proxy remembers as stored, 100 MB at most
+MOST_WAITING = 4_000  # documents that wait to be stored
+KNOWN = 500_000  # documents that the proxy remembers as stored, about 100 MB
 LONG_PREFIX = 256  # tokens; only one store request computes a longer prefix, the others wait for it
 SECONDS_BETWEEN_CHECKS = 2.0
 SECONDS_FOR_MODELS = 10.0
@@ -31,9 +32,8 @@ NO_CONNECTOR = (
     "the upstream server does not run ragbias's connector; start vLLM with --kv-transfer-config, as "
     "docs/how-to/vllm.md shows"
 )
-
-
 STORE_FULL = "the upstream server cannot store documents: its folder is full or not writable; see its log"
+TOO_MANY = "too many documents wait to be stored in the upstream server; try again later"
 
 
 class UpstreamFailedError(ApiError):
@@ -217,6 +217,8 @@ class StoredDocuments:
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: each for key, each in zip(keys, segments.documents, strict=True) if key not in self._known}
+        if self._running and len(self._running) + len(missing) > MOST_WAITING:
+            raise ApiError(429, TOO_MANY, None, "too_many_documents", retry_after=5)
         computed: dict[bytes, bool] = {}
         waiting = list(missing)
         if not prefix_known and len(segments.prefix) > LONG_PREFIX and len(waiting) > 1:
