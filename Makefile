@@ -163,7 +163,7 @@ dist: venv
 	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -I \
 		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
 
-# the lower bounds of the three projects; that of torch with LOWEST_TORCH=torch==2.6.0, which brings gigabytes of CUDA
+# the lower bounds of all projects but vLLM's; that of torch with LOWEST_TORCH=torch==2.6.0, which brings gigabytes of CUDA
 LOWEST_TORCH := $(TORCH)
 lowest:
 	rm -rf $(LOWEST)

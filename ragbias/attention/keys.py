@@ -224,7 +224,7 @@ class Scoring:
 
     @property
     def position_in_keys(self) -> bool:
-        """Whether scores depend on distance only through keys encoded at their positions."""
+        """Whether encoding keys at their positions suffices; a sliding window or ALiBi also needs distances."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
@@ -325,7 +325,7 @@ class EncodedKeys:
 
 
 def portion(count: int, most: int) -> int:
-    """Return the size of portions, at most ``most``, that divides ``count`` into the fewest, nearly equal portions."""
+    """Return the portion size that splits ``count`` into the fewest, nearly equal portions of at most ``most``."""
     portions = -(-count // max(1, most))
     return -(-count // max(1, portions))
 

@@ -65,7 +65,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``first`` to ``end`` of documents with at most ``most`` scores per head, or of one document."""
+    """Yield ranges ``first`` to ``end`` of documents with at most ``most`` scores per head; a larger one is alone."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0

@@ -270,7 +270,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _Original:
-    """A module with its original config, from which attention functions read the implementation's name."""
+    """A module that shows its original config: attention functions read the implementation's name there."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)

@@ -259,7 +259,7 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequenc
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether one distinct separator joins the documents, and each rival is a word of a sentence elsewhere."""
+    """Whether one distinct separator joins the documents, and each other occurrence is inside a sentence."""
     begin, end, separator = assigned[0].begin, assigned[-1].end, _distinct_separator(text, assigned)
     in_sentence = all(text[o.begin - 1 : o.begin] == " " and text[o.end : o.end + 1] in IN_SENTENCE for o in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)

@@ -98,7 +98,7 @@ ONLY_SPACE = "only their own white space separates the documents; join them with
 
 
 def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = ()) -> SplitPrompt:
-    """Split a prompt and put the numbers back. Texts with and without outer white space must give the same parts."""
+    """Split a prompt and restore the numbers. Raise an error if outer white space of a document changes the parts."""
     spans = enclosing_elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(

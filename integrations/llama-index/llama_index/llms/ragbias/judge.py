@@ -154,7 +154,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
 
 
 def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
-    """Combine two verdicts. A tie yields to the other verdict, and a disagreement is a tie."""
+    """Combine two verdicts. If one is a tie, the other counts. If they disagree, the result is a tie."""
     assert one.score is not None
     assert other.score is not None
     if one.score == other.score or other.score == 0.5:
