@@ -25,6 +25,7 @@ from studies import arguments_of
 
 WORDS = ["red", "blue", "old", "hall", "tower", "bridge", "lies", "near", "falcon", "7", "19"]
 NEW = 0.05  # share of requests that have a new document
+BLOCKS = 64  # of vLLM's cache, so that all are in use soon and its memory does not grow
 ATTEMPTS = 3  # of a request whose documents left the folder
 
 
@@ -49,6 +50,7 @@ class Soak:
             "kv_connector_extra_config": {"folder": str(folder), "disk": disk, "memory": "50MB"},
         }
         options: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "disable_log_stats": False}
+        options["num_gpu_blocks_override"] = BLOCKS
         self.llm = LLM(local_path(model), max_model_len=1024, kv_transfer_config=transfer, **options)
         self.draw, self.first = random.Random(seed), dict[str, list[int]]()
         self.tokenizer = self.llm.get_tokenizer()
