@@ -4,7 +4,7 @@ A comment before a block says where that takes too long or is not possible:
 
     <!-- run with: --limit 2 -->        the block's commands get these options as well
     <!-- only parsed: takes minutes --> the options are checked, nothing runs
-    <!-- not run: REASON -->            nothing is checked
+    <!-- not run: REASON -->            nothing is checked, except that YAML parses
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.demo import demo_run, shared
@@ -222,6 +223,8 @@ def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
         assert all(json.loads(line) for line in block.text.splitlines())
     elif block.language == "toml":
         ConfigParser().read_string(block.text)
+    elif block.how == "not run":
+        assert yaml.safe_load(block.text)
     else:
         file = folder / "run.yaml"
         file.write_text(block.text)

@@ -131,6 +131,14 @@ async def test_a_hundred_that_leave_leave_nothing_behind(server, slow):
     assert server[1]("ragbias_waiting_requests") == server[1]("ragbias_running_requests") == 0
 
 
+async def reached(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not reached in 5 s")
+
+
 async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
     scheduler = Scheduler(small_lm, "slow", ServerSettings(max_waiting=PREPARED_AT_ONCE), Metrics())
     ended, running, most, count = threading.Event(), 0, 0, PREPARED_AT_ONCE + 2
@@ -143,7 +151,7 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
         running -= 1
 
     tasks = [asyncio.create_task(scheduler.prepared(work)) for _ in range(count)]
-    await asyncio.sleep(0.1)
+    await reached(lambda: running == PREPARED_AT_ONCE)
     for task in tasks[:PREPARED_AT_ONCE]:
         task.cancel()
     await asyncio.sleep(0.1)
@@ -153,5 +161,6 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
             pass
     ended.set()
     assert await asyncio.gather(*tasks[PREPARED_AT_ONCE:]) == [None, None]
+    await reached(lambda: scheduler._waiting == 0)
     async with scheduler.admitted():
         assert scheduler._waiting == 1

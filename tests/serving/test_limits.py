@@ -18,7 +18,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import ArgumentError, ModelFileError
 from ragbias.serving.server import JsonLines, log_to_stderr
-from ragbias.serving.settings import ModelSettings, elements
+from ragbias.serving.settings import ModelSettings, document_elements
 from support.live_server import listening_app, local_app, logs_restored, serving
 
 CHAT = "/v1/chat/completions"
@@ -117,8 +117,8 @@ def test_tagged_documents_are_found_by_default_in_every_order(tiny, separator):
 
 def test_tags_without_an_end_take_linear_time():
     begin = time.perf_counter()
-    assert elements("<doc>" * 400_000) == [] and elements("</doc>" * 400_000) == []
-    assert elements("<doc>a<doc>b</doc></doc><chunk id=1>c</chunk>") == [(0, 18), (24, 45)]
+    assert document_elements("<doc>" * 400_000) == [] and document_elements("</doc>" * 400_000) == []
+    assert document_elements("<doc>a<doc>b</doc></doc><chunk id=1>c</chunk>") == [(0, 18), (24, 45)]
     assert time.perf_counter() - begin < 10  # quadratic: hours
 
 
