@@ -16,20 +16,20 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from studies import arguments_of
 
-DISTRACTORS = 9
-WORDS = 120  # of a distractor
-LONGEST = 160  # words of a gold passage
+DISTRACTORS = 19
+LONGEST = 120  # words of a passage
 
 
 def examples(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield questions with ten documents, the gold document first."""
+    """Yield questions with up to twenty documents, the gold document first."""
+    rows = [row for row in rows if len(row["ctxs"][0]["text"].split()) <= LONGEST]
     passages = [(row["ctxs"][0]["title"], row["ctxs"][0]["text"]) for row in rows]
     vectors = TfidfVectorizer(stop_words="english")
     matrix = vectors.fit_transform([f"{title} {text}" for title, text in passages])
     similar = vectors.transform([row["question"] for row in rows]) @ matrix.T
     for index, row in enumerate(rows):
-        if len(passages[index][1].split()) > LONGEST:
-            continue
+        gold = " ".join(passages[index]).lower()
+        row["answers"].sort(key=lambda answer: answer.lower() not in gold)  # one that can be copied first
         answers = [answer.lower() for answer in row["answers"]]
         chosen: list[tuple[str, str]] = []
         scores = similar[index]
@@ -39,8 +39,7 @@ def examples(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 chosen.append(passages[other])
             if len(chosen) == DISTRACTORS:
                 break
-        documents = [f"Document (Title: {title}) {text}" for title, text in [passages[index]]]
-        documents += [f"Document (Title: {title}) {' '.join(text.split()[:WORDS])}" for title, text in chosen]
+        documents = [f"Document (Title: {title}) {text}" for title, text in [passages[index], *chosen]]
         if len(documents) > 1:
             yield {"question": row["question"], "documents": documents, "answers": row["answers"], "gold": 0}
 

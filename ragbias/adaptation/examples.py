@@ -1,4 +1,4 @@
-"""Training examples: a question with some of its documents, in one of several common prompts."""
+"""Training examples: a question with some of its documents, with one of several endings."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ragbias.adaptation.settings import AdaptSettings
-from ragbias.errors import ChatTemplateError
 from ragbias.evaluation.data.questions import Question
 from ragbias.lm import DebiasedLM
 from ragbias.prompt import Prompt
 
 DOCUMENTS, QUESTION = "{documents}", "{question}"
-PROMPTS = (
-    "Answer the question using the documents below.\n\n{documents}Question: {question}\nAnswer:",
-    "{documents}Use the passages above to answer this question in a few words: {question}",
-    "Context information is below.\n---------------------\n{documents}---------------------\nGiven the context "
-    "information and not prior knowledge, answer the query.\nQuery: {question}\nAnswer: ",
-    "Write an answer for the given question using only the provided search results (some of which might be "
-    "irrelevant).\n\n{documents}Question: {question}\nAnswer:",
+PREFIX = "Answer the question using the documents below.\n\n"  # one for all, so that a document is computed only once
+ENDINGS = (
+    "\nQuestion: {question}\nAnswer:",
+    "\nQuestion: {question}\nAnswer in a few words.",
+    "\nUse the passages above to answer this question in a few words: {question}",
+    "\n{question}",
+    "---------------------\nGiven the context information and not prior knowledge, answer the query.\n"
+    "Query: {question}\nAnswer: ",
+    "\nAnswer the question from the documents only, as briefly as you can.\nQuestion: {question}",
 )
-SYSTEM = "You answer questions from the given context. Keep the answer concise.\n\nContext:\n\n{documents}"
-ROLES = ("user", "user", "user", "system", "none")  # the message that holds the documents; none: no chat template
+BARE = 0.2  # share of the examples without the chat template
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: Adapt
 
 def _draw(lm: DebiasedLM, question: Question, settings: AdaptSettings, rng: random.Random) -> Example:
     most = min(settings.documents, len(question.documents))
-    count = rng.randint(max(2, most // 2), most)
+    count = rng.randint(max(2, most // 4), most)
     others = [index for index in range(len(question.documents)) if index != question.gold]
     chosen = rng.sample(others, count if question.gold is None else count - 1)
     if question.gold is not None:
@@ -84,22 +84,19 @@ def prompt_of(
     text: str | None = None,
     rng: random.Random | None = None,
 ) -> Prompt:
-    """The prompt of one question: ``text`` or a drawn common one, in the chat template; without ``rng`` the first."""
-    role = "user" if rng is None or text is not None else rng.choice(ROLES)
-    text = text or (PROMPTS[0] if rng is None else rng.choice(PROMPTS))
-    separator = "\n\n" if rng is None else rng.choice(("\n\n", "\n\n", "\n"))
+    """Return the prompt of one question, in the chat template if the model has one.
+
+    Args:
+        text: the text of the prompt; None: a common one.
+        rng: draws the ending of the common text, and whether it is bare; None: the first ending, in the template.
+    """
+    templated = lm.tokenizer.chat_template is not None
+    if text is None:
+        text = PREFIX + DOCUMENTS + (rng.choice(ENDINGS) if rng else ENDINGS[0])
+        templated = templated and not (rng and rng.random() < BARE)
     mark = uuid.uuid4().hex  # a question may contain any text
-    whole = text.replace(DOCUMENTS, mark, 1).replace(QUESTION, question, 1)
-    messages = [{"role": "user", "content": whole}]
-    if role == "system":
-        content = SYSTEM.replace(DOCUMENTS, mark)
-        messages = [{"role": "system", "content": content}, {"role": "user", "content": question}]
-    if role == "none" or lm.tokenizer.chat_template is None:
-        flat = whole
-    else:
-        try:
-            flat = str(lm.chat_text(messages))
-        except ChatTemplateError:  # many templates have no system message
-            flat = str(lm.chat_text([{"role": "user", "content": whole}]))
+    flat = text.replace(DOCUMENTS, mark, 1).replace(QUESTION, question, 1)
+    if templated:
+        flat = str(lm.chat_text([{"role": "user", "content": flat}]))
     prefix, suffix = flat.split(mark)
-    return Prompt(prefix, [document.strip() + separator for document in documents], suffix)
+    return Prompt(prefix, [document.strip() + "\n" for document in documents], suffix)

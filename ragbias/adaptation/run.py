@@ -86,7 +86,7 @@ def adapt(
         file = partial / f"lesson-{index:06}.safetensors"
         if file.exists():
             saved = load_file(file)
-            lesson = Lesson(saved["target"].tolist(), int(saved["labelled"]), saved["tokens"], saved["logprobs"])
+            lesson = Lesson(saved["target"].tolist(), bool(saved["labelled"]), saved["tokens"], saved["logprobs"])
         else:
             lesson = _lesson(lm, example, index, options, file)
             progress("Plain model's answers", index + 1, len(examples))

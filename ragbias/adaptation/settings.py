@@ -38,8 +38,8 @@ class AdaptSettings:
         orders: orders of the documents that the plain model's distributions are averaged over, if ``gold`` is unknown.
         examples: number of examples, each of one question with some of its documents; default: one per
             question, but at least 300 and at most 800.
-        prompt: a text with ``{documents}`` and ``{question}``, the prompt of your pipeline; default: several common
-            prompts, so that the reader generalises.
+        prompt: a text with ``{documents}`` and ``{question}``, the prompt of your pipeline; default: a common
+            prompt with several endings, so that the reader generalises.
         seed: of the examples and the initial weights.
     """
 

@@ -25,13 +25,13 @@ class Lesson:
 
     Attributes:
         target: tokens of the answer, and the one that ends it.
-        labelled: number of tokens whose probability the objective with labels maximises; 0: the answer is unknown.
+        labelled: whether the answer is known, so that the objective with labels maximises its probability.
         tokens: int64 ``[T, 64]``, the teacher's most probable tokens at each position; empty without a teacher.
         logprobs: float32 ``[T, 65]``, their log-probabilities, and that of all other tokens together.
     """
 
     target: list[int]
-    labelled: int
+    labelled: bool
     tokens: Tensor
     logprobs: Tensor
 
@@ -45,9 +45,9 @@ class Lesson:
         return (FORWARD * forward + (1 - FORWARD) * reverse).mean()
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
-        """Mean negative log-probability of the known answer's tokens."""
-        target = torch.tensor(self.target[: self.labelled], device=logits.device)
-        return torch.nn.functional.cross_entropy(logits[: self.labelled].float(), target)
+        """Mean negative log-probability of the known answer's tokens and of the one that ends it."""
+        target = torch.tensor(self.target, device=logits.device)
+        return torch.nn.functional.cross_entropy(logits.float(), target)
 
 
 @torch.no_grad()
@@ -58,19 +58,19 @@ def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed:
     end = lm.tokenizer.eos_token_id
     if example.answer:
         answer = continuation_ids(lm.tokenizer, example.prompt.suffix, example.continuation)
-        target, labelled = [*answer, end], len(answer)
+        target = [*answer, end]
     else:
         generation = lm.batch(plain[:1], max_new_tokens=ANSWER_TOKENS)[0]
-        target, labelled = generation.token_ids, 0
+        target = generation.token_ids
         if generation.finish_reason == "stop":
             target = [*target, end]
         target = target or [end]
     if not distil:
-        return Lesson(target, labelled, torch.empty(0, TOP, dtype=torch.int64), torch.empty(0, TOP + 1))
+        return Lesson(target, bool(example.answer), torch.empty(0, TOP, dtype=torch.int64), torch.empty(0, TOP + 1))
     logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in plain]
     mean = torch.stack([each.log_softmax(-1) for each in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)
-    return Lesson(target, labelled, tokens.cpu(), _with_rest(logprobs).cpu())
+    return Lesson(target, bool(example.answer), tokens.cpu(), _with_rest(logprobs).cpu())
 
 
 def _with_rest(logprobs: Tensor) -> Tensor:
