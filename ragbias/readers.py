@@ -34,6 +34,7 @@ from ragbias.methods import Method, format_method, get
 FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
 PARTIAL = "partial"  # folder of an unfinished training inside the reader's
 UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # settings of peft that change the result
+SHIPPED = Path(__file__).parent / "models" / "readers"  # folders that are used by name
 SAMPLED = 4096  # numbers of each weight in a model's fingerprint
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
 
@@ -156,9 +157,16 @@ def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
     return known[place][1]
 
 
+def shipped() -> list[str]:
+    """Names of the readers in ragbias."""
+    return sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
+
+
 def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
-    """The folder of a reader, and the time and size of each of its files."""
+    """The folder of a reader, and the time and size of each of its files. A folder of the user hides a shipped one."""
     folder = Path(method.reader).expanduser()
+    if method.reader in shipped() and not folder.exists():
+        folder = SHIPPED / method.reader
     try:
         return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
     except (OSError, ValueError) as error:
@@ -166,8 +174,8 @@ def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
         if os.path.isdir(folder / PARTIAL):
             reason = "holds an unfinished training, which the same `ragbias adapt` finishes"
         raise ReaderError(
-            f"reader {method.reader!r} {reason}; expected a folder with {', '.join(FILES)}, which `ragbias adapt "
-            "--out FOLDER` writes"
+            f"reader {method.reader!r} {reason}; expected {', '.join(map(repr, shipped()))} or a folder with "
+            f"{', '.join(FILES)}, which `ragbias adapt --out FOLDER` writes"
         ) from error
 
 

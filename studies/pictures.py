@@ -42,4 +42,4 @@ def draw_pictures(root: Path) -> None:
     (result,) = read_stored(root / "docs/results" / POSITIONS)["results"]
     methods = {label: result["methods"][label]["logprob"] for label in (REFERENCE, DEFAULT_METHOD)}
     curves = {label: figures["minus_plain"]["by_position"] for label, figures in methods.items()}
-    save_pair(before_and_after(curves, "SmolLM2"), root / "docs/bias")
+    save_pair(before_and_after(curves, "SmolLM2", DEFAULT_METHOD), root / "docs/bias")

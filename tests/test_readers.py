@@ -13,9 +13,10 @@ import ragbias
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.errors import MethodError, ReaderError
 from ragbias.generation.scoring import continuation_logits
-from ragbias.methods import AttentionMethod, format_method, get
+from ragbias.methods import AttentionMethod, default_method, format_method, get
+from ragbias.models.named import PACKAGED
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import UnsupportedReaderWarning, fingerprint
+from ragbias.readers import SHIPPED, UnsupportedReaderWarning, check_readers, fingerprint, shipped
 from support.random_models import FAMILIES, random_model
 from support.readers import write_reader
 
@@ -321,7 +322,7 @@ def test_commands_take_it(reader, command, tmp_path, cli):
 @pytest.mark.parametrize("command", ["ask", "audit", "bench", "serve"])
 def test_a_missing_reader_is_named_before_the_model_is_loaded(command, tmp_path, cli):
     code, _, errors = cli(*command_with(command, str(tmp_path / "none"), tmp_path, "no/such-model"))
-    assert code == 2 and "is not a folder; expected a folder with adapter_model.safetensors" in errors
+    assert code == 2 and "is not a folder; expected 'smollm2-pcw' or a folder with adapter_model.safetensors" in errors
 
 
 def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
@@ -329,3 +330,21 @@ def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
     code, _, errors = cli(*command_with("bench", folder, tmp_path))
     assert code == 2 and "was trained for a model, and this model is tiny" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_a_shipped_reader_is_used_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in shipped():
+        check_readers([get("pcw", None, name)])
+    (tmp_path / "smollm2-pcw").mkdir()
+    with pytest.raises(ReaderError, match="reader 'smollm2-pcw' is incomplete"):
+        check_readers([get("pcw", None, "smollm2-pcw")])
+
+
+def test_commands_use_the_method_and_reader_that_were_measured_for_a_model():
+    assert default_method("smollm2") == ("pcw", "smollm2-pcw")
+    assert default_method("smollm2", "mine") == ("pcw", "mine")
+    assert default_method("tiny") == default_method("my/model") == ("pine", "")
+    for model, packaged in PACKAGED.items():
+        record = json.loads((SHIPPED / packaged.reader / "reader.json").read_text()) if packaged.reader else None
+        assert record is None or (record["model"]["name"] == model and record["receipt"]["supported"])

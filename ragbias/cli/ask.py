@@ -12,7 +12,7 @@ import typer
 from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
-from ragbias.methods import DEFAULT_METHOD
+from ragbias.methods import default_method
 
 FEW, MANY = 3, 10  # default number of chunks; a model of 135 M parameters does worse with many
 
@@ -21,7 +21,9 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
-    method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help="See `ragbias methods`. Default: pine, or the best one measured for the model.")
+    ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     k: Annotated[
         int | None,
@@ -48,6 +50,8 @@ def ask(
         raise typer.BadParameter("the question is not UTF-8 text; type it in a terminal that writes UTF-8")
     console.print(f"Model: {model}", style="dim")
     quiet_libraries()
+    if method is None:
+        method, reader = default_method(model, reader)
     chunks = read_chunks(documents)
     times = [time.perf_counter()]
     with status("Loading the model and embedding the documents"):

@@ -13,7 +13,7 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
 from ragbias.errors import MissingExtraError
 from ragbias.extras import required, required_all
-from ragbias.methods import DEFAULT_METHOD
+from ragbias.methods import default_method
 from ragbias.models.named import no_model
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]
 def serve(
     model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
     named: Annotated[str | None, typer.Option("--model", help="Same as the argument.")] = None,
-    method: Annotated[str, typer.Option(help="Default method, see `ragbias methods`.")] = DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help="Method of requests without one. Default: pine, or the best for the model.")
+    ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     served_name: Annotated[str | None, typer.Option(help="Model name for clients. Default: the model.")] = None,
     host: Host = "127.0.0.1",
@@ -116,6 +118,8 @@ def serve(
     if (model is None) == (named is None):
         raise typer.BadParameter(no_model("`ragbias serve smollm2`") if model is None else "two models given; name one")
     name = model or named or ""
+    if method is None:
+        options["method"], options["reader"] = default_method(name, reader)
     settings = ServerSettings(**_named(options, ServerSettings))
     chosen = ModelSettings(**_named({**options, "model": name, "name": served_name}, ModelSettings))
     quiet_libraries()

