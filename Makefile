@@ -10,7 +10,7 @@ TOOLS := $(VENV)/.tools
 TORCH := torch==2.13.0
 CONSTRAINTS := -c constraints.txt
 DEMO_EXTRAS := cli,demo
-EXTRAS := $(DEMO_EXTRAS),adapt,bench,calibrate,gguf,lm-eval,ray,serve,serve-ray,triton
+EXTRAS := $(DEMO_EXTRAS),adapt,bench,calibrate,gguf,lm-eval,serve,serve-ray,triton
 PACKAGES := . integrations/langchain integrations/llama-index integrations/vllm
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 INTEGRATIONS := -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]" \

@@ -18,7 +18,6 @@ EXTRAS = {
     "flash": ("flash_attn",),
     "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
-    "ray": ("ray",),
     "remote": ("httpx", "openai"),
     "serve": (*_COMMAND, "fastapi", "httpx", "openai", "prometheus_client", "uvicorn"),
     "serve-ray": ("ray",),

@@ -15,7 +15,6 @@ POSITIONS = Bounds(0, DOCUMENTS.most - 1)
 ORDERS = Bounds(1, 1_000)
 WORDS = Bounds(5, 100_000)  # number of words in a passage
 BATCH = Bounds(1, 1_024)
-WORKERS = Bounds(1, 1_024)
 STRINGS = Bounds(1, 1_000_000)
 STRING_LENGTH = Bounds(20, 1_000_000)  # shorter strings give too few points to fit a cubic
 STEPS = Bounds(1, 100_000)

@@ -56,10 +56,6 @@ def bench(
     ] = False,
     batch_size: Annotated[int | None, whole(limits.BATCH, "Cases per batch. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
-    engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
-    workers: Annotated[
-        int | None, whole(limits.WORKERS, "Workers of the engine ray; each loads the model. Default: 2.")
-    ] = None,
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[
         Path | None,
@@ -87,8 +83,6 @@ def bench(
         batch_size=batch_size,
         invariant_once=invariant_once or None,
         dtype=dtype,
-        engine=engine,
-        workers=workers,
         cost=False if no_cost else None,
         out=out,
     )

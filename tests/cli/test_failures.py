@@ -42,9 +42,9 @@ def run(statement, arguments="'broken'"):
         ("open('/nonexistent/q.jsonl')", "ragbias: /nonexistent/q.jsonl: No such file or directory\n"),
         ("open('/')", "ragbias: /: Is a directory\n"),
         (
-            "raise ModuleNotFoundError('No module named ray', name='ray.util')",
-            "ragbias: ray cannot be imported (No module named ray); install it with: pip install 'ragbias[ray]' "
-            "(from a clone: pip install -e '.[ray]')\n",
+            "raise ModuleNotFoundError('No module named peft', name='peft.util')",
+            "ragbias: peft cannot be imported (No module named peft); install it with: pip install 'ragbias[adapt]' "
+            "(from a clone: pip install -e '.[adapt]')\n",
         ),
     ],
 )

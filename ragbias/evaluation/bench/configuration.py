@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import yaml  # a dependency of transformers
@@ -131,7 +131,6 @@ class BenchConfiguration(BaseModel):
         invariant_once: whether an invariant method runs on only one order of the same documents in a batch. The record
             is copied to the other orders, so flips and gaps are 0 by assumption, not by measurement.
         dtype: argument of ``from_pretrained``.
-        workers: number of actors of the engine ``ray``. Each actor loads a model.
         cost: whether time and memory are measured at the end.
         out: the folder for the results.
     """
@@ -147,8 +146,6 @@ class BenchConfiguration(BaseModel):
     batch_size: Annotated[StrictInt, within(limits.BATCH)] = 8
     invariant_once: StrictBool = False
     dtype: StrictStr = "auto"
-    engine: Literal["local", "ray"] = "local"
-    workers: Annotated[StrictInt, within(limits.WORKERS)] = 2
     cost: StrictBool = True
     out: Path
 

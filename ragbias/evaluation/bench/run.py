@@ -10,8 +10,8 @@ from rich.progress import Progress, TaskID
 
 from ragbias.errors import MethodError
 from ragbias.evaluation import HARNESS_TASK
+from ragbias.evaluation.bench.answering import Models, records_of
 from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOptions
-from ragbias.evaluation.bench.engines import Models, load_ray, run_by_ray, run_here
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
@@ -53,8 +53,6 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
 
 def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
     """Fail before a folder is created: load each model, and prepare the longest prompt of each task."""
-    if settings.engine == "ray":
-        load_ray()
     for options in _harness_options(settings):
         from ragbias.evaluation.lm_eval.harness import task_manager
 
@@ -62,12 +60,7 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
         check_readers(plan.methods[model].values())
-        # with ray, load onto the CPU, because the workers need the GPU
-        lm = (
-            DebiasedLM.from_pretrained(model, "none", dtype=settings.dtype)
-            if settings.engine == "ray"
-            else models.load(model)
-        )
+        lm = models.load(model)
         for label, method in plan.methods[model].items():
             config = lm.model.config.get_text_config()
             try:
@@ -97,14 +90,10 @@ class _Run:
     def answer(self, total: int) -> None:
         """Run the units with missing records."""
         progress = self.bar.add_task("answering", total=total)
-        missing = self._missing(progress)
-        if self.settings.engine == "ray":
-            finished = run_by_ray(missing, self.settings.dtype, self.settings.workers)
-        else:
-            finished = run_here(missing, self.models)
-        for unit, records in finished:
+        for unit in self._missing(progress):
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
-            self.bar.update(progress, advance=self._file(unit).append(records), description=name)
+            for records in records_of(unit, self.models.load(unit.model)):
+                self.bar.update(progress, advance=self._file(unit).append(records), description=name)
 
     def _file(self, unit: Unit) -> RecordFile:
         return self.store.noise if unit.noise else self.store.records

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from sentence_transformers import SentenceTransformer
 
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.bench.engines import records_of
+from ragbias.evaluation.bench.answering import records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.cost import all_versions
 from ragbias.evaluation.data.records import Record

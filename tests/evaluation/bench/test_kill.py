@@ -39,19 +39,19 @@ def uninterrupted(tmp_path_factory):
     return out
 
 
-def command(out, engine):
+def command(out):
     options = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
     bench = [sys.executable, "-m", "ragbias", "bench", "--model=tiny", "--task=tiny", *options, f"--limit={LIMIT}"]
-    return [*bench, f"--methods={METHODS}", "--no-cost", f"--engine={engine}", "--workers=1", f"--out={out}"]
+    return [*bench, f"--methods={METHODS}", "--no-cost", f"--out={out}"]
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def signalled(out, engine, number, records):
+def signalled(out, number, records):
     """Start a bench, send it a signal when it has so many records; gives exit code and output."""
     file = out / "rows.jsonl"
-    process = subprocess.Popen(command(out, engine), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(out), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     while not file.exists() or file.read_bytes().count(b"\n") < records:
         assert process.poll() is None and time.monotonic() < deadline
@@ -62,13 +62,12 @@ def signalled(out, engine, number, records):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_path, engine):
+def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_path):
     out = tmp_path / "run"
-    code, _ = signalled(out, engine, signal.SIGKILL, 40)
+    code, _ = signalled(out, signal.SIGKILL, 40)
     survived = read_records(out / "rows.jsonl")
     assert code == -signal.SIGKILL and 40 <= len(survived) < 200
-    run_here(out)  # another engine is no other run
+    run_here(out)
     for name, count in (("rows.jsonl", 200), ("noise.jsonl", 100)):
         records, expected = read_records(out / name), read_records(uninterrupted / name)
         assert len(records) == len({record.key for record in records}) == count
@@ -78,6 +77,6 @@ def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_pa
 
 @pytest.mark.slow
 def test_an_interrupted_bench_prints_how_to_resume(tmp_path):
-    code, output = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
+    code, output = signalled(tmp_path / "run", signal.SIGINT, 20)
     assert code == 130 and "the same command resumes the run" in " ".join(output.split())
     assert len(read_records(tmp_path / "run" / "rows.jsonl")) >= 20

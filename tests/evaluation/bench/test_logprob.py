@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench import engines
+from ragbias.evaluation.bench import answering
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.data.records import read_records
 from support.bench_runs import silently, untimed
@@ -79,8 +79,8 @@ def test_the_plain_model_runs_once_per_prompt_even_without_none(tmp_path, monkey
         scored.append((case.id, method.name))
         return gold_score(lm, task, case, method)
 
-    gold_score = engines.gold_score
-    monkeypatch.setattr(engines, "gold_score", counted)
+    gold_score = answering.gold_score
+    monkeypatch.setattr(answering, "gold_score", counted)
     summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
     assert len(scored) == len(set(scored)) == 2 * 3
     method = summary["results"][0]["methods"]["nia"]["logprob"]

@@ -12,8 +12,8 @@ from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
+from ragbias.evaluation.bench.answering import records_of
 from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.bench.engines import records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
@@ -76,7 +76,7 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, shar
     for name in ("rows.jsonl", "noise.jsonl"):
         content = (tmp_path / "run" / name).read_bytes()
         (tmp_path / "run" / name).write_bytes(content[: int(share * len(content))])
-    silently(settings(tmp_path / "run", workers=7))
+    silently(settings(tmp_path / "run"))
     for name in ("rows.jsonl", "noise.jsonl"):
         assert untimed(tmp_path / "run" / name) == untimed(whole / name)
 
@@ -201,7 +201,6 @@ def test_a_missing_model_is_refused_before_a_folder_is_made(tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -211,12 +210,12 @@ def test_a_missing_model_is_refused_before_a_folder_is_made(tmp_path, name):
         ("config.json", lambda content: b"[]"),
     ],
 )
-def test_a_damaged_model_is_named_before_a_folder_is_made(tmp_path, name, damage, engine):
+def test_a_damaged_model_is_named_before_a_folder_is_made(tmp_path, name, damage):
     model = tmp_path / "model"
     shutil.copytree(tiny.path(), model)
     (model / name).write_bytes(damage((model / name).read_bytes()))
     with pytest.raises(ModelFileError, match=f"model '{model}'"):
-        silently(settings(tmp_path / "run", models=str(model), engine=engine))
+        silently(settings(tmp_path / "run", models=str(model)))
     assert not (tmp_path / "run").exists()
 
 

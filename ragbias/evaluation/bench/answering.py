@@ -1,29 +1,20 @@
-"""Bench engines: one model in this process, or one model per Ray worker."""
+"""Run the units of a bench, with one loaded model at a time."""
 
 from __future__ import annotations
 
-import logging
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, zip_longest
-from typing import Any
+from itertools import zip_longest
 
-import torch
-
-from ragbias.errors import RagBiasError, RunError
+from ragbias.errors import RagBiasError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, GoldScore, gold_score
-from ragbias.extras import required
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
-
-TRIES = 3  # attempts at a unit whose worker dies; then the run fails
-STORE_BYTES = 200 * 2**20  # shared memory for Ray; units and records are small
 
 
 class Models:
@@ -38,13 +29,6 @@ class Models:
             self._lm = None  # two models may not fit into memory
             self._lm = DebiasedLM.from_pretrained(name, "none", dtype=self._dtype, device="auto")
         return self._lm
-
-
-def run_here(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
-    """Yield the records of every unit, one method at a time."""
-    for unit in units:
-        for records in records_of(unit, models.load(unit.model)):
-            yield unit, records
 
 
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
@@ -113,77 +97,3 @@ def _record(unit: Unit, label: str, index: int, source: int, written: Answer | N
         shorten=case.shorten,
         copied=index != source,
     )
-
-
-class Worker:
-    """A Ray actor that answers units with a model in its own process."""
-
-    def __init__(self, dtype: str, threads: int) -> None:
-        torch.set_num_threads(threads)
-        self._models = Models(dtype)
-
-    def records(self, unit: Unit) -> list[list[Record]]:
-        """Return the records of the unit, one list per method."""
-        return list(records_of(unit, self._models.load(unit.model)))
-
-
-def run_by_ray(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
-    """Yield the records of each unit, one method at a time, in the order in which the units finish.
-
-    A unit whose worker dies runs again. Workers run on the Ray cluster at ``RAY_ADDRESS``, else on this machine.
-    """
-    ray = load_ray()
-    started = not ray.is_initialized()
-    if started:
-        _start(ray, workers)
-    try:
-        yield from _run_in_ray(ray, iter(units), dtype, workers)
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _run_in_ray(ray: Any, units: Iterator[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
-    gpus = ray.cluster_resources().get("GPU", 0)
-    actors = ray.remote(num_cpus=1, num_gpus=min(1, gpus / workers), max_restarts=-1, max_task_retries=TRIES - 1)(
-        Worker
-    )
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    running: dict[Any, tuple[Any, Unit]] = {}
-    for unit in islice(units, workers):
-        actor = actors.remote(dtype, threads)
-        running[actor.records.remote(unit)] = actor, unit
-    while running:
-        (done,), _ = ray.wait(list(running), num_returns=1)
-        actor, unit = running.pop(done)
-        try:
-            unit_records = ray.get(done)
-        except ray.exceptions.RayActorError as error:
-            raise RunError(
-                f"{TRIES} workers died while running task {unit.task.name}, batch of case {unit.cases[0].id!r}; is "
-                f"there memory for {workers} models? {error}"
-            ) from None
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from None
-        if (following := next(units, None)) is not None:
-            running[actor.records.remote(following)] = actor, following
-        for records in unit_records:
-            yield unit, records
-
-
-def load_ray() -> Any:
-    """Import Ray with settings that silence it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # to silence a warning
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # to silence other workers after an error
-    required("ray.exceptions", "ray")  # ``import ray`` does not load it
-    return required("ray", "ray")
-
-
-def _start(ray: Any, workers: int) -> None:
-    quiet: dict[str, Any] = dict(log_to_driver=False, logging_level=logging.ERROR)
-    if address := os.environ.get("RAY_ADDRESS"):
-        ray.init(address=address, **quiet)
-    else:
-        sizes: dict[str, Any] = dict(include_dashboard=False, num_cpus=workers, object_store_memory=STORE_BYTES)
-        ray.init(address="local", **sizes, **quiet)
