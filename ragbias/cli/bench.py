@@ -11,7 +11,7 @@ from ragbias import limits
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation import HARNESS_TASK, MMLU, TASK_NAMES
+from ragbias.evaluation import TASK_NAMES
 from ragbias.files import naming
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ def bench(
     files: Annotated[
         list[Path] | None, typer.Argument(help="A YAML file with all settings, or data files as in --data.")
     ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(help=f"{', '.join(TASK_NAMES)}, or {HARNESS_TASK} ({MMLU})."),
-    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help=f"{', '.join(TASK_NAMES)}.")] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Repeatable.")] = None,
     methods: Annotated[
@@ -44,7 +41,6 @@ def bench(
         bool, typer.Option("--no-chat", help="Use the bare prompt, not the model's chat template.")
     ] = False,
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Judge without an explanation.")] = False,
-    cut_middle: Annotated[bool, typer.Option("--cut-middle", help="Cut the middle of lm-eval's long prompts.")] = False,
     shorten: Annotated[
         int | None, whole(limits.WORDS, "Cut each passage to this many words around the answer. Default: do not cut.")
     ] = None,
@@ -94,7 +90,6 @@ def bench(
         indices=False if no_indices else None,
         chat=False if no_chat else None,
         explain=False if no_explain else None,
-        cut_middle=cut_middle or None,
         shorten=shorten,
     )
     settings = _settings(files or [], task or [], task_options, changes)

@@ -6,9 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 TASK_NAMES = ("mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny")
 JUDGES = ("judge", "llmbar")  # tasks in which the model prefers one of two responses
-HARNESS_TASK = "lm-eval"  # the task name under which lm-eval's tasks run
 REFERENCE = "none"  # the method that others are compared with
-MMLU = "mmlu"  # the one task of lm-eval with a name of its own
 
 Measure: TypeAlias = Literal["accuracy", "logprob"]
 ACCURACY: Final = "accuracy"

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from lm_eval.api.registry import model_registry
 
 from ragbias.methods import parse_methods
 from ragbias.methods.profiles import find
@@ -23,6 +24,8 @@ def test_every_command_parses(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     if not command.startswith("ragbias calibrate"):  # which would refuse to overwrite it
         find("tiny").save("profile.json")
+    known = {name: model for name, model in model_registry._objs.items() if name != "ragbias"}
+    monkeypatch.setattr(model_registry, "_objs", known)  # another test may have registered the lm-eval model
     program, *words = shlex.split(command)
     given = parse_command(words) if program == "ragbias" else run_script(words, only_parse=True)
     methods = given.get("methods") or given.get("method")

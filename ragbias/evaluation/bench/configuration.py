@@ -25,7 +25,7 @@ from pydantic import (
 from ragbias import limits
 from ragbias.display import complaints
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
+from ragbias.evaluation import ACCURACY, Measure
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.task import Limit, Seed, Task, within
 from ragbias.files import irregular
@@ -54,17 +54,6 @@ NEEDED = {
 Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_length=1)]
 
 
-class HarnessOptions(BaseModel):
-    """Options of the task ``lm-eval``. ``include_path`` is a folder with definitions of further lm-eval tasks."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tasks: Names = (MMLU,)
-    include_path: Path | None = None
-    limit: Limit | None = None
-    cut_middle: StrictBool = False
-
-
 class TaskSettings(BaseModel):
     """A task's name and its options, which are the fields of its class."""
 
@@ -75,22 +64,12 @@ class TaskSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_a_name(cls, value: Any) -> Any:
-        value = {"name": value} if isinstance(value, str) else value
-        if not isinstance(value, dict) or value.get("name") != MMLU:
-            return value
-        if "tasks" in value:
-            raise ValueError(f"{MMLU} has no option tasks; use name: {HARNESS_TASK} for other tasks")
-        return {**value, "name": HARNESS_TASK, "tasks": [MMLU]}
+        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSettings:
         try:
-            if self.name == HARNESS_TASK:
-                HarnessOptions.model_validate(self.options)
-            else:
-                make(self.name, **self.options)
-        except ValidationError as error:
-            raise ValueError(f"{self.name}: {complaints(error)}") from error
+            make(self.name, **self.options)
         except RagBiasError as error:  # pydantic adds the key only to a ValueError
             raise ValueError(str(error)) from error
         return self
@@ -161,8 +140,6 @@ class BenchConfiguration(BaseModel):
         for name in ("models", "measure", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name} {list(getattr(self, name))}: one value is given twice")
-        if LOGPROB in self.measure and any(task.name == HARNESS_TASK for task in self.tasks):
-            raise ValueError(f"measure {LOGPROB!r} and task {HARNESS_TASK!r}: lm-eval has its own measures; drop one")
         return self
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
-from ragbias.evaluation import ACCURACY, HARNESS_TASK, LOGPROB
+from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.data.records import Key, Record
 from ragbias.evaluation.tasks.task import Case, Task
@@ -60,7 +60,7 @@ class Plan:
 
     Attributes:
         methods: methods by model and label.
-        tasks: each task once per seed, without lm-eval's tasks.
+        tasks: each task once per seed.
     """
 
     methods: Mapping[str, Mapping[str, Method]]
@@ -76,7 +76,6 @@ class Plan:
         tasks = tuple(
             tuple(task.made(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1]))
             for task in settings.tasks
-            if task.name != HARNESS_TASK
         )
         for task, *_ in tasks:
             if LOGPROB in settings.measure and not task.answers_at_once:
@@ -84,12 +83,6 @@ class Plan:
                     f"task {task.name!r} lets the model explain itself before its answer, so the answer has no "
                     f"log-probability after the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
                 )
-        if any(task.name == HARNESS_TASK for task in settings.tasks):
-            for label, method in next(iter(methods.values())).items():
-                if method.needs_documents:
-                    raise RunError(
-                        f"method {label!r} needs documents and task {HARNESS_TASK!r} has none; leave out one of them"
-                    )
         return cls(methods, tasks, settings.batch_size, settings.measure, settings.invariant_once)
 
     def units(self) -> Iterator[Unit]:

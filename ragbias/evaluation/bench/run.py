@@ -9,13 +9,12 @@ from typing import Any
 from rich.progress import Progress, TaskID
 
 from ragbias.errors import MethodError
-from ragbias.evaluation import HARNESS_TASK
 from ragbias.evaluation.bench.answering import Models, records_of
-from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOptions
+from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
-from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
+from ragbias.evaluation.data.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
@@ -44,7 +43,6 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
         running.answer(len(keys) + len(noise_keys))
         store.records.put_in_order(keys)
         store.noise.put_in_order(noise_keys)
-        running.run_harness()
         costs = running.costs() if settings.cost else read_costs(store.folder)
         summary = summarise(list(store.records.by_key.values()), costs, list(store.noise.by_key.values()))
         store.write(SUMMARY, summary)
@@ -53,10 +51,6 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
 
 def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
     """Fail before a folder is created: load each model, and prepare the longest prompt of each task."""
-    for options in _harness_options(settings):
-        from ragbias.evaluation.lm_eval.harness import task_manager
-
-        task_manager(options.tasks, options.include_path)
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
         check_readers(plan.methods[model].values())
@@ -71,10 +65,6 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
                 reader_of(lm.model, method, lm.name)  # raises the error of a reader of another model
         for task, case in longest:
             lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
-
-
-def _harness_options(settings: BenchConfiguration) -> list[HarnessOptions]:
-    return [HarnessOptions.model_validate(task.options) for task in settings.tasks if task.name == HARNESS_TASK]
 
 
 @dataclass(frozen=True)
@@ -107,36 +97,6 @@ class _Run:
             rest = unit.without(stored)
             if rest.methods:
                 yield rest
-
-    def run_harness(self) -> None:
-        """Run lm-eval's tasks. All tasks of a model, method and seed run as one part, and only whole parts resume."""
-        counts = read_counts(self.store.folder)
-        for options in _harness_options(self.settings):
-            from ragbias.evaluation.lm_eval.harness import harness_records
-
-            limit = options.limit or self.settings.limit
-            parts = [
-                (model, seed, label, method)
-                for model, methods in self.plan.methods.items()
-                for seed in self.settings.seeds
-                for label, method in methods.items()
-            ]
-            progress = self.bar.add_task(HARNESS_TASK, total=len(parts))
-            for model, seed, label, method in parts:
-                self.bar.update(progress, description=f"{model} {HARNESS_TASK}")
-                part = f"{model}|{label}|{seed}"
-                stored = sum(
-                    record.task in options.tasks and (record.model, record.method, record.seed) == (model, label, seed)
-                    for record in self.store.records.by_key.values()
-                )
-                if counts.get(part) != stored:
-                    records = harness_records(
-                        model, method, label, options.tasks, limit, seed, options.include_path, options.cut_middle
-                    )
-                    counts[part] = len(records)
-                    self.store.write(HARNESS, counts)  # first, so that a later run detects records that are missing
-                    self.store.records.append(records)
-                self.bar.update(progress, advance=1)
 
     def costs(self) -> Costs:
         """Return the costs by ``cost_key`` and label. Measure the costs that the folder lacks."""

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from ragbias.errors import RunError
-from ragbias.evaluation import HARNESS_TASK
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import machine, versions
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
-from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about, read_counts
+from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about
 from ragbias.files import naming, sync_folder, write_atomically
 
 LOCK = ".lock"
@@ -62,7 +61,7 @@ def reader_digests(methods: str) -> dict[str, Any]:
 def _task(task: TaskSettings) -> dict[str, Any]:
     """Task settings as plain data. Data files are identified by hash, so that they can be moved."""
     plain = {"name": task.name, **task.options}
-    if task.name != HARNESS_TASK and "data" in plain:
+    if "data" in plain:
         files = task.made(0, None).data  # type: ignore[attr-defined]
         plain["data"] = [{"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in files]
     return plain
@@ -99,8 +98,7 @@ class Store:
     """The folder of a run, locked while the store is open.
 
     A run that stops before its first record removes its files. If it is killed that early, another run may use its
-    folder. A run may resume with a higher limit, because its first questions are the same. That does not work with
-    lm-eval's tasks, which resume only in whole parts.
+    folder. A run may resume with a higher limit, because its first questions are the same.
 
     Args:
         folder: folder of the run, created if missing.
@@ -130,7 +128,7 @@ class Store:
             changed = changes(before["decides"], about["decides"])
             if not changed:
                 return
-            if read_counts(self.folder) or not _only_a_higher_limit(before["decides"], about["decides"]):
+            if not _only_a_higher_limit(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
             (self.folder / SUMMARY).unlink(missing_ok=True)  # the summary of fewer questions
         self.write(SETTINGS, about)

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -24,7 +24,7 @@ PACKED = ".gz"  # suffix of a compressed file of records
 
 @dataclass(frozen=True)
 class Record:
-    """The answer of one model to one case with one method.
+    """The answer of one model to one case with one method. A file of records may have other fields, which are ignored.
 
     Attributes:
         id: id of the case. With ``task``, ``model`` and ``method`` it identifies the record.
@@ -41,7 +41,6 @@ class Record:
         shown: the documents in the order in which the model saw them, as numbers of ``tasks.orders.ranking``. A number
             means the same document in all records with the same ``question``, ``documents`` and ``seed``. Empty unless
             the method reorders documents or is ``none`` or ``segmented``.
-        cut: the lost part of a prompt longer than the window: ``"front"``, ``"middle"``, or nothing.
         logprob: log-probability of the most probable gold answer, in nats, summed over tokens. If it was not measured,
             this and the next three fields are None.
         answer_tokens: number of tokens of that gold answer.
@@ -51,7 +50,7 @@ class Record:
         copied: whether the record was copied from another order of the same documents (see ``invariant_once``).
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
     id: str
     task: str
@@ -71,7 +70,6 @@ class Record:
     method_ran: str
     reason: str = ""
     shown: tuple[Count, ...] = ()
-    cut: Literal["", "front", "middle"] = ""
     logprob: Annotated[float, Field(allow_inf_nan=False)] | None = None
     answer_tokens: Count | None = None
     kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

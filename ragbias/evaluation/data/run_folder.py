@@ -17,8 +17,7 @@ NOISE = "noise.jsonl"  # second answers to repeated cases
 COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
-HARNESS = "harness.json"  # number of records of each part that lm-eval has run
-FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY, HARNESS)
+FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY)
 
 T = TypeVar("T")
 Costs = dict[str, dict[str, dict[str, Any]]]
@@ -28,7 +27,6 @@ class _Task(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     data: list[dict[str, Any]] = []
-    tasks: list[str] | str = ""
 
 
 class _Decides(BaseModel):
@@ -70,11 +68,6 @@ def cost_key(model: str, task: str, documents: int) -> str:
 def read_costs(folder: Path) -> Costs:
     """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Empty if costs were not measured."""
     return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
-
-
-def read_counts(folder: Path) -> dict[str, int]:
-    """Read the number of records by part of an lm-eval run. Empty if lm-eval ran nothing."""
-    return _checked(folder / HARNESS, TypeAdapter(dict[str, int])) or {}
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""lm-eval's tasks with a method: the lm-eval model ``ragbias``, and records of its answers."""
+"""The lm-eval model ``ragbias``, which runs lm-eval's tasks with a method."""

@@ -26,7 +26,6 @@ from ragbias.evaluation.measures.estimates import (
 from ragbias.evaluation.measures.metrics import SUBSETS, question_weights
 from ragbias.evaluation.measures.per_question import grouped, means
 
-LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # key: ``Record.cut``
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # key: number of documents
 
 SCORE = attrgetter("score")
@@ -107,7 +106,6 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             "completion_tokens": fmean(record.completion_tokens for record in answers),
             "seconds": median(record.seconds for record in answers),
             "ran_plain": _ran_plain(label, answers),
-            "cut": dict(Counter(record.cut for record in answers if record.cut)),
             "groups": _groups(answered(answers)),
             **({"judge": _judge(answered(answers))} if answers[0].task in JUDGES and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
@@ -209,8 +207,6 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
     for label, method in methods.items():
         if undecided := method.get("judge", {}).get("undecided"):
             notes.append(f"{label}: {undecided:.0%} of the answers have no verdict, and count 0.5.")
-        for lost, count in method["cut"].items():
-            notes.append(f"{label}: {count} of {method['rows']} prompts were too long for the window; {LOST[lost]}.")
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     notes += [

@@ -20,7 +20,7 @@ from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.report.tables import title
 
 # options of a task that change its prompts
-OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "cut_middle", "seed", "include_path", "tasks"
+OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "seed"
 FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # differences from any method
 EXPECTED = ("models", "methods", "tasks")  # settings that may differ between runs in one report
 
@@ -137,9 +137,7 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
 
 
 def _options(about: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    """Find the options of a task. A task of lm-eval has the options of the entry that runs it."""
-    tasks = about["decides"].get("tasks", [])
-    return next((entry for entry in tasks if task in (entry.get("name"), *entry.get("tasks", []))), {})
+    return next((entry for entry in about["decides"].get("tasks", []) if entry.get("name") == task), {})
 
 
 def _short(options: Mapping[str, Any], name: str) -> Any:

@@ -125,10 +125,6 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ),
         (("--model", "tiny", "--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
         (
-            ("--model", "tiny", "--task", "mmlu", "--methods", "none,pine"),
-            "needs documents and task 'lm-eval' has none",
-        ),
-        (
             (*QUICK, "--methods", "none", "--positions", "0,x"),
             "'--positions': must be comma-separated whole numbers from 0 to 9,999",
         ),
@@ -137,10 +133,8 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
         (("nothing.yaml",), "nothing.yaml"),
         (("nothing.yaml", "--task", "tiny"), "--task cannot be combined with nothing.yaml"),
-        ((*QUICK, "--methods", "none", "--cut-middle"), "tiny has no option cut_middle"),
         ((*QUICK, "--methods", "none", "--no-explain"), "tiny has no option explain"),
         (("nothing.yaml", "--no-explain"), "--no-explain cannot be combined with nothing.yaml"),
-        (("nothing.yaml", "--cut-middle"), "--cut-middle cannot be combined with nothing.yaml"),
         (("nothing.yaml", "--no-indices"), "--no-indices cannot be combined with nothing.yaml"),
     ],
 )
@@ -157,7 +151,7 @@ def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
     assert code == 2 and "holds 'notes.txt' but no run" in errors
 
 
-@pytest.mark.parametrize("name", ["settings.json", "cost.json", "harness.json"])
+@pytest.mark.parametrize("name", ["settings.json", "cost.json"])
 def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
     """Put back: all goes on. Removed, where that is offered: the bench and its report go on without it."""
     out = tmp_path / "run"
@@ -168,9 +162,6 @@ def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
         file.write_text(damage)
         for command in ((bench, whole), (cli, ("report", out))):
             code, _, errors = command[0](*command[1])
-            if command[0] is cli and name == "harness.json":
-                assert code == 0  # reports do not read it
-                continue
             remedy = "restore the file" if name == "settings.json" else "restore or remove the file"
             assert code == 2 and f"{name} is damaged" in errors and remedy in errors
         file.write_bytes(before)

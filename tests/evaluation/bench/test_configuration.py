@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.configuration import HarnessOptions, checked, read_settings
+from ragbias.evaluation.bench.configuration import checked, read_settings
 from ragbias.evaluation.bench.plan import Plan
 
 WHOLE = """
@@ -47,21 +47,13 @@ def test_the_command_line_overrides_settings_of_a_file(tmp_path):
         ("seeds: [1, 1]", "one value is given twice"),
         ("tasks: [{name: tiny, documets: [5]}]", "tasks.0: tiny has no option documets"),
         ("tasks: [{name: trivia}]", "tasks.0: unknown task 'trivia'"),
-        ("tasks: [{name: lm-eval, data: x}]", "tasks.0: lm-eval: unknown key 'data'"),
-        ("tasks: [{name: mmlu, tasks: [arc]}]", "tasks.0: mmlu has no option tasks; use name: lm-eval for other tasks"),
-        ("tasks: [{name: lm-eval, tasks: []}]", "tasks.0: lm-eval: tasks: .*at least 1 item"),
-        ("tasks: [{name: lm-eval, tasks: [5]}]", "tasks.0: lm-eval: tasks.0: .*valid string, got 5"),
         (
             "batch_size: 99999999999999999999999999",
             "batch_size: Input should be less than or equal to 1024, got 99999999",
         ),
         ("seeds: [-1]", "seeds.0: Input should be greater than or equal to 0, got -1"),
         ("limit: 1e26", "limit: .*valid integer"),
-        (
-            "tasks: [{name: lm-eval, limit: -1}]",
-            "lm-eval: limit: Input should be greater than or equal to 1, got -1",
-        ),
-        ("tasks: [{name: lm-eval, include_path: [x]}]", "tasks.0: lm-eval: include_path: .*path"),
+        ("tasks: [{name: tiny, limit: -1}]", "tiny: limit: Input should be greater than or equal to 1, got -1"),
         ("tasks: [{name: tiny, documents: ten}]", "tasks.0: tiny: documents.0: .*valid integer, got 'ten'"),
         ("tasks: [{name: tiny, positions: {0: 1}}]", "tasks.0: tiny: positions: .*valid tuple, got {0: 1}"),
         ("tasks: [{name: tiny, documents: [[3]]}]", "tasks.0: tiny: documents.0: .*valid integer"),
@@ -126,20 +118,6 @@ def test_a_bench_without_a_model_says_how_to_name_one():
         checked({"methods": "none", "tasks": ["tiny"], "out": "x"}, "here")
 
 
-def test_mmlu_is_short_for_lm_eval_with_this_task():
-    short, whole, alone = checked(
-        {
-            "models": "tiny",
-            "methods": "none",
-            "out": "x",
-            "tasks": ["mmlu", {"name": "lm-eval", "tasks": ["mmlu"]}, "lm-eval"],
-        },
-        "here",
-    ).tasks
-    assert short == whole and short.options == {"tasks": ["mmlu"]}
-    assert HarnessOptions.model_validate(alone.options) == HarnessOptions.model_validate(short.options)
-
-
 def plan(**changes):
     return Plan.of(
         checked({"models": "tiny", "methods": "none", "tasks": ["tiny"], "limit": 2, "out": "x", **changes}, "here")
@@ -166,11 +144,6 @@ def test_at_most_fifty_questions_are_repeated():
 def test_a_case_that_two_tasks_share_is_refused():
     with pytest.raises(RunError, match="has the case .* twice"):
         plan(tasks=["tiny", {"name": "tiny", "positions": [0]}]).keys()
-
-
-def test_a_method_that_a_task_cannot_feed_is_refused():
-    with pytest.raises(RunError, match="method 'pine' needs documents and task 'lm-eval' has none"):
-        plan(tasks=["tiny", "mmlu"], methods="none,pine")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,6 @@ def test_another_measure_in_the_same_folder_is_refused(folder):
     [
         ({"measure": "perplexity"}, "measure"),
         ({"measure": "logprob,logprob"}, "one value is given twice"),
-        ({"tasks": ["mmlu"]}, "lm-eval has its own measures"),
     ],
 )
 def test_measures_that_do_not_fit_are_refused(tmp_path, changes, complaint):

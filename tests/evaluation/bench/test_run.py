@@ -176,13 +176,11 @@ def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     [
         ({"methods": "none,pine(layers=(0,99))"}, r"pine\(layers=\(0,99\)\), model tiny: .*4 layers"),
         ({"tasks": [TASK, {"name": "kv-retrieval", "data": "long.jsonl"}]}, "window"),
-        ({"methods": "none", "tasks": [TASK, {"name": "lm-eval", "tasks": ["no-such-task"]}]}, "no-such-task"),
     ],
-    ids=["layers", "window", "lm-eval"],
+    ids=["layers", "window"],
 )
 def test_an_invalid_run_makes_no_folder_and_its_correction_runs(tmp_path, monkeypatch, changes, complaint):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "none" / "manager.py"))  # of 14,000 tasks
     line = {"key": "a", "value": "b", "ordered_kv_records": [["a", "b"], *[[f"k{n}", "v " * 2000] for n in range(9)]]}
     Path("long.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises((MethodError, RunError, PromptTooLongError), match=complaint):
@@ -217,41 +215,3 @@ def test_a_damaged_model_is_named_before_a_folder_is_made(tmp_path, name, damage
     with pytest.raises(ModelFileError, match=f"model '{model}'"):
         silently(settings(tmp_path / "run", models=str(model)))
     assert not (tmp_path / "run").exists()
-
-
-LM_EVAL_TASK = """
-task: colours
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
-doc_to_target: answer
-doc_to_choice: choices
-metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
-"""
-
-
-def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
-    pytest.importorskip("lm_eval")
-    lines = [json.dumps({"question": f"{n}?", "choices": ["red", "green"], "answer": n % 2}) for n in range(4)]
-    (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "colours.yaml").write_text(LM_EVAL_TASK.format(data=tmp_path / "colours.jsonl"))
-    task = {
-        "name": "lm-eval",
-        "tasks": ["colours"],
-        "include_path": str(tmp_path / "tasks"),
-        "limit": 3,
-        "cut_middle": True,
-    }
-    chosen = settings(tmp_path / "run", tasks=[task], methods="none,ms-poe", batch_size=2)
-    summary = silently(chosen)
-    file = tmp_path / "run" / "rows.jsonl"
-    first = read_records(file)
-    assert [(record.task, record.method) for record in first] == [("colours", "none")] * 3 + [("colours", "ms-poe")] * 3
-    assert summary["results"][0]["task"] == "colours" and summary["results"][0]["methods"]["none"]["cut"] == {}
-    file.write_bytes(file.read_bytes()[:-100])
-    silently(chosen)
-    again = read_records(file)
-    assert again[:5] == first[:5] and replace(again[5], seconds=0) == replace(first[5], seconds=0)

@@ -65,9 +65,6 @@ def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
             Store(folder, {"decides": {"methods": "none", "limit": limit}})
     with pytest.raises(RunError, match=r"limit was 5 and is 6 now; methods was"):
         Store(folder, {"decides": {"methods": "pine", "limit": 6}})
-    (folder / "harness.json").write_text('{"arc": 3}')
-    with pytest.raises(RunError, match="limit was 5 and is 6 now"):
-        Store(folder, {"decides": {"methods": "none", "limit": 6}})
 
 
 def test_files_and_foreign_folders_are_refused_and_left_alone(tmp_path):
