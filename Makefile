@@ -104,15 +104,17 @@ $(CALIBRATION)/fewer.jsonl: $(CALIBRATION)/questions.jsonl
 	head -n 18 $< > $@
 
 # exits with 1 when nothing beats the plain model; the record is written all the same
-CALIBRATE = $(BIN)/ragbias calibrate --model $* --data $< --depths 3 --dtype bfloat16 --out $@
+SETTINGS = --model $* --data $< --depths 3 --dtype bfloat16 --out $@
+CALIBRATE = $(BIN)/ragbias calibrate $(SETTINGS)
+SEARCH = $(BIN)/python -m studies.parameter_search $(SETTINGS)
 $(CALIBRATION)/%-released.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --strings 300 || test -f $@
 $(CALIBRATION)/%-paper.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --strings 300 --variant paper || test -f $@
 $(CALIBRATION)/%-siw.json: $(CALIBRATION)/fewer.jsonl | $(MODELS)
-	$(CALIBRATE) --method siw || test -f $@
+	$(SEARCH) --method siw || test -f $@
 $(CALIBRATION)/%-ape.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
-	$(CALIBRATE) --method ape || test -f $@
+	$(SEARCH) --method ape
 
 # records of finished runs, with the tables and the advice that follow from them
 results-page: venv

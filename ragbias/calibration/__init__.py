@@ -1,4 +1,4 @@
-"""Calibration: find a method's parameters for a model."""
+"""Calibration: find the channel that channel scaling needs for a model."""
 
 from ragbias.methods.profiles import Profile
 

@@ -36,21 +36,14 @@ Progress = Callable[[str, int, int], None]  # arguments: stage, number of steps 
 Measured = dict[ChannelScaling | NoMethod, list[float]]  # one loss per sample
 
 
-def begin(
-    settings: CalibrationSettings, out: Path, restart: bool
-) -> tuple[DebiasedLM, CalibrationPlan, CalibrationSet, PartialResults]:
-    """Return the model, the plan and calibration set for the model, and the partial results."""
-    lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
-    plan = settings.plan(lm.window)
-    data = calibration_set(lm, plan)  # first, because it may raise and then nothing should be written
-    return lm, plan, data, PartialResults(out, plan.as_dict(), restart)
-
-
 def calibrate(
     settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
 ) -> Profile:
     """Run the search and write the profile to ``out``. An interrupted search resumes unless ``restart`` is set."""
-    lm, plan, data, results = begin(settings, out, restart)
+    lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
+    plan = settings.plan(lm.window)
+    data = calibration_set(lm, plan)  # first, because it may raise and then nothing should be written
+    results = PartialResults(out, plan.as_dict(), restart)
     try:
         chosen, record = _Search(lm, plan, data, results, progress).run()
     except NoPositionalChannelError:
@@ -79,20 +72,14 @@ class _Search:
         """Search. Return the best setting and a record of all measurements."""
         lm, plan, choose = self._lm, self._plan, self._data.choose
         states = mean_states(lm, plan, self._results, partial(self._progress, "random strings", plan.strings))
-        ranking = search(states, CANDIDATES, variant=plan.variant, without=plan.without)
+        ranking = search(states, CANDIDATES, variant=plan.variant)
 
         first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
         removed = [ChannelScaling(channel, 0.0, layers=first_layers) for channel in ranking.ranked]
-        if "validation" in plan.without:
-            removed = removed[:1]
         measured = self._losses("channels", choose, [NoMethod(), *removed])
         best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
         measured |= self._losses("factors", choose, [method for method in scaled if method not in measured])
-        together: Measured = {}
-        if plan.pair and len(best) > 1:
-            pair = replace(best[0], channel=tuple(method.channels[0] for method in best[:2]))
-            together = self._losses("two channels", choose, [replace(pair, factor=factor) for factor in FACTORS])
 
         advance = partial(self._progress, "retrieving layers", len(choose))
         attention = self._results.once(
@@ -117,7 +104,6 @@ class _Search:
                 "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # "losses" holds the mean
             },
             "losses": _rows(measured, choose, plain),
-            **({"two_channels": _rows(together, choose, plain)} if together else {}),
             "layer_search": {
                 "attention_by_layer": [
                     {"layer": layer, "gold": gold, "other": other} for layer, (gold, other) in enumerate(attention)

@@ -14,10 +14,8 @@ from rich.progress import Progress, TaskID
 
 from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.channel_search import FIT_DEGREE
-from ragbias.calibration.parameter_search import search_parameters
 from ragbias.calibration.settings import CalibrationSettings
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.methods import ChannelScaling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,9 +25,7 @@ PANELS = 9  # maximum number of layers in the plot
 
 def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
     """Calibrate with a progress bar per stage. Write the record to ``out``, and the plot of a channel next to it."""
-    if settings.method != ChannelScaling.name:
-        return search_parameters(settings, out, restart, _bars(progress))
-    record = calibrate(settings, out, restart, _bars(progress)).as_dict()
+    record = calibrate(settings, out, restart, bars(progress)).as_dict()
     if find_spec("matplotlib") is not None:
         from ragbias.evaluation.report.figures import save
 
@@ -37,7 +33,7 @@ def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progr
     return record
 
 
-def _bars(progress: Progress) -> Callable[[str, int, int], None]:
+def bars(progress: Progress) -> Callable[[str, int, int], None]:
     """Return a progress function that adds a bar when a stage begins."""
     tasks: dict[str, TaskID] = {}
 
@@ -51,26 +47,6 @@ def _bars(progress: Progress) -> Callable[[str, int, int], None]:
 
 def print_record(record: Mapping[str, Any], console: Console) -> None:
     """Print the settings tried, the best one, and whether it helps."""
-    (_print_channel if "channel" in record else _print_parameters)(record, console)
-
-
-def _print_parameters(record: Mapping[str, Any], console: Console) -> None:
-    figures = ("divergence", "loss")
-    names = [name for name in record["tried"][0] if name not in figures]
-    table = plain_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
-    for tried in record["tried"][:10]:
-        table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
-    console.print(table)
-    console.print("On other questions:")
-    for name, row in record["check"].items():
-        against_plain = f", {_difference(row)}" if "difference" in row else ""
-        console.print(f"  {name}: divergence {row['divergence']:.4f}, loss {row['loss']:.4f}{against_plain}")
-    console.print(f"Best: {record['method']}")
-    if record["beats_plain"] is False:
-        console.print("This is not clearly better than the plain model.")
-
-
-def _print_channel(record: Mapping[str, Any], console: Console) -> None:
     if not record["channel_search"]["passed"]:
         console.print(
             "No channel passed Algorithm 1 (monotone in more than a quarter of the layers), "
@@ -79,7 +55,7 @@ def _print_channel(record: Mapping[str, Any], console: Console) -> None:
     plain = record["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
     table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
-    for tried in sorted((*record["losses"], *record.get("two_channels", ())), key=lambda tried: tried["loss"]):
+    for tried in sorted(record["losses"], key=lambda tried: tried["loss"]):
         figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
         table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
     console.print(table)
@@ -93,13 +69,13 @@ def _print_channel(record: Mapping[str, Any], console: Console) -> None:
     console.print(
         f"Best: channel {record['channel']}, factor {record['factor']:g}, layers {first}-{last}. On other questions: "
         f"loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
-        f"{_difference(check)}."
+        f"{difference_in_words(check)}."
     )
     if not record["beats_plain"]:
         console.print("This is not clearly better than the plain model: do not expect this profile to help.")
 
 
-def _difference(against_plain: Mapping[str, float]) -> str:
+def difference_in_words(against_plain: Mapping[str, float]) -> str:
     return f"difference {against_plain['difference']:+.4f} (standard error {against_plain['standard_error']:.4f})"
 
 

@@ -6,7 +6,6 @@ and the authors' ``seach_dim_by_statistic.py``, whose results are in ``tests/gol
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,14 +71,11 @@ def search(
     top: int = 10,
     searched: SearchRange | None = None,
     variant: str = "released",
-    without: Collection[str] = (),
 ) -> ChannelRanking:
     """Rank channels by how well their mean follows the position.
 
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
-        without: criteria to leave out. Without ``"monotonicity"`` every channel passes. Without ``"smoothness"`` the
-            channels that are monotone in the most layers come first.
     """
     outputs = layer_outputs(states)
     n_layers, length, channels = outputs.shape
@@ -87,8 +83,7 @@ def search(
     layers = range(searched.first, searched.last + 1)
     directions = np.stack([_directions(outputs[layer, searched.skip_fit :]) for layer in layers])
     monotone = {channel: _one_direction(directions[:, channel], searched.first) for channel in range(channels)}
-    monotonicity = "monotonicity" not in without
-    passed = [channel for channel, found in monotone.items() if not monotonicity or len(found) > n_layers // 4]
+    passed = [channel for channel, found in monotone.items() if len(found) > n_layers // 4]
     tried = passed or [channel for channel, found in monotone.items() if found]
     if not tried:
         raise NoPositionalChannelError(
@@ -97,15 +92,14 @@ def search(
         )
     roughness = {}
     for channel in tried:
-        where = monotone[channel] if variant == "released" and monotonicity else layers
-        by_layer = [_roughness(outputs[layer, searched.skip_smooth :, channel]) for layer in where]
+        where = monotone[channel] if variant == "released" else layers
+        by_layer = [curve_roughness(outputs[layer, searched.skip_smooth :, channel]) for layer in where]
         roughness[channel] = min(by_layer) if variant == "released" else float(np.mean(by_layer))
-    smoothness = "smoothness" not in without
 
     def key(channel: int) -> tuple[int, float, int]:
-        count = 0 if passed and smoothness else -len(monotone[channel])
+        count = 0 if passed else -len(monotone[channel])
         rough = np.nan_to_num(roughness[channel], nan=np.inf)  # constant channels come last
-        return count, float(rough) if smoothness else 0.0, channel
+        return count, float(rough), channel
 
     ranked = sorted(tried, key=key)[:top]
     return ChannelRanking(
@@ -131,7 +125,7 @@ def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 
 
-def _roughness(curve: Array) -> float:
+def curve_roughness(curve: Array) -> float:
     """Sum of squared second differences of the smoothed curve ``[T]``."""
     smooth = savgol_filter(_min_max(curve), SAVGOL_WINDOW, SAVGOL_DEGREE)
     return float((np.diff(smooth, n=2) ** 2).sum())

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbias.checks import check_choice
 from ragbias.errors import ArgumentError, DataError
 from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.prompts import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
 from ragbias.lm import DebiasedLM
 
-CRITERIA = ("monotonicity", "smoothness", "validation")
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; 40 take only minutes on one CPU core
 MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
 RESERVED = 200  # tokens left for instruction, question and answer
@@ -36,19 +34,9 @@ class CalibrationSettings:
     seed: int = 0
     batch_size: int = 8
     variant: str = "released"
-    without: tuple[str, ...] = ()
-    pair: bool = False
-    method: str = "channel-scaling"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        for criterion in self.without:
-            check_choice("calibrate: without", criterion, CRITERIA, error=ArgumentError)
-        if self.method != "channel-scaling" and (self.variant, self.without, self.pair) != ("released", (), False):
-            raise ArgumentError(
-                f"calibrate: variant={self.variant!r}, without={self.without!r} and pair={self.pair!r} apply to "
-                f"method='channel-scaling' only; leave them out for method={self.method!r}"
-            )
         if self.task == "data" and self.data is None:
             raise ArgumentError("calibrate: task='data' needs a file; pass its path as data (--data FILE)")
         if self.data is not None and self.task not in (None, "data"):

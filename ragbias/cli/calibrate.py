@@ -36,9 +36,6 @@ DTYPE = "Weights: auto, float32, bfloat16 or float16."
 def calibrate(
     model: Annotated[str, typer.Option(help=MODELS)],
     out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_json_file)],
-    method: Annotated[
-        Literal["channel-scaling", "ape", "siw", "position-interpolation"], typer.Option(help="Method to tune.")
-    ] = "channel-scaling",
     task: Annotated[
         Literal["kv", "tiny", "data"] | None,
         typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: tiny or kv."),
@@ -57,22 +54,18 @@ def calibrate(
     variant: Annotated[
         Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")
     ] = "released",
-    without: Annotated[
-        list[str] | None, typer.Option(help="Criterion to leave out: monotonicity, smoothness, validation.")
-    ] = None,
-    pair: Annotated[bool, typer.Option("--pair", help="Also measure the best two channels together.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Delete an interrupted calibration's results.")] = False,
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Find a method's parameters for a model. By default: the channel that carries the position, and its scaling.
+    """Find the channel of a model that carries the position, and its scaling.
 
     Repeat the command to resume an interrupted calibration.
 
     The exit code is 1 if no channel is found, or if the best setting does not clearly lower the loss on other
-    questions. It is 0 for APE, which is tuned without labels.
+    questions.
     """
-    options = {**locals(), "without": tuple(without or ())}
+    options = locals()
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.channel_search import NoPositionalChannelError
     from ragbias.calibration.partial_results import unfinished
@@ -94,5 +87,5 @@ def calibrate(
     report.print_record(record, console)
     console.print(f"Written: {out}")
     write_json(record, json_path)
-    if record["beats_plain"] is False:
+    if not record["beats_plain"]:
         raise typer.Exit(1)

@@ -54,12 +54,10 @@ def test_a_calibration_computes_in_the_given_dtype(whole, tmp_path):
     assert rough != exact and rough == pytest.approx(exact, rel=0.05)
 
 
-def test_the_first_channel_is_taken_without_validation(tmp_path):
-    settings = CalibrationSettings("tiny", **SMALL, variant="paper", without=("validation", "smoothness"))
-    profile = calibrate.calibrate(settings, tmp_path / "p.json")
-    found = profile.measured
-    assert {each["channel"] for each in found["losses"]} == {found["channel_search"]["tried"][0]} == {profile.channel}
-    assert (found["settings"]["variant"], found["settings"]["without"]) == ("paper", ["validation", "smoothness"])
+def test_the_papers_variant_skips_fewer_positions(tmp_path):
+    settings = CalibrationSettings("tiny", **SMALL, variant="paper")
+    found = calibrate.calibrate(settings, tmp_path / "p.json").measured
+    assert found["settings"]["variant"] == "paper"
     assert found["channel_search"]["windows"]["skip_fit"] == 30 * 64 // 1000
 
 
@@ -68,8 +66,6 @@ def test_the_first_channel_is_taken_without_validation(tmp_path):
     [
         ("--dtype=int8", "'int8' is not one of 'auto', 'float32'"),
         ("--variant=draft", "'draft' is not one of 'released', 'paper'"),
-        ("--without=noise", "without='noise'; expected one of 'monotonicity', 'smoothness', 'validation'"),
-        ("--method=pine", "'pine' is not one of 'channel-scaling', 'ape', 'siw', 'position-interpolation'"),
         ("--task=qa", "'qa' is not one of 'kv', 'tiny', 'data'"),
         ("--out=p.png", "p.png does not end with .json"),
         ("--strings=0", "must be a whole number from 1 to 1,000,000, got '0'"),
@@ -154,22 +150,15 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
         CalibrationSettings("m", length=600).plan(512)
 
 
-def test_the_command_writes_a_profile_and_measures_two_channels(cli, tmp_path):
+def test_the_command_writes_a_profile_and_a_plot(cli, tmp_path):
     out = tmp_path / "mine.json"
-    code, output, _ = cli(
-        "calibrate", "--model", "tiny", "--out", out, "--json", tmp_path / "same.json", "--pair", *OPTIONS
-    )
+    code, output, _ = cli("calibrate", "--model", "tiny", "--out", out, "--json", tmp_path / "same.json", *OPTIONS)
     profile = Profile.load(out)
     assert code == (0 if profile.measured["beats_plain"] else 1)
     assert output.startswith("Model: tiny\n") and ("not clearly better" in output) == (code == 1)
     assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "same.json").read_text()) == json.loads(out.read_text())
     assert ChannelScaling.from_profile(out).channel == profile.channel  # the profile has one
-    pairs = profile.measured["two_channels"]
-    best = {each["channel"] for each in profile.measured["losses"] if each["factor"] == -1}
-    assert [each["factor"] for each in pairs] == [0.5, 0, -0.5, -1]
-    assert all(len(each["channel"]) == 2 and set(each["channel"]) <= best for each in pairs)
-    assert str(pairs[0]["channel"]) in output
 
 
 def test_the_command_ends_with_code_1_if_no_channel_is_found(cli, tmp_path, monkeypatch):

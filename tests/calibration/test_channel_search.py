@@ -86,21 +86,6 @@ def test_roughness_is_a_mean_in_the_paper_and_a_minimum_in_code():
     assert found.roughness[3] == pytest.approx(np.mean(by_layer))
 
 
-def test_without_monotonicity_channels_are_ranked_by_smoothness():
-    states = noisy(planted(13, 400, {5: range(2, 11)}), 5, range(2, 11))
-    assert search(states).ranked == [5]
-    for variant in ("released", "paper"):
-        found = search(states, top=16, variant=variant, without=["monotonicity"])
-        assert sorted(found.ranked) == found.passed == list(range(16))
-        assert found.ranked[-1] == 5
-
-
-def test_without_smoothness_the_most_monotone_layers_come_first():
-    states = noisy(planted(13, 400, {4: range(3, 9), 5: range(2, 11)}), 5, range(2, 11), by=0.1)
-    assert search(states).ranked == [4, 5]
-    assert search(states, without=["smoothness"]).ranked == [5, 4]
-
-
 def test_no_monotone_channel_at_all_is_an_error():
     with pytest.raises(NoPositionalChannelError, match="none of the 16 channels"):
         search(planted(13, 400, {}))

@@ -7,11 +7,10 @@ import torch
 
 import ragbias
 from ragbias import methods
-from ragbias.calibration import parameter_search
-from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, search_parameters
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
-from ragbias.errors import ArgumentError
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
+from studies import parameter_search
+from studies.parameter_search import SPACES, Comparison, SearchSpace, search_parameters
 
 SMALL = dict(questions=1, documents=3, depths=2)
 
@@ -26,7 +25,7 @@ def few(monkeypatch):
 
 def test_the_best_of_what_was_tried_is_written(few, tmp_path):
     out = tmp_path / "ape.json"
-    record = search_parameters(CalibrationSettings("tiny", method="ape", **SMALL), out)
+    record = search_parameters("ape", CalibrationSettings("tiny", **SMALL), out)
     assert json.loads(out.read_text()) == record
     assert [path.name for path in tmp_path.iterdir()] == ["ape.json"]
     divergences = [each["divergence"] for each in record["tried"]]
@@ -48,7 +47,7 @@ def test_every_stage_of_a_search_ends_at_its_total(few, tmp_path):
         count, _ = stages.get(stage, (0, total))
         stages[stage] = count + done, total
 
-    search_parameters(CalibrationSettings("tiny", method="ape", **SMALL), tmp_path / "ape.json", progress=progress)
+    search_parameters("ape", CalibrationSettings("tiny", **SMALL), tmp_path / "ape.json", progress=progress)
     assert {"sweep 1: temperature", "check"} <= set(stages)
     assert all(count == total for count, total in stages.values())
 
@@ -89,25 +88,27 @@ def scored(monkeypatch):
 
 
 def test_the_plain_model_runs_each_prompt_once(few, scored, tmp_path):
-    record = search_parameters(CalibrationSettings("tiny", method="ape", **SMALL), tmp_path / "a.json")
+    record = search_parameters("ape", CalibrationSettings("tiny", **SMALL), tmp_path / "a.json")
     samples, checked = record["settings"]["samples"], record["settings"]["check_samples"]
     assert scored.count("none") == samples + 2 * checked  # of the check it is itself a line
     assert scored.count("ape") == len(record["tried"]) * samples + 2 * checked
 
 
-def test_a_useless_search_by_loss_reports_it_with_exit_code_1(cli, monkeypatch, tmp_path):
+def test_a_useless_search_by_loss_reports_it_with_exit_code_1(study, monkeypatch, tmp_path):
     space = SPACES["position-interpolation"]
     only_plain = SearchSpace({"first": (1.0,), "last": (1.0,)}, space.start, space.method, space.by)
     monkeypatch.setitem(SPACES, "position-interpolation", only_plain)
     sizes = [f"--{name}={value}" for name, value in SMALL.items()]
     out = tmp_path / "p.json"
-    code, output, _ = cli("calibrate", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes)
+    code, output, _ = study(
+        "parameter_search", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes
+    )
     assert code == 1 and "not clearly better than the plain model" in output
     assert json.loads(out.read_text())["beats_plain"] is False
 
 
 def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
-    settings = CalibrationSettings("tiny", method="ape", **SMALL)
+    settings = CalibrationSettings("tiny", **SMALL)
     logits, calls = parameter_search.continuation_logits, []
 
     def stopping(*arguments):
@@ -118,10 +119,10 @@ def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
 
     monkeypatch.setattr(parameter_search, "continuation_logits", stopping)
     with pytest.raises(KeyboardInterrupt):
-        search_parameters(settings, tmp_path / "a.json")
+        search_parameters("ape", settings, tmp_path / "a.json")
     monkeypatch.setattr(parameter_search, "continuation_logits", logits)
-    resumed = search_parameters(settings, tmp_path / "a.json")
-    assert resumed == search_parameters(settings, tmp_path / "b.json")
+    resumed = search_parameters("ape", settings, tmp_path / "a.json")
+    assert resumed == search_parameters("ape", settings, tmp_path / "b.json")
 
 
 def test_ratios_lie_on_a_line_over_the_layers():
@@ -129,23 +130,8 @@ def test_ratios_lie_on_a_line_over_the_layers():
     assert SPACES["position-interpolation"].method({"first": 1.2, "last": 2.0}, 1).ratio == (1.2,)
 
 
-def test_the_command_searches_another_method(few, cli, tmp_path):
+def test_the_command_prints_and_writes_the_best_setting(few, study, tmp_path):
     options = [f"--{name}={value}" for name, value in SMALL.items()]
-    code, output, _ = cli("calibrate", "--model", "tiny", "--method", "ape", "--out", tmp_path / "a.json", *options)
+    code, output, _ = study("parameter_search", "--model=tiny", "--method=ape", "--out", tmp_path / "a.json", *options)
     assert code == 0 and "Best: ape(temperature=" in output
     assert json.loads((tmp_path / "a.json").read_text())["by"] == "divergence"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"method": "ape", "variant": "paper"},
-            "only; leave them out for method='ape'",
-        ),
-        ({"method": "siw", "without": ("smoothness",)}, "leave them out for method='siw'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(given, message):
-    with pytest.raises(ArgumentError, match=message):
-        CalibrationSettings("tiny", **given)

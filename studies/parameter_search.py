@@ -2,6 +2,9 @@
 
 APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. SIW and
 position interpolation are tuned by the loss of the right answers. The record holds both figures for all methods.
+
+Repeat the command to resume an interrupted search. The exit code is 1 if the best setting does not clearly lower the
+loss on other questions. It is 0 for APE.
 """
 
 from __future__ import annotations
@@ -15,17 +18,23 @@ from statistics import mean
 from typing import Any, Literal
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from ragbias.cache import DocumentCache
-from ragbias.calibration.algorithm import Progress, begin, difference, is_clear_gain, round_floats
+from ragbias.calibration.algorithm import Progress, difference, is_clear_gain, round_floats
+from ragbias.calibration.calibration_report import bars, difference_in_words
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.settings import CalibrationSettings
+from ragbias.calibration.settings import CalibrationSettings, calibration_set
+from ragbias.cli.terminal import console, progress, quiet_libraries
+from ragbias.errors import RagBiasError
 from ragbias.evaluation.prompts import Sample
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation, format_method
+from studies import arguments_of
 
 SWEEPS = 4  # maximum; most searches end after two
 CACHE_MEMORY = "4GB"  # above this, documents are dropped from the cache and computed again
@@ -71,14 +80,22 @@ SPACES = {
 
 
 def search_parameters(
-    settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
+    name: str,
+    settings: CalibrationSettings,
+    out: Path,
+    restart: bool = False,
+    progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
-    """Search the parameters of ``settings.method`` and write the record to ``out``. An interrupted search resumes.
+    """Search the parameters of the method ``name`` and write the record to ``out``. An interrupted search resumes.
 
     ``beats_plain`` says whether the best setting lowers the loss on other questions by more than two standard errors.
     """
-    lm, plan, data, results = begin(settings, out, restart)
-    search = _Search(lm.model.config.get_text_config().num_hidden_layers, SPACES[plan.method], results, progress)
+    lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
+    plan = settings.plan(lm.window)
+    data = calibration_set(lm, plan)
+    described = {**plan.as_dict(), "method": name}
+    results = PartialResults(out, described, restart)
+    search = _Search(lm.model.config.get_text_config().num_hidden_layers, SPACES[name], results, progress)
     if search.method(search.space.start).reusable_documents:
         lm.cache = DocumentCache(memory=CACHE_MEMORY)  # the documents' states are the same for all settings
     best = search.descend(Comparison(lm, data.choose))
@@ -93,7 +110,7 @@ def search_parameters(
             "tried": sorted(search.tried.values(), key=lambda found: (found[by], found is not chosen)),
             "check": check,
             "beats_plain": is_clear_gain(check["best"]) if by == "loss" else None,
-            "settings": {**plan.as_dict(), "samples": len(data.choose), "check_samples": len(data.check)},
+            "settings": {**described, "samples": len(data.choose), "check_samples": len(data.check)},
         }
     )
     write_atomically(out, (json.dumps(record, indent=1) + "\n").encode())
@@ -176,3 +193,48 @@ class Comparison:
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
         logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend, self._lm.cache)
         return logits.log_softmax(-1)
+
+
+def _table(record: Mapping[str, Any]) -> Table:
+    figures = ("divergence", "loss")
+    names = [name for name in record["tried"][0] if name not in figures]
+    table = plain_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
+    for tried in record["tried"][:10]:
+        table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--model", required=True, help="name or folder")
+    parser.add_argument("--method", choices=SPACES, required=True, help="method to tune")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the record")
+    parser.add_argument("--data", type=Path, help="JSON lines of question, documents, answer and gold (an index)")
+    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: tiny or kv, or the data")
+    parser.add_argument("--questions", type=int, help="drawn questions; default: 100, or 40 for tiny")
+    parser.add_argument("--documents", type=int, help="documents of a drawn question; default: by task")
+    parser.add_argument("--depths", type=int, default=5, help="positions of the gold document")
+    parser.add_argument("--seed", type=int, default=0, help="seed of drawn questions")
+    parser.add_argument("--dtype", default="auto", help="dtype of the weights")
+    parser.add_argument("--restart", action="store_true", help="delete the results of an interrupted search")
+    parsed = vars(parser.parse_args(arguments))
+    method, out, restart = (parsed.pop(name) for name in ("method", "out", "restart"))
+    quiet_libraries()
+    try:
+        with progress() as bar:
+            record = search_parameters(method, CalibrationSettings(**parsed), out, restart, bars(bar))
+    except RagBiasError as error:
+        parser.exit(2, f"{error}\n")
+    console.print(_table(record))
+    console.print("On other questions:")
+    for name, row in record["check"].items():
+        against_plain = f", {difference_in_words(row)}" if "difference" in row else ""
+        console.print(f"  {name}: divergence {row['divergence']:.4f}, loss {row['loss']:.4f}{against_plain}")
+    console.print(f"Best: {record['method']}")
+    if record["beats_plain"] is False:
+        console.print("This is not clearly better than the plain model.")
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
