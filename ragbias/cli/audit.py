@@ -61,13 +61,6 @@ def audit(
         int, whole(limits.AUDIT_ORDERS, "Number of document orders: as retrieved, reversed, then shuffles.")
     ] = 4,
     seed: Annotated[int, whole(limits.SEED, "Seed of the shuffles.")] = 0,
-    cache: Annotated[
-        bool,
-        typer.Option(
-            "--cache",
-            help="Also measure whether documents can be cached, with the methods that support it, or with ape.",
-        ),
-    ] = False,
     consistency: Annotated[
         bool,
         typer.Option("--consistency", help="Recommend the method with the fewest flips, even if it loses accuracy."),
@@ -84,17 +77,14 @@ def audit(
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, flipped_questions, on_terminal, tables
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
-    from ragbias.evaluation.audit.reuse_gate import measure as measure_reuse
-    from ragbias.evaluation.audit.verdict import definition, recommendation, reuse_advice
+    from ragbias.evaluation.audit.verdict import definition, recommendation
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.methods import get, parse_methods
+    from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 
     quiet_libraries()
     if upstream is not None and pipeline is not None:
         raise typer.BadParameter("--upstream and --pipeline are both given; give one of them")
-    if upstream is not None and cache:
-        raise typer.BadParameter("--cache does not work with --upstream, because only the server could cache documents")
     if model is None and pipeline is None and upstream is None:
         raise typer.BadParameter(no_model("--model smollm2, or give --pipeline or --upstream"))
     for option, path in (("--json", json_path), ("--html", html)):
@@ -114,14 +104,7 @@ def audit(
         label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
         compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
         result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
-        stopped = result.questions < len(cases)
-        reusing = {name: method for name, method in compared.items() if method.reusable_documents}
-        reusing = (reusing or {"ape": get("ape")}) if cache and not stopped else {}
-        task = bar.add_task("reuse of documents", total=len(cases) * len(reusing), visible=bool(reusing))
-        gates = {
-            label: measure_reuse(cases, method, lambda done: bar.update(task, advance=done))
-            for label, method in reusing.items()
-        }
+    stopped = result.questions < len(cases)
     costs = {}
     if upstream is None and not stopped:
         with status("Measuring the cost of the methods"):
@@ -143,23 +126,16 @@ def audit(
     }
     if model is None:
         console.print(f"Model: {settings['model']}")
-    shown = {name: on_terminal(grid) for name, grid in tables(result, costs, gates).items()}
+    shown = {name: on_terminal(grid) for name, grid in tables(result, costs).items()}
     for name in ("flips", "positions", "right"):
         if name in shown:
             console.print(shown[name])
     flipped = flipped_questions(result, [case.question for case in cases])
     for line in (definition(result), *(example.example() for example in flipped[:2]), "", advice.text):
         console.print(line, highlight=False)
-    data = as_dict(result, costs, advice, settings, flipped)
-    if gates:
-        console.print()
-        console.print(shown["reuse"])
-        console.print(f"\n{reuse_advice(gates)}", highlight=False)
-        by_method = {label: gate.as_dict() for label, gate in gates.items()}
-        data["reuse"] = {"text": reuse_advice(gates), "methods": by_method}
-    write_json(data, json_path)
+    write_json(as_dict(result, costs, advice, settings, flipped), json_path)
     if html is not None:
-        write_text(as_html(result, costs, advice, settings, flipped, gates), html)
+        write_text(as_html(result, costs, advice, settings, flipped), html)
         console.print(f"Written: {html}")
     if stopped:
         raise KeyboardInterrupt

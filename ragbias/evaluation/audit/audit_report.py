@@ -12,8 +12,7 @@ from rich.console import Group
 from ragbias.display import printable
 from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, PositionPreference, differ
-from ragbias.evaluation.audit.reuse_gate import ReuseGate
-from ragbias.evaluation.audit.verdict import Recommendation, definition, nats, reuse_advice, verdict
+from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
 from ragbias.evaluation.cost import GenerationCost, measure_costs
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
@@ -29,8 +28,6 @@ ROUNDS = 2  # rounds of cost measurements
 EXAMPLES = 10  # maximum number of questions whose answers the HTML shows
 IN_TEXT = 2  # number of example questions in the JSON file
 HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
-REUSE_TITLE = "Can documents be computed once and reused?"
-REUSE_HEADINGS = ("method", "against", "agrees", "reversed", "known answers", "cached", "reuse")
 LEGEND = (
     "Flips: questions whose answer changes with the document order. Same order: questions whose answer changes when "
     "the retrieved order is repeated. Beyond: the difference of the two, with its 95% interval; a problem from "
@@ -42,11 +39,6 @@ PREFERENCE_LEGEND = (
     "Without an effect of order, the curve is flat at 0. Only questions with known documents in several orders count."
 )
 NO_PREFERENCE = "Not shown: too few answers have a known document. This does not mean that no position is preferred."
-REUSE_LEGEND = (
-    "Agrees: questions with the same most probable next token as without reuse. Reversed: the same when, instead of "
-    "reusing documents, their order is reversed. Known answers: change of their log-probability. Cached: share of "
-    "prompt tokens that need no computation once the documents are cached."
-)
 
 
 def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
@@ -83,8 +75,8 @@ def as_dict(
     }
 
 
-def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str, ReuseGate]) -> dict[str, Grid]:
-    """Build the tables by name: ``flips``, ``positions``, and, if measured, ``right`` and ``reuse``."""
+def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]:
+    """Build the tables by name: ``flips``, ``positions`` and, if answers are known, ``right``."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
         [
@@ -111,20 +103,6 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
     ]
     if right:
         grids["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
-    if gates:
-        reuse = [
-            [
-                label,
-                gate.against,
-                percent(gate.agreement),
-                percent(gate.reversed_agreement),
-                nats(gate.known) if gate.known else "-",
-                f"{gate.cacheable:.0%}",
-                gate.verdict,
-            ]
-            for label, gate in gates.items()
-        ]
-        grids["reuse"] = Grid(f"{REUSE_TITLE} Next token compared with no reuse", REUSE_HEADINGS, reuse)
     return grids
 
 
@@ -167,10 +145,9 @@ def as_html(
     advice: Recommendation,
     settings: Mapping[str, Any],
     flipped: Sequence[FlippedQuestion],
-    gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
     """Render the report as one HTML file without links. It contains the texts of the questions."""
-    grids = {name: replace(grid, title="") for name, grid in tables(audit, costs, gates or {}).items()}
+    grids = {name: replace(grid, title="") for name, grid in tables(audit, costs).items()}
     flips = (address(flip_figure(audit), "flips"), "Share of questions that flip")
     sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[definition(audit), LEGEND])]
     notes = [f"{label}: {_known_documents(outcome.preference)}." for label, outcome in audit.outcomes.items()]
@@ -181,8 +158,6 @@ def as_html(
         sections.append(Section("Preferred positions", text=[NO_PREFERENCE], notes=notes))
     if "right" in grids:
         sections.append(Section("Right answers by order", grids=[grids["right"]]))
-    if gates:
-        sections.append(Section(REUSE_TITLE, grids=[grids["reuse"]], text=[reuse_advice(gates), REUSE_LEGEND]))
     if flipped:
         sections.append(_examples(flipped, order_names(audit.orders)))
     values = [[name, str(value)] for name, value in settings.items()]

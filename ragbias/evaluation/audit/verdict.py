@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, Outcome
-from ragbias.evaluation.audit.reuse_gate import LESS_PROBABLE, ReuseGate
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod
 
@@ -20,11 +19,6 @@ OF_RIGHTNESS = (
     "A flip: the answer is right in one order and wrong in another. If 'Paris' is right, 'It is Paris.' and 'Lyon' are "
     "a flip; 'Lyon' and 'Rome' are not, because both are wrong."
 )
-APART = (
-    "Documents that are computed separately cannot attend to each other. Do not reuse documents for questions that "
-    "combine several documents, or for a judge that compares them."
-)
-PAIRS = "Each prompt holds two documents; do not reuse them if this is a judge that compares them."
 
 
 class Verdict(Enum):
@@ -202,33 +196,3 @@ def _points(interval: Interval) -> str:
 
 def _percent(interval: Interval) -> str:
     return f"{interval.estimate:.0%} ({interval.low:.0%} to {interval.high:.0%})"
-
-
-def reuse_advice(gates: Mapping[str, ReuseGate]) -> str:
-    """Advise in plain words whether to compute documents once and reuse them."""
-    sentences = [_reuse(label, gate) for label, gate in gates.items()]
-    return " ".join([*sentences, *([PAIRS] if any(gate.pairs for gate in gates.values()) else []), APART])
-
-
-def _reuse(label: str, gate: ReuseGate) -> str:
-    if gate.known is None:
-        agreement = gate.agreement
-        found = (
-            f"its next token agrees with that of {gate.against} on {100 * agreement.estimate:.0f} "
-            f"[{100 * agreement.low:.0f}, {100 * agreement.high:.0f}]% of {gate.questions} questions; with the "
-            f"documents reversed, {gate.reversed_agreement.estimate:.0%} agree"
-        )
-    else:
-        found = f"the known answers' log-probability changes by {nats(gate.known)} nats against {gate.against}"
-    saved = f"A request whose documents are cached computes {1 - gate.cacheable:.0%} of its tokens."
-    if gate.verdict == "for":
-        return f"Reuse pays with {label}: {found}. {saved}"
-    if gate.verdict == "against":
-        return f"Do not reuse documents with {label}: {found}."
-    bearable = f"{WORTH:.0%} less agreement" if gate.known is None else f"{LESS_PROBABLE} nats"
-    return f"Too few examples for {label}: {found}, and {bearable} would matter. Give more questions. {saved}"
-
-
-def nats(interval: Interval) -> str:
-    """Format an interval in nats, e.g. ``-0.02 [-0.10, +0.05]``."""
-    return f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"

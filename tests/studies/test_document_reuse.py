@@ -1,5 +1,6 @@
 """What reuse of documents changes in a pipeline's answers, and what the gate makes of it."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,10 @@ from audit_questions import question_lines
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import from_questions
-from ragbias.evaluation.audit.reuse_gate import ReuseGate, measure
-from ragbias.evaluation.audit.verdict import APART, PAIRS, reuse_advice
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
+from studies.document_reuse import APART, PAIRS, ReuseGate, advice, measure
 
 LINES = question_lines(5, documents=4)
 QUESTIONS = [Question(line["question"], line["documents"], [line["answer"]]) for line in LINES]
@@ -67,14 +67,26 @@ def test_what_can_be_cached_is_counted_by_tokens(tiny):
 )
 def test_known_answers_decide_or_else_reversed_documents(found, verdict, words):
     assert found.verdict == verdict
-    assert words in reuse_advice({"ape": found})
+    assert words in advice({"ape": found})
 
 
 def test_judges_are_warned():
-    assert APART in reuse_advice({"ape": gate()}) and PAIRS not in reuse_advice({"ape": gate()})
-    assert PAIRS in reuse_advice({"ape": gate(pairs=True)})
+    assert APART in advice({"ape": gate()}) and PAIRS not in advice({"ape": gate()})
+    assert PAIRS in advice({"ape": gate(pairs=True)})
 
 
 def test_too_few_questions_are_named(cases):
     with pytest.raises(RunError, match="pcw ran on 4 questions; measuring reuse needs 5"):
         measure(cases[:4], ParallelContextWindows())
+
+
+def test_the_program_prints_and_writes_the_verdict_on_reuse(study, tmp_path):
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    options = ("--questions", questions, "--model", "tiny", "--json", tmp_path / "a.json")
+    code, output, _ = study("document_reuse", *options)
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert code == 0 and list(found["methods"]) == ["ape"] and found["methods"]["ape"]["against"] == "none"
+    assert "cannot attend to each other" in found["text"] and found["text"] in " ".join(output.split())
+    code, _, errors = study("document_reuse", *options, "--methods", "pine")
+    assert code == 2 and "pine: documents depend on each other; use e.g. pcw or ape" in errors

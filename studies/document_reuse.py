@@ -3,25 +3,47 @@
 A method with reusable documents gives bit-identical answers with and without the cache. What can suffer is accuracy,
 because documents cannot attend to each other. So the method is compared with a method without reuse: the pipeline's own
 method, or the plain model if the pipeline's method has reusable documents or runs several prompts.
+
+--questions and --pipeline are those of ``ragbias audit``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from torch import Tensor
 
-from ragbias.errors import RunError
-from ragbias.evaluation.audit.cases import AuditCase
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.errors import RagBiasError, RunError
+from ragbias.evaluation.audit.audit_report import percent
+from ragbias.evaluation.audit.cases import AuditCase, from_questions
 from ragbias.evaluation.audit.outcomes import WORTH, rate
+from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
+from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
+from ragbias.evaluation.report.tables import fitted
 from ragbias.generation.request import Request, check_length
 from ragbias.generation.scoring import continuation_ids, teacher_forced
-from ragbias.methods import Method, NoMethod
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method, NoMethod, parse_methods
+from studies import arguments_of
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose, about a tenth of its probability
+APART = (
+    "Documents that are computed separately cannot attend to each other. Do not reuse documents for questions that "
+    "combine several documents, or for a judge that compares them."
+)
+PAIRS = "Each prompt holds two documents; do not reuse them if this is a judge that compares them."
+HEADINGS = ("method", "against", "agrees", "reversed", "known answers", "cached", "reuse")
+LEGEND = (
+    "Agrees: questions with the same most probable next token as without reuse. Reversed: the same when, instead of "
+    "reusing documents, their order is reversed. Known answers: change of their log-probability. Cached: share of "
+    "prompt tokens that need no computation once the documents are cached."
+)
 
 
 @dataclass(frozen=True)
@@ -118,3 +140,88 @@ def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
     scores = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
     return scores.next_token, max(scores.logprobs, default=None)
+
+
+def advice(gates: Mapping[str, ReuseGate]) -> str:
+    """Advise in plain words whether to compute documents once and reuse them."""
+    sentences = [_sentence(label, gate) for label, gate in gates.items()]
+    return " ".join([*sentences, *([PAIRS] if any(gate.pairs for gate in gates.values()) else []), APART])
+
+
+def _sentence(label: str, gate: ReuseGate) -> str:
+    if gate.known is None:
+        agreement = gate.agreement
+        found = (
+            f"its next token agrees with that of {gate.against} on {100 * agreement.estimate:.0f} "
+            f"[{100 * agreement.low:.0f}, {100 * agreement.high:.0f}]% of {gate.questions} questions; with the "
+            f"documents reversed, {gate.reversed_agreement.estimate:.0%} agree"
+        )
+    else:
+        found = f"the known answers' log-probability changes by {_nats(gate.known)} nats against {gate.against}"
+    saved = f"A request whose documents are cached computes {1 - gate.cacheable:.0%} of its tokens."
+    if gate.verdict == "for":
+        return f"Reuse pays with {label}: {found}. {saved}"
+    if gate.verdict == "against":
+        return f"Do not reuse documents with {label}: {found}."
+    bearable = f"{WORTH:.0%} less agreement" if gate.known is None else f"{LESS_PROBABLE} nats"
+    return f"Too few examples for {label}: {found}, and {bearable} would matter. Give more questions. {saved}"
+
+
+def _nats(interval: Interval) -> str:
+    """Format an interval in nats, e.g. ``-0.02 [-0.10, +0.05]``."""
+    return f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"
+
+
+def _table(gates: Mapping[str, ReuseGate]) -> Group:
+    rows = [
+        [
+            label,
+            gate.against,
+            percent(gate.agreement),
+            percent(gate.reversed_agreement),
+            _nats(gate.known) if gate.known else "-",
+            f"{gate.cacheable:.0%}",
+            gate.verdict,
+        ]
+        for label, gate in gates.items()
+    ]
+    return fitted("Next token compared with no reuse", HEADINGS, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--questions", type=Path, required=True, help="JSON lines, as for ragbias audit")
+    parser.add_argument("--model", help="name or folder, with the audit's prompt")
+    parser.add_argument("--pipeline", help="module:object, instead of a model")
+    parser.add_argument("--methods", default="ape", help="methods with reusable documents, comma-separated")
+    parser.add_argument("--json", type=Path, help="file of the results")
+    parsed = parser.parse_args(arguments)
+    if (parsed.model is None) == (parsed.pipeline is None):
+        parser.error("give --model or --pipeline")
+    quiet_libraries()
+    try:
+        questions = list(dict.fromkeys(read_questions(parsed.questions, documents=parsed.pipeline is None)))
+        if parsed.pipeline is None:
+            cases = from_questions(DebiasedLM.from_pretrained(parsed.model, "none"), questions)
+        else:
+            cases, _ = from_pipeline(load_pipeline(parsed.pipeline), questions)
+        methods = parse_methods(parsed.methods, parsed.model)
+        if refused := [label for label, method in methods.items() if not method.reusable_documents]:
+            raise RunError(f"{', '.join(refused)}: documents depend on each other; use e.g. pcw or ape")
+        with progress() as bar:
+            task = bar.add_task("reuse of documents", total=len(cases) * len(methods))
+            gates = {
+                label: measure(cases, method, lambda done: bar.update(task, advance=done))
+                for label, method in methods.items()
+            }
+    except RagBiasError as error:
+        parser.exit(2, f"{error}\n")
+    console.print(_table(gates))
+    for line in (LEGEND, "", advice(gates)):
+        console.print(line, highlight=False)
+    by_method = {label: gate.as_dict() for label, gate in gates.items()}
+    write_json({"text": advice(gates), "methods": by_method}, parsed.json)
+
+
+if __name__ == "__main__":
+    main()
