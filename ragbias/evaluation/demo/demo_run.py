@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from ragbias.errors import MissingExtraError
-from ragbias.evaluation.cost import figures, interleave, now
+from ragbias.evaluation.cost import measure_costs
 from ragbias.evaluation.demo import shared
 from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions, measured
 from ragbias.evaluation.measures.metrics import exact, normalised
@@ -30,7 +30,6 @@ from ragbias.methods import (
     Segmented,
 )
 from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
-from ragbias.prompt import Prompt
 
 MODEL = "tiny"
 FIGURES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
@@ -129,16 +128,10 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
 
 def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
     """Measure each method's median time to the first token, relative to ``none`` on the same prompts."""
-    lm, cases = task.lm, [case for case in task.cases() if case.gold_position == task.positions[0]]
+    cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
     prompts = [in_parts(case.text, case.documents, None)[0] for case in cases[: shared.ROUNDS]]
-
-    def seconds(prompt: Prompt, method: Method) -> tuple[float]:
-        begin = now(lm.model.device)
-        lm.generate(prompt, method=method, max_new_tokens=1)
-        return (now(lm.model.device) - begin,)
-
-    taken = interleave(methods, [prompts[0], *prompts], seconds)
-    return {name: figures(taken, name, 0, first=1)[1][0] for name in methods}  # the first round warms up
+    costs = measure_costs(task.lm, prompts, methods, len(prompts))
+    return {name: cost.prefill_ratio[0] for name, cost in costs.items()}
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:

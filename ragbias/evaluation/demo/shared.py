@@ -26,7 +26,7 @@ from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
-ROUNDS = 7  # rounds in which the first token is timed
+ROUNDS = 7  # rounds of cost measurements
 TOGETHER = 10  # cases that run with one method before the next method
 
 
