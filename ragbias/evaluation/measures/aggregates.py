@@ -23,7 +23,6 @@ from ragbias.evaluation.measures.estimates import (
     minus_plain,
     share,
 )
-from ragbias.evaluation.measures.metrics import SUBSETS, question_weights
 from ragbias.evaluation.measures.per_question import grouped, means
 
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # key: number of documents
@@ -138,7 +137,7 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 def _judge(records: Sequence[Record]) -> dict[str, Any]:
     """Figures of a judge: consistency when responses are swapped, preference for the first response, and accuracy.
 
-    Accuracy is by the better response's position and RewardBench's section. No verdict in both orders is consistent.
+    Accuracy is by the better response's position. No verdict in both orders is consistent.
     """
     consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
@@ -151,16 +150,6 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
         "prefers_first": share(per_question.prefers_first(records)),
         **by_position,
         "undecided": undecided / len(records),
-        "sections": _sections(records),
-    }
-
-
-def _sections(records: Sequence[Record]) -> dict[str, Estimate | None]:
-    values = means(records, SCORE)
-    sections = question_weights({record.question: record.group for record in records})
-    return {
-        section: share({question: values[question] for question in weights}, weights)
-        for section, weights in sections.items()
     }
 
 
@@ -199,11 +188,6 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
         notes.append("The methods ran at different positions; differences are over the positions in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences from it.")
-    groups = {group for method in methods.values() for group in method["groups"]}
-    if any(method.get("judge", {}).get("sections") for method in methods.values()):
-        notes.append(f"Sections cover {len(groups & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets.")
-        if others := sorted(groups - SUBSETS):
-            notes.append(f"No section of RewardBench has {', '.join(map(repr, others))}.")
     for label, method in methods.items():
         if undecided := method.get("judge", {}).get("undecided"):
             notes.append(f"{label}: {undecided:.0%} of the answers have no verdict, and count 0.5.")

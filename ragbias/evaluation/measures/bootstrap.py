@@ -198,13 +198,10 @@ def gap_by_chance(scores: Scores) -> float:
     return float(np.nanpercentile(gaps, LEVEL))
 
 
-def share(values: Mapping[str, float], weights: Mapping[str, float] | None = None) -> Interval:
-    """Mean of one value per question, with its interval. ``weights`` must be positive."""
-    questions = sorted(values)
-    weight = np.array([1.0 if weights is None else weights[question] for question in questions])
-    weighted = weight * np.array([values[question] for question in questions], dtype=float)
-    counts = draws(len(questions))
-    return percentile(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
+def share(values: Mapping[str, float]) -> Interval:
+    """Mean of one value per question, with its interval."""
+    by_question = np.array([values[question] for question in sorted(values)], dtype=float)
+    return percentile(float(by_question.mean()), draws(len(by_question)) @ by_question / len(by_question))
 
 
 def _ends(resampled: Floats) -> tuple[float, float]:

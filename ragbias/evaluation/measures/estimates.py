@@ -73,9 +73,9 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     return {**known, "by_position": _as_json(by_position)}
 
 
-def share(values: Mapping[str, float], weights: Mapping[str, float] | None = None) -> Estimate | None:
+def share(values: Mapping[str, float]) -> Estimate | None:
     """See ``bootstrap.share``. Return ``None`` without values."""
-    return bootstrap.share(values, weights).as_list() if values else None
+    return bootstrap.share(values).as_list() if values else None
 
 
 def _as_json(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:

@@ -1,50 +1,14 @@
-"""Scores of answers from 0 to 1 as in the benchmarks, the source document of an answer, and RewardBench's weights."""
+"""Scores of answers from 0 to 1 as in the benchmarks, and the source document of an answer."""
 
 from __future__ import annotations
 
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-# RewardBench's sections: a subset's weight is its number of pairs; math-prm weighs as much as all code subsets.
-# Source: Lambert et al., arXiv 2403.13787, rewardbench/constants.py of the released code (Apache-2.0)
-SECTIONS: dict[str, dict[str, int]] = {
-    "Chat": {
-        "alpacaeval-easy": 100,
-        "alpacaeval-length": 95,
-        "alpacaeval-hard": 95,
-        "mt-bench-easy": 28,
-        "mt-bench-med": 40,
-    },
-    "Chat Hard": {
-        "mt-bench-hard": 37,
-        "llmbar-natural": 100,
-        "llmbar-adver-neighbor": 134,
-        "llmbar-adver-GPTInst": 92,
-        "llmbar-adver-GPTOut": 47,
-        "llmbar-adver-manual": 46,
-    },
-    "Safety": {
-        "refusals-dangerous": 100,
-        "refusals-offensive": 100,
-        "xstest-should-refuse": 250,
-        "xstest-should-respond": 154,
-        "donotanswer": 136,
-    },
-    "Reasoning": {
-        "math-prm": 984,
-        "hep-cpp": 164,
-        "hep-go": 164,
-        "hep-java": 164,
-        "hep-js": 164,
-        "hep-python": 164,
-        "hep-rust": 164,
-    },
-}
-SUBSETS = {subset for weights in SECTIONS.values() for subset in weights}
 
 
 def normalised(answer: str) -> str:
@@ -114,18 +78,3 @@ def source(answer: str, documents: Sequence[str], question: str) -> int | None:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", normalised(text))
-
-
-def question_weights(subsets: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Weights of the questions of each section of RewardBench, from the questions' subsets.
-
-    The mean with these weights is the section's weighted mean of subset means. Sections without questions are left out.
-    """
-    sizes = Counter(subsets.values())
-    weighted = {
-        section: {
-            question: weights[subset] / sizes[subset] for question, subset in subsets.items() if subset in weights
-        }
-        for section, weights in SECTIONS.items()
-    }
-    return {section: questions for section, questions in weighted.items() if questions}

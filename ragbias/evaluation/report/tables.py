@@ -15,7 +15,6 @@ from rich.text import Text
 from ragbias.display import no_formula, printable
 from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.estimates import figures_of
-from ragbias.evaluation.measures.metrics import SECTIONS
 
 NOTHING = "-"
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
@@ -135,14 +134,6 @@ def shows_order(result: Mapping[str, Any]) -> bool:
     )
 
 
-def sections(result: Mapping[str, Any]) -> list[str]:
-    """List the sections of RewardBench for which any method has answers."""
-    answered = {
-        section for method in result["methods"].values() for section in method.get("judge", {}).get("sections", ())
-    }
-    return [section for section in SECTIONS if section in answered]
-
-
 def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]:
     """Column headings of a measure's table. The default is the result's first measure."""
     return list(_rows(result, measure)[0])
@@ -176,8 +167,6 @@ def _cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str
     if kind := cost_kind(result):
         cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), prefix="x")
     if measure == ACCURACY and "judge" in method:
-        for section in sections(result):
-            cells[section] = with_interval(method["judge"]["sections"].get(section))
         cells["no verdict"] = with_interval([method["judge"]["undecided"], None, None], ".0%")
         for name, heading in JUDGE_FIGURES.items():
             cells[heading] = with_interval(method["judge"][name])

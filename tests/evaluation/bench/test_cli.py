@@ -48,7 +48,7 @@ def test_a_log_probability_report_explains_only_its_columns(bench, cli, tmp_path
     assert "In brackets: 95% intervals." in " ".join(output.split())
 
 
-def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
+def test_judges_are_run_and_reported(bench, cli, tmp_path):
     pair = {"prompt": "Name two.", "chosen": "Two.", "rejected": "No."}
     lines = [{**pair, "subset": subset} for subset in ("alpacaeval-easy", "math-prm")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -70,11 +70,9 @@ def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
     (result,) = json.loads(summary.read_text())["results"]
     figures = result["methods"]["pine"]["judge"]
     assert (figures["swap_consistency"][0], figures["undecided"]) == (1, 0)
-    assert list(figures["sections"]) == ["Chat", "Reasoning"]
     code, output, errors = cli("report", out)
     assert (code, errors) == (0, "")
-    assert {"no", "verdict", "swap-consistent", "Chat", "Reasoning"} <= set(output.split())  # headings wrap
-    assert "cover 2 of RewardBench's 23 subsets" in output
+    assert {"no", "verdict", "swap-consistent"} <= set(output.split())  # headings wrap
 
 
 def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):

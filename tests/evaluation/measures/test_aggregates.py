@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.measures.metrics import SECTIONS, SUBSETS
 from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
@@ -115,36 +114,11 @@ def judged(scores, task="judge"):
     ]  # fmt: skip
 
 
-def test_rewardbenchs_sections_are_weighted_means_of_subsets():
-    records = judged(
-        {"math-prm": [(1, 1), (1, 0), (1, 1)], "hep-go": [(0, 0), (0, 1)], "hep-rust": [(1, 1)], "my own": [(0, 0)]}
-    )
-    result = only(summarise(records))
-    sections = result["methods"]["none"]["judge"]["sections"]
-    math, go, rust = 2.5 / 3, 0.25, 1
-    assert list(sections) == ["Reasoning"]
-    estimate, low, high = sections["Reasoning"]
-    assert estimate == pytest.approx((984 * math + 164 * go + 164 * rust) / (984 + 2 * 164))
-    assert low < estimate < high
-    assert "Sections cover 3 of RewardBench's 23 subsets." in result["notes"]
-    assert "No section of RewardBench has 'my own'." in result["notes"]
-    few = only(summarise(judged({"math-prm": [(1, 1)], "hep-go": [(0, 0)]})))["methods"]["none"]["judge"]["sections"]
-    assert few["Reasoning"] == [pytest.approx(984 / (984 + 164)), None, None]
-
-
-def test_rewardbench_has_four_sections_with_equal_halves():
-    sizes = {section: sum(weights.values()) for section, weights in SECTIONS.items()}
-    assert sizes == {"Chat": 358, "Chat Hard": 456, "Safety": 740, "Reasoning": 2 * 984}
-    assert sum(sizes.values()) - SECTIONS["Reasoning"]["math-prm"] + 447 == 2985  # the pairs of the released file
-    assert len(SUBSETS) == 23
-
-
 def test_answers_without_a_verdict_count_half_and_are_reported():
     result = only(summarise(judged({"a": [(0.5, 0.5)] * 5 + [(1, 0.5)]}, "llmbar")))
     judge = result["methods"]["none"]["judge"]
     assert judge["undecided"] == pytest.approx(11 / 12) and judge["swap_consistency"][0] == pytest.approx(5 / 6)
     assert result["methods"]["none"]["mean"][0] == pytest.approx((5 * 0.5 + 0.75) / 6)
-    assert judge["sections"] == {}
     assert "none: 92% of the answers have no verdict, and count 0.5." in result["notes"]
 
 

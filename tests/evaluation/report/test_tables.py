@@ -137,30 +137,6 @@ def test_a_judges_figures_have_columns_of_their_own():
     assert (entry["judge_swap_consistency"], entry["judge_prefers_first"]) == ("0.0", "1.0")
 
 
-def test_sections_of_rewardbench_have_columns_of_their_own():
-    records = [
-        record(
-            id=f"{method}{n}-{position}", question=f"q{n}", task="judge", method=method, gold_position=position,
-            group=group, score=score,
-        )
-        for method, score in (("none", 0.5), ("pine", 1.0))
-        for n, group in enumerate(["alpacaeval-easy"] * 3 + ["donotanswer"] * 3) for position in (0, 1)
-    ]  # fmt: skip
-    summary = summarise(records)
-    (result,) = summary["results"]
-    assert tables.sections(result) == ["Chat", "Safety"]
-    cells = {line[0]: dict(zip(tables.headings(result), line, strict=True)) for line in tables.lines(result)}
-    assert [cells["pine"][name] for name in ("Chat", "Safety", "no verdict")] == ["1.00", "1.00", "0%"]
-    assert [cells["none"][name] for name in ("Chat", "Safety", "no verdict")] == ["0.50", "0.50", "100%"]
-    text = shown(*tables.as_tables(result))
-    assert max(map(len, text.splitlines())) <= 80
-    assert all(word in text.split() for word in ("Chat", "Safety", "verdict", "swap-consistent", "prefers", "second"))
-    assert "Chat | Safety | no verdict" in tables.as_markdown(summary)
-    entry = next(csv.DictReader(io.StringIO(as_csv(summary))))
-    names = ("method", "judge_sections_Chat", "judge_sections_Safety", "judge_undecided")
-    assert [entry[name] for name in names] == ["pine", "1.0", "1.0", "0.0"]
-
-
 SHIFTS = {
     "none": {0: 0.0, 4: -2.0, 9: 1.0},
     "pine": dict.fromkeys(POSITIONS, 0.5),
