@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.figure import Figure
 from numpy import linspace
 from numpy.polynomial import Polynomial
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.channel_search import FIT_DEGREE
-from ragbias.calibration.settings import CalibrationSettings
+from ragbias.evaluation.report.figures import INK, PALE, canvas
 from ragbias.evaluation.report.tables import plain_table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 PANELS = 9  # maximum number of layers in the plot
-
-
-def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
-    """Calibrate with a progress bar per stage. Write the record to ``out``, and the plot of a channel next to it."""
-    record = calibrate(settings, out, restart, bars(progress)).as_dict()
-    if find_spec("matplotlib") is not None:
-        from ragbias.evaluation.report.figures import save
-
-        save(plot_channel(record), out.with_suffix(".png"))
-    return record
 
 
 def bars(progress: Progress) -> Callable[[str, int, int], None]:
@@ -84,8 +69,6 @@ def plot_channel(record: Mapping[str, Any]) -> Figure:
 
     The thick line is the cubic fit that the search tests. It is solid where the channel is monotone.
     """
-    from ragbias.evaluation.report.figures import INK, PALE, canvas  # optional
-
     positions, by_layer, search = record["curve"]["positions"], record["curve"]["by_layer"], record["channel_search"]
     monotone = search["monotone_layers"][str(record["channel"])]
     layers = [list(by_layer)[round(at)] for at in linspace(0, len(by_layer) - 1, min(PANELS, len(by_layer)))]

@@ -67,16 +67,19 @@ def calibrate(
     """
     options = locals()
     from ragbias.calibration import calibration_report as report
+    from ragbias.calibration.algorithm import calibrate as search
     from ragbias.calibration.channel_search import NoPositionalChannelError
     from ragbias.calibration.partial_results import unfinished
     from ragbias.calibration.settings import CalibrationSettings
+    from ragbias.evaluation.report.figures import save
 
     quiet_libraries()
     settings = CalibrationSettings(**{field.name: options[field.name] for field in fields(CalibrationSettings)})
     console.print(f"Model: {model}")
     try:
         with output(out), output(out.with_suffix(".png")), progress() as bar:
-            record = report.run(settings, out, restart, bar)
+            record = search(settings, out, restart, report.bars(bar)).as_dict()
+            save(report.plot_channel(record), out.with_suffix(".png"))
     except NoPositionalChannelError as error:
         console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None

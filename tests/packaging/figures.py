@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {  # lines; raise them where a feature is worth it
-    "ragbias": 26_950,
+    "ragbias": 26_000,
     "integrations/langchain": 1_970,
     "integrations/llama-index": 1_530,
     "integrations/vllm": 1_400,
