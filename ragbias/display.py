@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +40,15 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return ``did you mean 'pine'? `` for a name that resembles a known one, otherwise an empty string."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}? " if close else ""
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Describe in words the settings that differ."""
+    return [
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
 
 
 def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:

@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 
 from ragbias.calibration.calibration_report import plot_channel
+from ragbias.display import changes
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
-from ragbias.evaluation.bench.store import changes
 from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.data.run_folder import read_about
 from studies import arguments_of

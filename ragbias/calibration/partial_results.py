@@ -13,6 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ragbias.display import changes
 from ragbias.errors import MethodError
 from ragbias.files import irregular, replacing, write_atomically
 
@@ -88,13 +89,9 @@ class PartialResults:
         if damaged := [name for name, value in results.items() if not (type(value) in (list, dict) and _finite(value))]:
             raise MethodError(f"{self._file}: {damaged[0]!r} holds no measurements; {RESTART}")
         if settings != self._settings:
-            changed = [
-                f"{name} was {settings.get(name)!r} and is {self._settings.get(name)!r} now"
-                for name in sorted({*settings, *self._settings})
-                if settings.get(name) != self._settings.get(name)
-            ]
+            changed = "; ".join(changes(settings, self._settings))
             raise MethodError(
-                f"{self._file} holds an unfinished calibration with other settings ({'; '.join(changed)}); finish it "
+                f"{self._file} holds an unfinished calibration with other settings ({changed}); finish it "
                 f"with those, or {RESTART}"
             )
         return results

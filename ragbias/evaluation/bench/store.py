@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ragbias.display import changes
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import machine, versions
@@ -174,15 +175,6 @@ def refuse_other_contents(folder: Path) -> None:
                     f"{folder} holds {name!r} but no {SETTINGS} of a bench; restore that file, or give a new folder"
                 )
             raise RunError(f"{folder} holds {name!r} but no run of a bench; give a new folder")
-
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe in words the settings that differ."""
-    return [
-        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    ]
 
 
 def _only_a_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
