@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries, KnownText
@@ -152,14 +153,11 @@ def _template_message(message: Message, param: str) -> Json:
 
 
 def _arguments(call: EarlierToolCall, param: str) -> Json:
-    try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        param = f"{param}.function.arguments"
-        raise refused(param, f"{param}: expected a JSON object, as text")
-    return arguments
+    with suppress(ValueError, RecursionError):
+        if isinstance(arguments := json.loads(call.function.arguments or "{}"), dict):
+            return arguments
+    param = f"{param}.function.arguments"
+    raise refused(param, f"{param}: expected a JSON object, as text")
 
 
 def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:
@@ -176,9 +174,8 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # a template is a program and may raise anything
-            raise refused(
-                "messages", f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
-            ) from error
+            message = f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
+            raise refused("messages", message) from error
         check_characters(text, lm, "messages")
         return text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,11 +58,8 @@ class Upstream:
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ArgumentError(f"upstream={url!r}; expected an address, such as 'http://127.0.0.1:8000'")
-        self._key, self._keep_clients_key = key, keep_clients_key
-        address, headers = url.rstrip("/").removesuffix("/v1"), {"accept-encoding": "identity"}
-        self.client = httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers)
+        self._key, self._keep_clients_key, address = key, keep_clients_key, upstream_address(url)
+        self.client = httpx.AsyncClient(base_url=address, timeout=timeout, headers={"accept-encoding": "identity"})
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
         """Forward a request and return the response before its body is read."""
@@ -86,6 +83,14 @@ class Upstream:
             await response.aclose()
             raise ApiError(502, "the upstream server compresses answers; disable that", None, "upstream_compressed")
         return response
+
+
+def upstream_address(url: str) -> str:
+    """Return the address of an upstream server without ``/v1``."""
+    if not url.startswith(("http://", "https://")):
+        public = url.rpartition("@")[2]  # without a password
+        raise ArgumentError(f"upstream={public!r}; expected an address, such as 'http://127.0.0.1:8000'")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
@@ -228,23 +233,34 @@ async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: 
         fields = request.state.log_fields
         return EventStream(_events(response, report, fields), response.aclose, headers, response.status_code)
     async with aclosing(response):
-        content = await unless_gone(request, _content(response))
+        content = await unless_gone(request, whole_body(response))
     if report is not None and response.status_code == 200:
-        try:
+        with suppress(ValueError, TypeError, RecursionError):  # raised unless it is a JSON object
             content = json.dumps({**json.loads(content), "ragbias": report}).encode()
-        except (ValueError, TypeError, RecursionError):  # not a JSON object
-            return Response(content, 200, headers)
-        headers["content-type"] = "application/json"
+            headers["content-type"] = "application/json"
     return Response(content, response.status_code, headers)
 
 
-async def _content(response: httpx.Response) -> bytes:
+async def whole_body(response: httpx.Response) -> bytes:
+    """Read a body of at most ``MAX_ANSWER_BYTES``."""
     content = bytearray()
     with upstream_errors():
         async for part in response.aiter_bytes():
             content += part
             _check_size(content, MAX_ANSWER_BYTES)
     return bytes(content)
+
+
+async def body_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a body with their line ends, which the last line may lack."""
+    rest = b""
+    with upstream_errors():
+        async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which is valid in JSON
+            *lines, rest = (rest + part).split(b"\n")
+            _check_size(rest, MAX_LINE_BYTES)
+            for line in lines:
+                yield line + b"\n"
+    yield rest
 
 
 def _check_size(content: bytes | bytearray, limit: int) -> None:
@@ -256,15 +272,10 @@ async def _events(
     response: httpx.Response, report: Json | None, log_fields: dict[str, Any]
 ) -> AsyncGenerator[str | bytes, None]:
     """Yield the upstream server's events. The report is added to the event with the finish reason."""
-    rest = b""
     try:
-        with upstream_errors():
-            async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which is valid in JSON
-                *lines, rest = (rest + part).split(b"\n")
-                _check_size(rest, MAX_LINE_BYTES)
-                for line in lines:
-                    yield _with_report(line.removesuffix(b"\r"), report) + b"\n"
-        yield rest
+        async with aclosing(body_lines(response)) as lines:
+            async for line in lines:
+                yield _with_report(line, report)
     except ApiError as error:
         log_fields["code"] = error.code
         yield f"\n{error.event()}"
@@ -273,9 +284,8 @@ async def _events(
 def _with_report(line: bytes, report: Json | None) -> bytes:
     if report is None or not line.startswith(b"data: {") or b'"finish_reason"' not in line:
         return line
-    try:
+    with suppress(ValueError, KeyError, AttributeError, TypeError, RecursionError):
         event = json.loads(line[6:])
-        ends = any(choice.get("finish_reason") for choice in event["choices"])
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return line
-    return b"data: " + json.dumps({**event, "ragbias": report}).encode() if ends else line
+        if any(choice.get("finish_reason") for choice in event["choices"]):
+            return b"data: " + json.dumps({**event, "ragbias": report}).encode() + b"\n"
+    return line

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import ray.exceptions
@@ -117,12 +117,9 @@ class ClusterEngine:
         response, report = await _begun(handle.stream.remote, body, salt, streamed=True)
         try:
             yield report
-            while True:
-                try:
-                    chunk = await _received(anext(response))
-                except StopAsyncIteration:
-                    return
-                yield chunk
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await _received(anext(response))
         except DEAD as error:
             raise ApiError(503, "the replica died after the answer had begun", None, "replica_died", 1) from error
         finally:

@@ -15,6 +15,7 @@ import traceback
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,23 +86,18 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-
-        def counter(name: str, about: str, *labels: str) -> Counter:
-            return Counter(f"ragbias_{name}", about, labels, registry=registry)
-
-        def histogram(name: str, about: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"ragbias_{name}", about, labels, registry=registry, buckets=buckets)
-
-        self.requests = counter("requests", "Requests by path and status.", "path", "status")
-        self.seconds = histogram("request_seconds", "Time to the last byte of a response.", SECONDS, "path")
-        self.first = histogram("time_to_first_token_seconds", "Streamed answers only.", SECONDS, "model")
-        self.answers = counter("answers", "Answers by the method that ran.", "model", "method")
-        self.plain = counter("plain_answers", "Answers for which the requested method did not run.", "model", "method")
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.", "model")
-        self.cached_tokens = counter("cached_tokens", "Prompt tokens from the document cache.", "model")
-        self.completion_tokens = counter("completion_tokens", "Answer tokens.", "model")
+        counter = partial(Counter, namespace="ragbias", registry=registry)
+        histogram = partial(Histogram, namespace="ragbias", registry=registry)
+        self.requests = counter("requests", "Requests by path and status.", ["path", "status"])
+        self.seconds = histogram("request_seconds", "Time to the last byte of a response.", ["path"], buckets=SECONDS)
+        self.first = histogram("time_to_first_token_seconds", "Streamed answers only.", ["model"], buckets=SECONDS)
+        self.answers = counter("answers", "Answers by the method that ran.", ["model", "method"])
+        self.plain = counter("plain_answers", "Answers whose requested method did not run.", ["model", "method"])
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.", ["model"])
+        self.cached_tokens = counter("cached_tokens", "Prompt tokens from the document cache.", ["model"])
+        self.completion_tokens = counter("completion_tokens", "Answer tokens.", ["model"])
         self.disconnects = counter("disconnects", "Requests whose client left early.")
-        self.batches = histogram("batch_requests", "Requests per padded batch.", (1, 2, 4, 8, 16, 32, 64), "model")
+        self.batches = histogram("batch_requests", "Batch sizes.", ["model"], buckets=(1, 2, 4, 8, 16, 32, 64))
         self.waiting = Gauge("ragbias_waiting_requests", "Waiting requests.", ["model"], registry=registry)
         self.running = Gauge("ragbias_running_requests", "Running requests.", ["model"], registry=registry)
 
