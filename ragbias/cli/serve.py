@@ -50,6 +50,8 @@ ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API key
 TenantHeader = Annotated[
     str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
 ]
+MaxStreams = Annotated[int, whole(COUNTS, "Concurrent streamed answers. In front of vLLM, for pcw only.")]
+MaxWaiting = Annotated[int, whole(COUNTS, "Requests that may wait. In front of vLLM, for pcw only.")]
 MaxDocuments = Annotated[int, whole(COUNTS, "Documents per request.")]
 MaxNewTokens = Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")]
 MaxBody = Annotated[int, whole(MEGABYTES, "Megabytes per request.")]
@@ -90,8 +92,8 @@ def serve(
     on_missing: OnMissing = "warn",
     max_batch: Annotated[int, whole(COUNTS, "Requests per padded batch.")] = 8,
     max_batch_tokens: Annotated[int, whole(TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
-    max_streams: Annotated[int, whole(COUNTS, "Concurrent streamed answers.")] = 4,
-    max_waiting: Annotated[int, whole(COUNTS, "Requests that may wait.")] = 256,
+    max_streams: MaxStreams = 4,
+    max_waiting: MaxWaiting = 256,
     max_documents: MaxDocuments = 1_000,
     max_new_tokens: MaxNewTokens = None,
     max_body_mb: MaxBody = 4,
@@ -161,6 +163,8 @@ def proxy(
     segmenter: Segmenter = None,
     strip_numbering: StripNumbering = False,
     on_missing: OnMissing = "warn",
+    max_streams: MaxStreams = 256,
+    max_waiting: MaxWaiting = 1_000,
     max_documents: MaxDocuments = 1_000,
     max_new_tokens: MaxNewTokens = None,
     max_body_mb: MaxBody = 4,
@@ -188,14 +192,13 @@ def proxy(
         except ModuleNotFoundError as error:
             if error.name != "ragbias_vllm":
                 raise
-            message = f"{method} in front of vLLM needs {error.name}; install it with: pip install ragbias-vllm"
-            raise MissingExtraError(message) from error
+            remedy = "install it with: pip install 'ragbias-vllm[proxy]'"
+            raise MissingExtraError(f"{method} in front of vLLM needs {error.name}; {remedy}") from error
         chosen = vllm.UpstreamModel(upstream, method, model, reader, upstream_key, timeout)
         quiet_libraries()
         app, engine = vllm.create_proxy(chosen, settings, Metrics())
-        log_to_stderr()
-        run(app, settings, host, port, engine.load)
-        return
-    app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
+    else:
+        app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
+        engine = None
     log_to_stderr()
-    run(app, settings, host, port)
+    run(app, settings, host, port, engine.load if engine else None)

@@ -96,14 +96,15 @@ def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
-    """Digest of API key, tenant header and ``prompt_cache_key``; empty if all are empty or tenants share the cache."""
+    """Digest of API key and tenant header, then with ``prompt_cache_key``; empty without these or if tenants share."""
     if settings.share_cache:
         return ""
     tenant = request.headers.get(settings.tenant_header, "") if settings.tenant_header else ""
     if settings.tenant_header and not tenant:
         raise refused(None, f"header {settings.tenant_header} is missing; the gateway must set it to the tenant's name")
     parts = [request.state.api_key, tenant, body.prompt_cache_key or ""]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if any(parts) else ""
+    digests = (hashlib.sha256(json.dumps(each).encode()).hexdigest()[:32] for each in (parts[:2], parts))
+    return "".join(digests) if any(parts) else ""
 
 
 async def _respond(engine: Engine, body: RequestBody, request: Request, salt: str, metrics: Metrics) -> Response:
@@ -149,7 +150,7 @@ async def _events(
                 fields["seconds_to_first"] = round(seconds, 4)
                 first_token(seconds)
             _log_end(fields, chunk)
-            yield _event(chunk)
+            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
     except ApiError as error:
         fields["code"] = error.code
         yield error.event()
@@ -157,10 +158,6 @@ async def _events(
         log("failed", logging.ERROR, error, request_id=fields["request_id"])
         yield internal(fields["request_id"]).event()
     yield "data: [DONE]\n\n"
-
-
-def _event(data: Json) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def _has_text(choice: Json) -> bool:

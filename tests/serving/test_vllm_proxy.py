@@ -25,7 +25,8 @@ from support.vllm_server import VllmServer
 
 pytest.importorskip("ragbias_vllm")
 
-from ragbias_vllm.proxy import ATTEMPTS, UpstreamModel, create_proxy
+from ragbias_vllm.proxy import UpstreamModel, create_proxy
+from ragbias_vllm.proxy_upstream import ATTEMPTS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ORDERS = list(itertools.permutations(range(3)))
@@ -200,6 +201,45 @@ def test_a_vllm_without_the_connector_is_refused(vllm, proxy):
     assert not vllm[0].sent(store=False)
 
 
+def test_a_vllm_that_does_not_report_cached_tokens_is_refused(vllm, proxy):
+    vllm[0].details = False
+    error = proxy.post(CHAT, json=chat()).json()["error"]
+    assert error["code"] == "no_connector" and "--enable-prompt-tokens-details" in error["message"]
+    assert not vllm[0].sent(store=False)
+
+
+@pytest.mark.parametrize("change", [{"connector": False}, {"computes": 1}])
+def test_an_answer_without_its_stored_documents_is_an_error(vllm, proxy, change):
+    proxy.post(CHAT, json=chat())
+    for name, value in change.items():
+        setattr(vllm[0], name, value)
+    streamed = events(proxy.post(CHAT, json=chat(stream=True)))
+    assert streamed[-1]["error"]["code"] == "upstream_failed"
+    whole = proxy.post(CHAT, json=chat())
+    assert whole.status_code == 502
+    assert whole.json()["error"]["code"] == ("no_connector" if "connector" in change else "upstream_failed")
+
+
+def test_streams_wait_for_each_other_and_the_queue_is_bounded(vllm):
+    vllm[0].seconds = 0.1
+    with in_front_of(vllm[1], max_streams=1, max_waiting=1) as address, httpx.Client(base_url=address) as client:
+
+        def counts():
+            text = client.get("/metrics").text
+            return [f'ragbias_{name}_requests{{model="tiny"}} 1.0' in text for name in ("running", "waiting")]
+
+        with client.stream("POST", CHAT, json=chat(stream=True, max_tokens=64)):
+            wait_until(lambda: counts() == [True, False])
+            waiting = threading.Thread(target=httpx.post, args=[f"{address}{CHAT}"], kwargs={"json": chat(stream=True)})
+            waiting.start()
+            wait_until(lambda: counts() == [True, True])
+            refused = client.post(CHAT, json=chat())
+            assert refused.status_code == 429 and refused.json()["error"]["code"] == "queue_full"
+            assert len(vllm[0].sent(store=False)) == 1
+        waiting.join()
+    assert len(vllm[0].sent(store=False)) == 2
+
+
 def test_an_upstream_that_restarts_is_checked_again(vllm, proxy):
     proxy.post(CHAT, json=chat())
     vllm[0].healthy = False
@@ -338,6 +378,6 @@ def wait_until(condition, seconds: float = 15.0) -> None:
 def test_the_command_names_the_package_that_it_needs(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "ragbias_vllm", None)
     code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pcw")
-    assert code == 2 and "install it with: pip install ragbias-vllm" in stderr
+    assert code == 2 and "install it with: pip install 'ragbias-vllm[proxy]'" in stderr
     code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pine")
     assert code == 2 and "in front of vLLM, `ragbias proxy` runs pcw" in stderr

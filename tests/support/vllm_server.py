@@ -32,6 +32,8 @@ class VllmServer:
         full: whether the store takes no more entries.
         seconds: pause between the events of a stream.
         bodies: all bodies that arrived.
+        details: whether `--enable-prompt-tokens-details` is set.
+        computes: number of tokens of prefix and documents that answers compute instead of loading.
         aborted: number of streams that were closed before their end.
     """
 
@@ -45,6 +47,8 @@ class VllmServer:
     breaks_off: bool = False
     entries: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
     bodies: list[Json] = field(default_factory=list)
+    details: bool = True
+    computes: int = 0
     aborted: int = 0
 
     def __post_init__(self) -> None:
@@ -78,7 +82,7 @@ class VllmServer:
             return JSONResponse({"error": FAILED}, 500)
         generation, transferred = answer
         choice = self._choice(body, generation, 0, None)
-        return JSONResponse({"choices": [choice], "usage": {}, "kv_transfer_params": transferred})
+        return JSONResponse({"choices": [choice], "usage": self._usage(body), "kv_transfer_params": transferred})
 
     async def _streamed(self, body: Json) -> AsyncIterator[str]:
         answer = await asyncio.to_thread(self._answer, body)
@@ -95,6 +99,8 @@ class VllmServer:
                     return
                 yield f"data: {json.dumps({'choices': [self._choice(body, generation, index, index + 1)]})}\n\n"
                 sent += 1
+            assert body["stream_options"] == {"include_usage": True}
+            yield f"data: {json.dumps({'choices': [], 'usage': self._usage(body)})}\n\n"
             yield "data: [DONE]\n\n"
         finally:
             self.aborted += sent < count
@@ -121,7 +127,7 @@ class VllmServer:
                 return None
             else:
                 method, tokens = parameters["method"], TokenisedPrompt(prefix, documents, ids[edges[-1] :])
-                transferred = {"ragbias": {"loaded": edges[-1]}}
+                transferred = {"ragbias": {"loaded": edges[-1] - self.computes}}
         request = self.lm.prepare(Prompt("a", ["b", "c"], "d"), method=method)
         penalty, seed = body.get("repetition_penalty"), body.get("seed")
         (generation,) = self.lm.batch(
@@ -135,6 +141,11 @@ class VllmServer:
             logprobs=True,
         )
         return generation, transferred
+
+    def _usage(self, body: Json) -> Json:
+        usage: Json = {"prompt_tokens": len(body["prompt"])}
+        loaded = sum(_parameters(body).get("lengths", ())) if self.connector else 0
+        return usage | ({"prompt_tokens_details": {"cached_tokens": loaded - self.computes}} if self.details else {})
 
     def _choice(self, body: Json, generation: Generation, begin: int, end: int | None) -> Json:
         count = generation.usage.completion_tokens

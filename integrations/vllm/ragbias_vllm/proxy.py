@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from fastapi import FastAPI
-from prometheus_client import Counter
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from ragbias import methods
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
 from ragbias.frameworks.remote import check_arranges_text
 from ragbias.generation.arguments import GenerationSettings, generation_config
-from ragbias.generation.decoding import GREEDY, decoded, safe_length, trimmed
+from ragbias.generation.decoding import CONTEXT, GREEDY, decoded, safe_length, trimmed
 from ragbias.generation.report import Generation, PromptTokensDetails, Usage
 from ragbias.generation.request import Request, check_length
 from ragbias.generation.reuse import computes_documents_separately
@@ -39,16 +39,8 @@ from ragbias.serving.schemas import Json, RequestBody
 from ragbias.serving.server import Metrics, log
 from ragbias.serving.settings import ServerSettings
 from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
-from ragbias_vllm.proxy_upstream import (
-    SECONDS_BETWEEN_CHECKS,
-    Segments,
-    StoredDocuments,
-    UpstreamFailedError,
-    Vllm,
-    parameters_of,
-)
+from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
 
-ATTEMPTS = 3  # of an answer whose documents the upstream server has lost
 PLAIN = "canonical-order, long-context-reorder, none"
 SEEDS = 2**64  # vLLM's seeds are signed
 
@@ -64,11 +56,11 @@ class UpstreamModel:
         reader: name of the adapter in the upstream server that answers requests with the default method; empty: none.
     """
 
-    url: str
+    url: str = field(repr=False)  # may contain a password
     method: str
     model: str = ""
     reader: str = ""
-    key: str = ""
+    key: str = field(default="", repr=False)
     timeout: float = 600.0
 
 
@@ -137,9 +129,6 @@ class VllmEngine(LocalEngine):
         self._upstream, self._method = upstream, method
         self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
         self._documents = StoredDocuments(self._client, metrics)
-        self._retries = Counter(
-            "ragbias_upstream_retries", "Answers requested again after storing documents.", registry=metrics.registry
-        )
         self._healthy = True
 
     def load(self) -> None:
@@ -156,15 +145,11 @@ class VllmEngine(LocalEngine):
             known = ", ".join(map(repr, adapters)) or "none; start vLLM with --lora-modules"
             raise ArgumentError(f"reader={upstream.reader!r}; expected an adapter of the upstream server: {known}")
         served: dict[str, ServedModel] = {}
-        for card in cards:
-            if card.get("parent"):
-                continue
+        for card in (card for card in cards if not card.get("parent")):
             window = int(card.get("max_model_len") or 2**31)
             lm = WeightlessLM(upstream.model or str(card.get("root") or card["id"]), self._method, window)
             name = str(card["id"])
-            served[name] = VllmModel(
-                lm, name, self._settings, self._metrics, self._client, self._documents, self._retries, upstream.reader
-            )
+            served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, upstream.reader)
         self._served = served
 
     @property
@@ -190,32 +175,35 @@ class VllmEngine(LocalEngine):
                 self._documents.forget()
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A request to vLLM, and how to read the answer."""
+class GrowingText:
+    """The text of an answer whose tokens arrive one after another. Decodes only the newest tokens."""
 
-    body: Json
-    segments: Segments | None  # None: the connector has nothing to do
-    settings: GenerationSettings
-    eos: frozenset[int]
+    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str]) -> None:
+        self._decode, self._stop = decode, stop
+        self._ids: list[int] = []  # tokens before the newest, and those of an incomplete character
+        self._before = self._unsent = ""
+
+    def add(self, ids: Sequence[int]) -> str:
+        """Return new text, without an incomplete character or stop string at its end."""
+        self._ids += ids
+        text = self._decode(self._ids)
+        if not text.endswith("\ufffd"):
+            self._unsent += text[len(self._before) :]
+            self._ids = self._ids[-CONTEXT:]
+            self._before = self._decode(self._ids)
+        safe = safe_length(trimmed(self._unsent, self._stop)[0], self._stop)
+        piece, self._unsent = self._unsent[:safe], self._unsent[safe:]
+        return piece
 
 
 class VllmModel(ServedModel):
     """A model in vLLM under the name that clients use."""
 
     def __init__(
-        self,
-        lm: DebiasedLM,
-        name: str,
-        settings: ServerSettings,
-        metrics: Metrics,
-        upstream: Vllm,
-        documents: StoredDocuments,
-        retries: Counter,
-        reader: str,
+        self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics, store: StoredDocuments, reader: str
     ) -> None:
         super().__init__(lm, name, settings, metrics)
-        self._upstream, self._documents, self._retries, self._reader = upstream, documents, retries, reader
+        self._documents, self._reader = store, reader
 
     def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, dict[str, Any]]:
         check_runs(prompts.client_method(body.options.method, self.lm.method, self.lm.name))
@@ -237,75 +225,64 @@ class VllmModel(ServedModel):
 
     async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
         """Return the complete answer. Cancelling aborts the request in vLLM."""
-        async with aclosing(self.pieces(request, arguments, salt, streamed=False)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Generation):
-                    return piece
-        raise AssertionError("pieces end with a generation")
+        pieces = self.pieces(request, arguments, salt, streamed=False)
+        (generation,) = [piece async for piece in pieces if isinstance(piece, Generation)]
+        return generation
 
     async def pieces(
         self, request: Request, arguments: dict[str, Any], salt: str = "", streamed: bool = True
     ) -> AsyncGenerator[str | Generation, None]:
         """Yield the pieces of an answer, then the complete answer. Closing the generator aborts the request in vLLM."""
-        plan = self._plan(request, arguments, salt, streamed)
-        stop, keep = plan.settings.stop, plan.settings.keep_special
+        settings = GenerationSettings.from_arguments(arguments)
+        body, eos, segments = self._body(request, settings, salt, streamed)
         ids: list[int] = []
         logprobs: list[float] = []
-        text, sent, finish, cached = "", 0, None, 0
-        self._count(running=1)
-        try:
-            async with aclosing(self._answers(plan)) as answers:
-                async for stored, answer in answers:
-                    cached = stored
-                    for choice in answer["choices"]:
-                        ids += choice["token_ids"] or ()
-                        logprobs += (choice.get("logprobs") or {}).get("token_logprobs", ())
-                        finish = choice["finish_reason"] or finish
-                    if streamed and ids:
-                        text = trimmed(decoded(self.lm.tokenizer, ids, keep), stop)[0]
-                        if (safe := safe_length(text, stop)) > sent:
-                            yield text[sent:safe]
-                            sent = safe
-        finally:
-            self._count(running=-1)
-        if finish not in ("stop", "length"):
+        decode = partial(decoded, self.lm.tokenizer, keep_special=settings.keep_special)
+        growing, sent, finish, cached, usage = GrowingText(decode, settings.stop), 0, None, 0, None
+        sending = partial(self._sending, streamed)
+        async with aclosing(self._documents.answers(body, segments, sending)) as answers:
+            async for cached, answer in answers:  # noqa: B007
+                usage = answer.get("usage")
+                for choice in answer["choices"]:
+                    ids += choice["token_ids"] or ()
+                    logprobs += (choice.get("logprobs") or {}).get("token_logprobs", ())
+                    finish = choice["finish_reason"] or finish
+                    if streamed and (piece := growing.add(choice["token_ids"] or ())):
+                        yield piece
+                        sent += len(piece)
+        if finish not in ("stop", "length") or not usage:
             raise ApiError(502, "the upstream server's answer broke off", None, "upstream_broke_off")
-        text = trimmed(decoded(self.lm.tokenizer, ids, keep), stop)[0]
+        text = trimmed(decode(ids), settings.stop)[0]
         if streamed and text[sent:]:
             yield text[sent:]
-        shown = [at for at, token in enumerate(ids) if token not in plan.eos]
+        shown = [at for at, token in enumerate(ids) if token not in eos]
         yield Generation(
             text=text,
             token_ids=[ids[at] for at in shown],
-            usage=Usage(len(plan.body["prompt"]), len(ids), PromptTokensDetails(cached)),
+            usage=Usage(len(body["prompt"]), len(ids), PromptTokensDetails(cached)),
             report=replace(request.report, cached_tokens=cached),
             finish_reason="stop" if finish == "stop" else "length",
-            logprobs=[logprobs[at] for at in shown] if plan.settings.logprobs else None,
+            logprobs=[logprobs[at] for at in shown] if settings.logprobs else None,
         )
 
-    async def _answers(self, plan: _Plan) -> AsyncGenerator[tuple[int, Json], None]:
-        """Yield vLLM's answer or events, each with the number of stored tokens that it reuses.
-
-        An answer that fails before its first token is requested again after its documents have been stored again.
-        """
-        for attempt in range(1, ATTEMPTS + 1):
-            begun = False
+    @asynccontextmanager
+    async def _sending(self, streamed: bool) -> AsyncIterator[None]:
+        """Count a request as running inside the block. A stream waits until fewer than ``max_streams`` run."""
+        async with self._streams if streamed else nullcontext():
+            self._count(running=1)
             try:
-                stored = 0 if plan.segments is None else await self._documents.store(plan.segments)
-                async with aclosing(self._upstream.answers(plan.body)) as answers:
-                    async for answer in answers:
-                        begun = True
-                        yield stored, answer
-                return
-            except UpstreamFailedError:
-                if begun or plan.segments is None or attempt == ATTEMPTS:
-                    raise
-                self._documents.forget(plan.segments.keys())
-                self._retries.inc()
+                yield
+            finally:
+                self._count(running=-1)
 
-    def _plan(self, request: Request, arguments: dict[str, Any], salt: str, streamed: bool) -> _Plan:
-        """Return the request to vLLM. Sampling defaults are those of ``DebiasedLM``, not those of vLLM."""
-        settings, name, reader = GenerationSettings.from_arguments(arguments), connector_method(request.method), ""
+    def _body(
+        self, request: Request, settings: GenerationSettings, salt: str, streamed: bool
+    ) -> tuple[Json, Sequence[int], Segments | None]:
+        """Return the request to vLLM, the tokens that end its answer, and what must be stored before.
+
+        Sampling defaults are those of ``DebiasedLM``, not those of vLLM.
+        """
+        name, reader = connector_method(request.method), ""
         tokens, segments = request.tokens, None
         if name:
             assert isinstance(request.method, AttentionMethod)
@@ -335,6 +312,8 @@ class VllmModel(ServedModel):
             "stream": streamed,
             "cache_salt": f"plain {salt}",
         }
+        if streamed:
+            body["stream_options"] = {"include_usage": True}  # a stream reports nothing else of the connector
         if segments is not None:
             body |= parameters_of(segments.plan())
-        return _Plan(body, segments, settings, frozenset(eos))
+        return body, eos, segments

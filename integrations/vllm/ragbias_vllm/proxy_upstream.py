@@ -7,31 +7,34 @@ import hashlib
 import json
 import time
 from array import array
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 from prometheus_client import Counter
 
-from ragbias.errors import ArgumentError, ServerError
+from ragbias.errors import ServerError
 from ragbias.serving.errors import ApiError
-from ragbias.serving.proxy import MAX_ANSWER_BYTES, MAX_LINE_BYTES, upstream_errors
+from ragbias.serving.proxy import body_lines, upstream_address, upstream_errors, whole_body
 from ragbias.serving.schemas import Json
 from ragbias.serving.server import Metrics, log
 from ragbias_vllm.plans import Plan
 
 COMPLETIONS = "/v1/completions"
+ATTEMPTS = 3  # of an answer whose documents the upstream server has lost
 STORED_AT_ONCE = 16  # store requests at the same time; more would delay answers, as vLLM serves in order
-MOST_WAITING = 4_000  # documents that wait to be stored
+MOST_WAITING = 4_000  # documents of one tenant that wait to be stored
 KNOWN = 500_000  # documents that the proxy remembers as stored, about 100 MB
 LONG_PREFIX = 256  # tokens; only one store request computes a longer prefix, the others wait for it
 SECONDS_BETWEEN_CHECKS = 2.0
 SECONDS_FOR_MODELS = 10.0
 NO_CONNECTOR = (
-    "the upstream server does not run ragbias's connector; start vLLM with --kv-transfer-config, as "
-    "docs/how-to/vllm.md shows"
+    "the upstream server does not run ragbias's connector, or does not report cached tokens; start vLLM with "
+    "--kv-transfer-config and --enable-prompt-tokens-details, as docs/how-to/vllm.md shows"
 )
+NOT_LOADED = "the upstream server answered without the stored documents"
 STORE_FULL = "the upstream server cannot store documents: its folder is full or not writable; see its log"
 TOO_MANY = "too many documents wait to be stored in the upstream server; try again later"
 
@@ -52,30 +55,29 @@ class Vllm:
     """
 
     def __init__(self, url: str, key: str, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ArgumentError(f"upstream={url!r}; expected an address, such as 'http://127.0.0.1:8000'")
-        self.address = url.rstrip("/").removesuffix("/v1")
+        self._address = upstream_address(url)
+        self._shown = str(httpx.URL(self._address).copy_with(userinfo=b""))  # without a password, for logs
         self._headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        self._client = httpx.AsyncClient(base_url=self.address, timeout=timeout, headers=self._headers, limits=limits)
+        self._client = httpx.AsyncClient(base_url=self._address, timeout=timeout, headers=self._headers, limits=limits)
 
     def models(self) -> list[Json]:
         """Return the models of the server. Wait while the server does not accept connections."""
         waited = False
         while True:
             try:
-                response = httpx.get(f"{self.address}/v1/models", headers=self._headers, timeout=SECONDS_FOR_MODELS)
+                response = httpx.get(f"{self._address}/v1/models", headers=self._headers, timeout=SECONDS_FOR_MODELS)
                 break
             except httpx.HTTPError as error:
                 if not waited:
-                    log("waiting for the upstream server", upstream=self.address, reason=type(error).__name__)
+                    log("waiting for the upstream server", upstream=self._shown, reason=type(error).__name__)
                 waited = True
                 time.sleep(1)
         try:
             return list(response.raise_for_status().json()["data"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             reason = "it needs --upstream-key" if response.status_code in (401, 403) else f"{type(error).__name__}"
-            raise ServerError(f"{self.address}/v1/models does not list models ({reason})") from error
+            raise ServerError(f"{self._shown}/v1/models does not list models ({reason})") from error
 
     async def is_healthy(self) -> bool:
         """Whether the server answers and its engine runs."""
@@ -96,39 +98,18 @@ class Vllm:
             response = await self._client.send(built, stream=True)
             try:
                 if response.status_code != 200 or not body.get("stream"):
-                    yield _checked(response.status_code, await _content(response))
+                    yield _checked(response.status_code, await whole_body(response))
                     return
-                async for event in _events(response):
-                    yield _checked(200, event)
+                async with aclosing(body_lines(response)) as lines:
+                    async for line in lines:
+                        if line.startswith(b"data: {") and line.endswith(b"\n"):
+                            yield _checked(200, line[6:])
             finally:
                 await response.aclose()
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
-
-
-async def _content(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for part in response.aiter_bytes():
-        content += part
-        _check_size(content, MAX_ANSWER_BYTES)
-    return bytes(content)
-
-
-async def _events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    rest = b""
-    async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which is valid in JSON
-        *lines, rest = (rest + part).split(b"\n")
-        _check_size(rest, MAX_LINE_BYTES)
-        for line in lines:
-            if line.startswith(b"data: {"):
-                yield line[6:]
-
-
-def _check_size(content: bytes | bytearray, limit: int) -> None:
-    if len(content) > limit:
-        raise ApiError(502, "the upstream server's answer is too large", None, "upstream_too_large")
 
 
 def _checked(status: int, content: bytes) -> Json:
@@ -178,6 +159,11 @@ class Segments:
     scope: str
     model: str
 
+    @property
+    def tenant(self) -> str:
+        """The first half of the scope, which identifies the tenant; see ``ragbias.serving.app.cache_salt``."""
+        return self.scope[: len(self.scope) // 2]
+
     def plan(self, document: Sequence[int] | None = None) -> Plan:
         """Return the plan to answer, or to store one document."""
         documents = self.documents if document is None else [document]
@@ -191,61 +177,140 @@ class Segments:
         return [prefix, *(hashlib.sha256(prefix + array("q", each).tobytes()).digest() for each in self.documents)]
 
 
+@dataclass(eq=False)
+class _Job:
+    """A document to store, for all requests that wait for it."""
+
+    segments: Segments
+    document: Sequence[int]
+    keys: tuple[bytes, bytes]  # of prefix and document
+    stored: asyncio.Future[bool]  # whether it was computed
+    waiting: int = 0  # number of requests
+
+
 class StoredDocuments:
-    """Store the documents of prompts in the upstream server, each once, and remember which are stored."""
+    """Store the documents of prompts in the upstream server, each once, and remember which are stored.
+
+    Tenants take turns. A document that no request waits for any more is not sent.
+    """
 
     def __init__(self, upstream: Vllm, metrics: Metrics) -> None:
         self._upstream = upstream
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._running: dict[bytes, asyncio.Task[bool]] = {}  # result: whether the document was computed
-        self._slots = asyncio.Semaphore(STORED_AT_ONCE)
-        self._stored = Counter(
-            "ragbias_store_requests", "Documents sent to be stored.", ["computed"], registry=metrics.registry
-        )
+        self._known: dict[bytes, None] = {}  # the oldest first
+        self._generation = 0  # number of times that documents were forgotten
+        self._jobs: dict[bytes, _Job] = {}  # queued or sent
+        self._queues: dict[str, dict[bytes, _Job]] = {}  # by tenant; the first tenant has the next turn
+        self._sent: set[asyncio.Task[None]] = set()
+        counter = partial(Counter, registry=metrics.registry)
+        self._stored = counter("ragbias_store_requests", "Documents sent to be stored.", ["computed"])
+        self._retries = counter("ragbias_upstream_retries", "Answers requested again after storing documents.")
+
+    async def answers(
+        self, body: Json, segments: Segments | None, sending: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> AsyncGenerator[tuple[int, Json], None]:
+        """Yield vLLM's answer or events, each with the number of tokens that were stored before.
+
+        Documents are stored first. An answer that fails before its first token is requested again, after its documents
+        have been stored again.
+
+        Raises:
+            UpstreamFailedError: all attempts failed, or documents were not loaded; in a stream, this may come last.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            begun, stored = False, 0
+            try:
+                if segments:
+                    stored = await self.store(segments)
+                async with sending(), aclosing(self._upstream.answers(body)) as answers:
+                    async for answer in answers:
+                        if segments and answer.get("usage"):  # a whole answer, or the last event of a stream
+                            outcome, cached = _report_of(answer)
+                            if ((cached if body["stream"] else outcome.get("loaded")) or 0) < segments.plan().end:
+                                raise UpstreamFailedError(NOT_LOADED)
+                        begun = True
+                        yield stored, answer
+                return
+            except UpstreamFailedError:
+                if segments:
+                    self.forget(segments.keys())
+                if begun or not segments or attempt == ATTEMPTS:
+                    raise
+                self._retries.inc()
 
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
-        """Forget that these documents are stored; all documents if ``keys`` is None."""
+        """Forget that these documents are stored; all documents if ``keys`` is None.
+
+        Documents that are being stored are not remembered either, because they may be lost as well.
+        """
+        self._generation += 1
         for key in list(self._known) if keys is None else keys:
             self._known.pop(key, None)
 
     async def store(self, segments: Segments) -> int:
-        """Store the documents that are not known to be stored.
-
-        Returns:
-            the number of tokens of prefix and documents that were stored before.
-        """
+        """Store the documents that are not known to be stored. Return the number of tokens that were stored before."""
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: each for key, each in zip(keys, segments.documents, strict=True) if key not in self._known}
-        if self._running and len(self._running) + len(missing) > MOST_WAITING:
+        queue = self._queues.get(segments.tenant)
+        if queue and len(queue) + len(missing) > MOST_WAITING:
             raise ApiError(429, TOO_MANY, None, "too_many_documents", retry_after=5)
-        computed: dict[bytes, bool] = {}
-        waiting = list(missing)
+        waiting, computed = list(missing), dict[bytes, bool]()
         if not prefix_known and len(segments.prefix) > LONG_PREFIX and len(waiting) > 1:
             first = waiting.pop(0)
-            computed[first] = await self._stored_once(first, segments, missing[first])
-        results = await asyncio.gather(*(self._stored_once(key, segments, missing[key]) for key in waiting))
-        computed.update(zip(waiting, results, strict=True))
-        for key in (prefix, *keys):
-            self._known[key] = None
-            self._known.move_to_end(key)
-        while len(self._known) > KNOWN:
-            self._known.popitem(last=False)
+            computed[first] = await self._stored_once((prefix, first), segments, missing[first])
+        tasks = [asyncio.create_task(self._stored_once((prefix, key), segments, missing[key])) for key in waiting]
+        try:
+            computed.update(zip(waiting, await asyncio.gather(*tasks), strict=True))
+        finally:
+            for task in tasks:  # after an error, the request needs no other document
+                task.cancel()
         reused = [len(each) for key, each in zip(keys, segments.documents, strict=True) if not computed.get(key)]
         return sum(reused) + (len(segments.prefix) if prefix_known or reused else 0)
 
-    async def _stored_once(self, key: bytes, segments: Segments, document: Sequence[int]) -> bool:
-        """Store a document, or wait for another request that stores it. A client that leaves does not stop it."""
-        task = self._running.get(key)
-        if task is None:
-            task = self._running[key] = asyncio.create_task(self._store(segments, document))
-            task.add_done_callback(lambda done: self._ended(key, done))
-        return await asyncio.shield(task)
+    async def _stored_once(self, keys: tuple[bytes, bytes], segments: Segments, document: Sequence[int]) -> bool:
+        """Store a document, or wait for another request that stores it."""
+        key, tenant = keys[1], segments.tenant
+        job = self._jobs.get(key)
+        if job is None:
+            job = _Job(segments, document, keys, asyncio.get_running_loop().create_future())
+            self._jobs[key] = self._queues.setdefault(tenant, {})[key] = job
+            self._send()
+        job.waiting += 1
+        try:
+            return await asyncio.shield(job.stored)
+        finally:
+            job.waiting -= 1
+            if not job.waiting and key in (queue := self._queues.get(tenant, {})):
+                del self._jobs[key], queue[key]
+                if not queue:
+                    del self._queues[tenant]
 
-    def _ended(self, key: bytes, task: asyncio.Task[bool]) -> None:
-        del self._running[key]
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved, because the client that waited for it may have left
+    def _send(self) -> None:
+        """Send the next document of each tenant in turn while fewer than ``STORED_AT_ONCE`` are being stored."""
+        while self._queues and len(self._sent) < STORED_AT_ONCE:
+            tenant = next(iter(self._queues))
+            queue = self._queues.pop(tenant)
+            task = asyncio.create_task(self._run(queue.pop(next(iter(queue)))))
+            self._sent.add(task)
+            if queue:
+                self._queues[tenant] = queue
+
+    async def _run(self, job: _Job) -> None:
+        generation = self._generation
+        try:
+            computed = await self._store(job.segments, job.document)
+        except Exception as error:
+            job.stored.set_exception(error)
+            job.stored.exception()  # marks it as retrieved, because the clients that waited may have left
+        else:
+            job.stored.set_result(computed)
+            if generation == self._generation:
+                self._known |= dict.fromkeys(job.keys)
+            while len(self._known) > KNOWN:
+                del self._known[next(iter(self._known))]
+        del self._jobs[job.keys[1]]
+        self._sent.discard(asyncio.current_task())
+        self._send()
 
     async def _store(self, segments: Segments, document: Sequence[int]) -> bool:
         body = {
@@ -255,14 +320,18 @@ class StoredDocuments:
             "temperature": 0,
             **parameters_of(segments.plan(document)),
         }
-        async with self._slots:
-            answers = [answer async for answer in self._upstream.answers(body)]
-        transferred = answers[0].get("kv_transfer_params")
-        outcome = transferred.get("ragbias") if isinstance(transferred, Mapping) else None
-        if not isinstance(outcome, Mapping):
+        async with aclosing(self._upstream.answers(body)) as answers:
+            answer = await anext(answers)
+        outcome, cached = _report_of(answer)
+        if not outcome or cached is None:
             raise ApiError(502, NO_CONNECTOR, None, "no_connector")
-        computed = bool(outcome.get("stored"))
-        if not outcome.get("available"):
+        if not outcome["available"]:
             raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
-        self._stored.labels(str(computed).lower()).inc()
-        return computed
+        self._stored.labels(str(outcome["stored"]).lower()).inc()
+        return bool(outcome["stored"])
+
+
+def _report_of(answer: Json) -> tuple[Json, int | None]:
+    """Return the connector's report, which streams lack, and how many tokens of the prompt vLLM did not compute."""
+    transferred, details = answer.get("kv_transfer_params") or {}, answer["usage"].get("prompt_tokens_details") or {}
+    return transferred.get("ragbias") or {}, details.get("cached_tokens")

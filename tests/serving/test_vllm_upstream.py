@@ -1,0 +1,205 @@
+"""Requests of ``ragbias proxy`` to vLLM: turns of tenants, clients that leave, lost documents, checks, and secrets."""
+
+import asyncio
+from contextlib import nullcontext
+
+import httpx
+import pytest
+
+from ragbias.errors import ArgumentError, ServerError
+from ragbias.models.loading import load_tokenizer
+from ragbias.serving.errors import ApiError
+from ragbias.serving.server import Metrics
+
+pytest.importorskip("ragbias_vllm")
+
+from ragbias_vllm import proxy_upstream
+from ragbias_vllm.proxy import GrowingText, UpstreamModel
+from ragbias_vllm.proxy_upstream import STORED_AT_ONCE, Segments, StoredDocuments, UpstreamFailedError, Vllm
+
+ADDRESS = "http://user:secret@host:1"
+PREFIX = [1, 2]
+A, B = "a" * 64, "b" * 64
+
+
+def segments(scope, first, count, prefix=PREFIX):
+    return Segments("pcw", prefix, [[number] for number in range(first, first + count)], scope, "tiny")
+
+
+class Upstream:
+    """Answers store requests when they are released, and records scope and document of each."""
+
+    def __init__(self):
+        self.sent, self.gate, self.error = [], asyncio.Semaphore(0), None
+        self.loaded = None
+
+    async def answers(self, body):
+        parameters = body["kv_transfer_params"]["ragbias"]
+        if "store" not in parameters:
+            cached = {"prompt_tokens_details": {"cached_tokens": self.loaded}}
+            yield {"usage": cached, "kv_transfer_params": {"ragbias": {"loaded": self.loaded}}, "choices": []}
+            return
+        self.sent.append((parameters["scope"], body["prompt"][-1]))
+        await self.gate.acquire()
+        if self.error:
+            raise self.error
+        yield {
+            "kv_transfer_params": {"ragbias": {"stored": True, "available": True}},
+            "usage": {"prompt_tokens_details": {"cached_tokens": 0}},
+        }
+
+    async def release(self, count):
+        for _ in range(count):
+            self.gate.release()
+        await settle()
+
+    def documents(self, scope):
+        return [document for sent, document in self.sent if sent == scope]
+
+
+async def settle():
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def upstream():
+    return Upstream()
+
+
+@pytest.fixture
+async def stored(upstream):
+    return StoredDocuments(upstream, Metrics())
+
+
+async def start(stored, *arguments):
+    task = asyncio.create_task(stored.store(segments(*arguments)))
+    await settle()
+    return task
+
+
+async def test_a_burst_of_one_tenant_does_not_delay_another(stored, upstream):
+    burst = await start(stored, A, 100, 500)
+    late = await start(stored, B, 100, 3)
+    assert len(upstream.sent) == STORED_AT_ONCE and not upstream.documents(B)
+    await upstream.release(6)
+    assert upstream.documents(B) == [100, 101, 102]
+    await upstream.release(STORED_AT_ONCE)
+    assert late.done() and not burst.done()
+    await upstream.release(1_000)
+    assert await burst == 0 and len(upstream.documents(A)) == 500
+
+
+async def test_a_full_queue_of_one_tenant_refuses_no_other(stored, upstream, monkeypatch):
+    monkeypatch.setattr(proxy_upstream, "MOST_WAITING", 20)
+    await start(stored, A, 100, 20 + STORED_AT_ONCE)
+    with pytest.raises(ApiError, match="too many documents wait"):
+        await stored.store(segments(A, 500, 1))
+    other_key_of_tenant = A[:32] + "f" * 32
+    with pytest.raises(ApiError, match="too many documents wait"):
+        await stored.store(segments(other_key_of_tenant, 500, 1))
+    late = await start(stored, B, 500, 1)
+    await upstream.release(100)
+    assert await late == 0
+
+
+async def test_documents_of_a_client_that_left_are_not_sent(stored, upstream):
+    leaving = await start(stored, A, 100, 50)
+    staying = await start(stored, A, 140, 20)
+    leaving.cancel()
+    await upstream.release(1_000)
+    assert await staying == 0 and leaving.cancelled()
+    assert sorted(upstream.documents(A)) == [*range(100, 100 + STORED_AT_ONCE), *range(140, 160)]
+    assert not stored._jobs and not stored._queues and not stored._sent
+
+
+async def test_a_client_that_leaves_stops_no_other_with_its_document(stored, upstream):
+    first, second = await start(stored, A, 100, 1), await start(stored, A, 100, 1)
+    first.cancel()
+    await upstream.release(1)
+    assert await second == 0 and len(upstream.sent) == 1
+
+
+async def test_an_error_drops_the_other_documents_of_a_request(stored, upstream):
+    upstream.error = UpstreamFailedError("broken")
+    failing = await start(stored, A, 100, 50)
+    await upstream.release(1)
+    with pytest.raises(UpstreamFailedError):
+        await failing
+    await upstream.release(1_000)
+    assert len(upstream.sent) <= STORED_AT_ONCE + 1 and not stored._jobs
+
+
+@pytest.mark.parametrize("lost", [None, segments(A, 100, 1).keys()])
+async def test_documents_stored_while_others_are_lost_are_not_remembered(stored, upstream, lost):
+    storing = await start(stored, A, 100, 2)
+    stored.forget(lost)
+    await upstream.release(2)
+    await storing
+    again = await start(stored, A, 100, 2)
+    assert len(upstream.sent) == 4
+    await upstream.release(2)
+    assert await again == 0
+    assert await stored.store(segments(A, 100, 2)) == len(PREFIX) + 2
+
+
+async def test_documents_lost_while_a_request_waits_are_not_remembered(stored, upstream):
+    await upstream.release(1)
+    await stored.store(segments(A, 100, 1))
+    both = await start(stored, A, 100, 2)  # the first document is known, the second is being stored
+    stored.forget(segments(A, 100, 1).keys())
+    await upstream.release(1)
+    await both
+    again = await start(stored, A, 100, 1)
+    assert upstream.documents(A) == [100, 101, 100]
+    again.cancel()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_loaded_too_little_is_an_error(stored, upstream, stream):
+    prompt = segments(A, 100, 2)
+    await upstream.release(100)
+    body = {**proxy_upstream.parameters_of(prompt.plan()), "stream": stream}
+    for upstream.loaded in (None, 0, len(PREFIX) + 1):
+        with pytest.raises(UpstreamFailedError, match="without the stored documents"):
+            assert not [answer async for answer in stored.answers(body, prompt, nullcontext)]
+    upstream.loaded = len(PREFIX) + 2
+    assert [cached async for cached, _ in stored.answers(body, prompt, nullcontext)] == [0]
+
+
+@pytest.mark.parametrize("text", ["one two three", "naïve “日本語” 🎉🎉 end", "a STOP b", "end ST", "🎉"])
+def test_a_growing_text_equals_the_whole_text(text):
+    tokenizer, lengths = load_tokenizer("tiny", {}), []
+
+    def decode(ids):
+        lengths.append(len(ids))
+        return tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    ids = tokenizer(text * 20, add_special_tokens=False)["input_ids"]
+    growing = GrowingText(decode, ["STOP"])
+    sent = "".join(growing.add([token]) for token in ids)
+    whole = tokenizer.decode(ids, skip_special_tokens=True).partition("STOP")[0]
+    assert whole.startswith(sent) and len(whole) - len(sent) < len("STOP")
+    assert max(lengths) < 16
+
+
+def test_a_password_in_the_address_is_in_no_error_and_no_log(caplog, monkeypatch):
+    replies = iter([httpx.ConnectError("refused"), httpx.Response(500, request=httpx.Request("GET", ADDRESS))])
+
+    def get(url, **options):
+        assert url == f"{ADDRESS}/v1/models"
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    monkeypatch.setattr(httpx, "get", get)
+    monkeypatch.setattr(proxy_upstream.time, "sleep", lambda seconds: None)
+    caplog.set_level("INFO", "ragbias.serving")
+    with pytest.raises(ServerError, match="does not list models") as caught:
+        Vllm(ADDRESS, "", 1).models()
+    with pytest.raises(ArgumentError, match="upstream='host'; expected an address"):
+        Vllm("user:secret@host", "", 1)
+    assert caplog.records[0].fields["upstream"] == "http://host:1"
+    assert "secret" not in f"{caught.value}{caplog.text}"
+    assert "secret" not in repr(UpstreamModel(ADDRESS, "pcw", key="secret"))
