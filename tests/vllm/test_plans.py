@@ -44,8 +44,15 @@ def test_a_request_that_cannot_run_is_refused(changes, message):
 
 
 def test_parameters_that_are_no_object_are_refused():
-    with pytest.raises(RefusedError, match=r"kv_transfer_params\['ragbias'\] is \[\]; expected an object"):
+    with pytest.raises(RefusedError, match=r"kv_transfer_params\['ragbias'\] is not an object"):
         plan_of([], 10)
+
+
+@pytest.mark.parametrize("params", ["the secret", {"scope": "the secret", "store": 5}, {"scope": ["the secret"]}])
+def test_messages_do_not_print_the_scope(params):
+    with pytest.raises(RefusedError) as refused:
+        plan_of(params, 10)
+    assert "secret" not in str(refused.value)
 
 
 def test_salts_differ_by_method_lengths_scope_and_kind():

@@ -48,7 +48,9 @@ def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, 
         assert all(
             output.kv_transfer_params["ragbias"] == {"stored": True, "available": True} for output in llm.store(prompts)
         )
-        check(llm.answer(prompts), right)
+        outputs = llm.answer(prompts)
+        check(outputs, right)
+        assert states(outputs) == [{"loaded": plan_of(prompt).end} for prompt in prompts]
         assert llm.counter("vllm:ragbias_stored_entries") == len(list(folder.glob(f"*{SUFFIX}")))
 
         # documents that are stored already are not computed again
@@ -99,6 +101,7 @@ def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, 
         assert failed(llm.run([(plan_of(prompts[0], "pine"), ids)], 4)[0])
         assert failed(llm.run([(store, ids[: store.end + 1])], 1, lora=reader)[0])
         assert failed(llm.run([(Plan(False, "pcw", (1, 10_000), ""), ids)], 4)[0])
+        assert failed(llm.run([(Plan(False, "pcw", (0, 1), ""), ids[:1])], 4)[0])  # the only token is of a document
         check(llm.answer(prompts), right)
 
         # with a second adapter, no slot would be empty

@@ -26,7 +26,7 @@ from ragbias.cache.identity import key_of
 from ragbias.cache.stores import States
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias_vllm.engine_model import check_supported, encodings_of, identity_of, spare_slots, without_positions
-from ragbias_vllm.metrics import Counts, Metrics
+from ragbias_vllm.metrics import REFUSED, Counts, Metrics
 from ragbias_vllm.paged_cache import PagedLayer
 from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger(__name__)
-SETTINGS = ("folder", "disk", "memory")
 
 
 @dataclass
@@ -102,6 +101,8 @@ class Tracked:
         parts: its prefix, if there is one, and its documents.
         refusal: reason and message why it must fail, if it must.
         loads: whether its entries are loaded; False for a document that is computed now.
+        matched: number of tokens that vLLM's prefix cache holds.
+        loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker was given its save.
     """
 
@@ -110,6 +111,8 @@ class Tracked:
     parts: list[Part]
     refusal: RefusedError | None = None
     loads: bool = True
+    matched: int = 0
+    loaded: int = 0
     saved: bool = False
 
 
@@ -124,7 +127,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         check_supported(vllm_config, kv_cache_config)
         settings = dict(self._kv_transfer_config.kv_connector_extra_config)
-        if "folder" not in settings or not settings.keys() <= set(SETTINGS):
+        if "folder" not in settings or not settings.keys() <= {"folder", "disk", "memory"}:
             raise ArgumentError(
                 f"kv_connector_extra_config={settings}; expected folder, and optionally disk and memory"
             )
@@ -163,6 +166,9 @@ class RagBiasConnector(KVConnectorBase_V1):
         except RefusedError as error:
             logger.warning("ragbias refuses request %s: %.200s", request.request_id, error)
             self._tracked[request.request_id] = Tracked(request, Plan(False, "", (), ""), [], error)
+            if len(tokens) == 1:  # a load must leave a token to compute, so the only token is repeated
+                request.prompt_token_ids, request.num_prompt_tokens = tokens * 2, 2
+                request._all_token_ids.append(tokens[0])
             request.skip_reading_prefix_cache = True  # so that a token is left for the failing load
             request.cache_salt = request.request_id  # its blocks fail, so no other request may share them
             request.block_hashes.clear()
@@ -170,7 +176,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             return
         parts = self._parts(plan, tokens)
         loads = not plan.store or all(part.key in self._folder for part in parts)
-        self._tracked[request.request_id] = Tracked(request, plan, parts, loads=loads)
+        self._tracked[request.request_id] = Tracked(request, plan, parts, loads=loads, loaded=plan.end)
 
     def _parts(self, plan: Plan, tokens: list[int]) -> list[Part]:
         edges = list(accumulate(plan.lengths, initial=0))
@@ -203,13 +209,16 @@ class RagBiasConnector(KVConnectorBase_V1):
             return 0, False
         if tracked.refusal:
             request.skip_reading_prefix_cache = False  # or vLLM would ignore the load
-            return min(1, request.num_tokens - 1), False
+            return 1, False
+        tracked.matched = num_computed_tokens
         return max(tracked.plan.end - num_computed_tokens, 0), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        if num_external_tokens == 0:
+        tracked, ids = self._tracked.get(request.request_id), blocks.get_block_ids()[0]
+        if tracked is not None and tracked.loads:
+            tracked.loaded = min(tracked.loaded, tracked.matched + num_external_tokens)
+        if tracked is None or num_external_tokens == 0:
             return
-        tracked, ids = self._tracked[request.request_id], blocks.get_block_ids()[0]
         if tracked.refusal:
             failing = [Part("", 0, 1, 0)]
             self._loads.append(Load(request.request_id, failing, 0, ids, tracked.refusal.reason))
@@ -240,7 +249,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         if tracked is None or tracked.refusal:
             return False, None
         if not tracked.plan.store:
-            return False, {"ragbias": {"loaded": tracked.plan.end}}
+            return False, {"ragbias": {"loaded": tracked.loaded}}
         available = all(part.key in self._folder for part in tracked.parts)
         return False, {"ragbias": {"stored": tracked.saved and available, "available": available}}
 
@@ -273,7 +282,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             entries = self._entries(load.parts)
         except RefusedError as error:
             self._failed.update(load.blocks[load.first // size : -(-load.parts[-1].end // size)])
-            self._counts.add_refusal(error.reason)
+            self._counts.add(**{REFUSED + error.reason: 1})
             logger.warning("ragbias fails request %s: %s", load.request, error)
             return
         skipped, index = load.first - load.parts[0].begin, torch.arange(load.first, load.parts[-1].end)
@@ -338,7 +347,8 @@ class RagBiasConnector(KVConnectorBase_V1):
     # metrics
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        return None if self._counts.is_empty() else self._counts.taken()
+        counts, self._counts = self._counts, Counts()
+        return None if counts.is_empty() else counts
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:

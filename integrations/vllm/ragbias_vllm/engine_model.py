@@ -34,6 +34,7 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
     transfer, cache_dtype = config.kv_transfer_config, config.cache_config.cache_dtype
     specs = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
     full = len(specs) == 1 and type(specs[0]) is FullAttentionSpec
+    spare = spare_slots(config)
     window = full and (specs[0].sliding_window or specs[0].attention_chunk_size)
     causes = {
         "kv_role must be kv_both": transfer.kv_role != "kv_both",
@@ -42,8 +43,7 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
         ),
         "tensor and pipeline parallelism must be 1": config.parallel_config.world_size != 1,
         "speculative decoding is not supported": config.speculative_config is not None,
-        "max_loras must exceed the number of adapters, as vLLM's CPU kernels need an empty slot": spare_slots(config)
-        == 0,
+        "max_loras must exceed the number of adapters, as vLLM's CPU kernels need an empty slot": spare == 0,
         "every layer must have full attention over one kind of cache": not full or bool(window),
         f"kv_cache_dtype={cache_dtype} differs from the model's dtype": full
         and specs[0].dtype != config.model_config.dtype,
@@ -71,10 +71,8 @@ def identity_of(config: VllmConfig) -> str:
     model = config.model_config
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
     about = [VERSION, vllm.__version__, model.compute_hash(), str(model.dtype), device]
-    about += [
-        config.attention_config.backend and str(config.attention_config.backend),
-        fingerprint(model.model, model.revision),
-    ]
+    backend = config.attention_config.backend
+    about += [backend and str(backend), fingerprint(model.model, model.revision)]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 

@@ -26,15 +26,6 @@ class Counts(KVConnectorStats):
     def add(self, **counts: int) -> None:
         self.data = dict(Counter(self.data) + Counter(counts))
 
-    def add_refusal(self, reason: str) -> None:
-        self.add(**{REFUSED + reason: 1})
-
-    def taken(self) -> Counts:
-        """Return the counts, and start again at zero."""
-        taken = Counts(data=self.data)
-        self.reset()
-        return taken
-
     def reset(self) -> None:
         self.data = {}
 

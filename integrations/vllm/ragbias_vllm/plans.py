@@ -68,12 +68,12 @@ class Plan:
 def plan_of(params: Any, tokens: int) -> Plan:
     """Read the parameters of a request with a prompt of ``tokens`` tokens. Raise ``RefusedError`` if they are wrong."""
     if not isinstance(params, Mapping):
-        raise RefusedError("malformed", f"kv_transfer_params['ragbias'] is {params!r}; expected an object")
+        raise RefusedError("malformed", "kv_transfer_params['ragbias'] is not an object")
     values = {"store": False, "method": "", "lengths": [], "scope": ""} | dict(params)
     store, method, lengths, scope = (values[name] for name in ("store", "method", "lengths", "scope"))
     texts = isinstance(method, str) and isinstance(scope, str)
     if not (texts and isinstance(store, bool) and isinstance(lengths, list)):
-        raise RefusedError("malformed", f"store, method, lengths or scope of {params!r} has the wrong type")
+        raise RefusedError("malformed", "store, method, lengths or scope has the wrong type")
     if not all(type(length) is int for length in lengths) or len(lengths) < 2 or lengths[0] < 0 or min(lengths[1:]) < 1:
         raise RefusedError("malformed", f"lengths={lengths}; expected those of a prefix and at least one document")
     plan = Plan(store, method, tuple(lengths), scope)
@@ -88,9 +88,8 @@ def plan_of(params: Any, tokens: int) -> Plan:
 
 def method_of(text: str) -> ParallelContextWindows:
     """Return a method that stock attention can run. Raise ``RefusedError`` for other methods."""
-    if (
-        text.partition("(")[0] in ("pcw", "ape") and len(text) <= LONGEST_TEXT
-    ):  # the parameters of other methods may name files
+    # the parameters of other methods may name files
+    if text.partition("(")[0] in ("pcw", "ape") and len(text) <= LONGEST_TEXT:
         try:
             method = methods.get(text)
         except RagBiasError as error:
