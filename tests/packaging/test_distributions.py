@@ -119,11 +119,14 @@ def _normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_extras_refer_to_other_extras_of_their_distribution_only():
-    own = {_normal(project(folder)["name"]) for folder in FOLDERS.values()}
-    for folder in FOLDERS.values():
-        declared = project(folder).get("optional-dependencies", {})
-        for extra, requirements in declared.items():
+def test_extras_refer_to_other_extras_that_are_declared():
+    declared = {
+        project(folder)["name"]: project(folder).get("optional-dependencies", {}) for folder in FOLDERS.values()
+    }
+    own = {_normal(name): name for name in declared}
+    for name, extras in declared.items():
+        for extra, requirements in extras.items():
             for each in map(Requirement, requirements):
                 if _normal(each.name) in own:
-                    assert each.name == project(folder)["name"] and each.extras <= declared.keys() - {extra}
+                    others = declared[own[_normal(each.name)]].keys() - ({extra} if each.name == name else set())
+                    assert each.extras and each.extras <= others

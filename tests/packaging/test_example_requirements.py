@@ -1,4 +1,4 @@
-"""The examples import only what `make demo` and the quickstart install; models are installed one by one."""
+"""Examples and the proxy import only what the documented commands install; models are installed one by one."""
 
 import ast
 import re
@@ -90,6 +90,17 @@ def test_the_examples_import_what_the_page_installs(source):
         for path in (ROOT / "examples").glob("*.py")
         for module in imports(path)
         if module.partition(".")[0] not in OURS and not providers(module) & available
+    }
+    assert missing == set()
+
+
+def test_the_proxy_in_front_of_vllm_imports_what_its_extra_installs():
+    available = installed_by("-e integrations/vllm[proxy]")
+    missing = {
+        f"{path.name}: {module}"
+        for path in (ROOT / "integrations/vllm/ragbias_vllm").glob("*.py")
+        for module in imports(path)
+        if module.partition(".")[0] not in {*OURS, "vllm"} and not providers(module) & available
     }
     assert missing == set()
 
