@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ragbias.adaptation.run import adapt as adapt
-    from ragbias.binding import debias as debias
+    from ragbias.binding.hooks import debias as debias
     from ragbias.boundaries import documents as documents
     from ragbias.cache import DocumentCache as DocumentCache
     from ragbias.errors import RagBiasError as RagBiasError
@@ -30,7 +30,7 @@ _MODULES = {
     "Report": "ragbias.generation.report",
     "Score": "ragbias.generation.report",
     "adapt": "ragbias.adaptation.run",
-    "debias": "ragbias.binding",
+    "debias": "ragbias.binding.hooks",
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",
 }

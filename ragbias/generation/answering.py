@@ -13,8 +13,8 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
-from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
+from ragbias.binding.hooks import backend_of
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token

@@ -20,10 +20,9 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from ragbias import attention
-from ragbias.binding import attach, backend_of
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import hooked
+from ragbias.binding.hooks import attach, backend_of, hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.stores import States

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.binding import copied_cache
+from ragbias.binding.hooks import copied_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite

@@ -78,7 +78,6 @@ _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
 # blanks inside a word are kept, because without them it would be another word or the path of another file
 _BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
-ByName = Callable[[str, "str | None"], Method]
 Named = TypeVar("Named")
 
 
@@ -158,14 +157,11 @@ def get(method: str | Method, model_name: str | None = None, reader: str = "") -
     return method
 
 
-def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list. Keys are the texts of the methods without white space.
-
-    ``by_name`` creates a method without parameters from its name and ``model_name``. For the texts see ``get``.
-    """
+def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
+    """Create the methods of a comma-separated list, as in ``get``. Keys are their texts without white space."""
     found: dict[str, Method] = {}
     for label in split(without_blanks(text), ",", text):
-        method = _parse(label, model_name, by_name)
+        method = _parse(label, model_name)
         for other, same in found.items():
             if method == same:
                 raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
@@ -196,17 +192,15 @@ def split(text: str, at: str, whole: str) -> list[str]:
     return parts
 
 
-def _parse(label: str, model_name: str | None, by_name: ByName | None = None) -> Method:
-    if "+" not in label:
-        return _single(label, model_name, by_name)
-    parts = [_single(part, model_name, by_name) for part in split(label, "+", label)]
+def _parse(label: str, model_name: str | None) -> Method:
+    parts = [_single(part, model_name) for part in (split(label, "+", label) if "+" in label else [label])]
     return parts[0] if len(parts) == 1 else Compose(*parts)
 
 
-def _single(label: str, model_name: str | None, by_name: ByName | None) -> Method:
+def _single(label: str, model_name: str | None) -> Method:
     cls, values = class_and_values(label, "method", method_class)
     if not values:
-        return by_name(cls.name, model_name) if by_name else cls.from_parameters({}, model_name)
+        return cls.from_parameters({}, model_name)
     try:
         return cls.from_parameters(values, model_name)
     except MethodError as error:

@@ -155,7 +155,7 @@ from ragbias.binding.architectures import ARCHITECTURES, ROTARY
 assert set(ARCHITECTURES) - set(ROTARY) == {"mpt"}
 assert not {"torch", "transformers"} & set(sys.modules)
 from ragbias.attention import attend
-from ragbias.binding import debias
+from ragbias.binding.hooks import debias
 assert callable(attend) and callable(debias) and "torch" in sys.modules
 """
 

@@ -21,8 +21,8 @@ from support.gguf_files import write_gguf
         (["demo", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
         (
-            ["calibrate", "--model", "tiny", "--out", "p.json", "--method", "pine"],
-            "Invalid value for '--method': 'pine' is not one of 'channel-scaling', 'ape'",
+            ["calibrate", "--model", "tiny", "--out", "p.json", "--task", "mdqa"],
+            "Invalid value for '--task': 'mdqa' is not one of 'kv', 'tiny', 'data'",
         ),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
     ],

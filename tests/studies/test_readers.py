@@ -76,7 +76,7 @@ def test_the_page_has_the_figures_of_the_stored_results():
     folder = Path(__file__).parents[2] / "docs" / "results"
     table = compare(json.loads((folder / "readers" / "passages-10-short.json").read_text())["scores"])
     page = (folder / "readers.md").read_text()
-    for name in ("pcw", "pcw(reader=readers/smollm2-pcw)"):
+    for name in ("pcw", "pcw(reader=smollm2-pcw)"):
         for interval in table[name][1:]:
             assert f"{interval.estimate:+.2f} ({interval.low:+.2f} to {interval.high:+.2f})" in page
     receipt = json.loads((folder.parents[1] / "readers" / "smollm2-pcw" / "reader.json").read_text())["receipt"]

@@ -7,7 +7,7 @@ import pytest
 from ragbias import DebiasedLM
 from support.vllm_engine import engine, logprobs_of, orders, random_prompts, tokens_of
 
-READER = Path(__file__).parents[2] / "readers" / "smollm2-pcw"
+READER = Path(__file__).parents[2] / "ragbias/models/readers/smollm2-pcw"
 TOLERANCE = 1e-3
 TOKENS = 8
 

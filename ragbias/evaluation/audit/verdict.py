@@ -117,10 +117,11 @@ def _losses(outcomes: Mapping[str, Outcome]) -> str:
 
 
 def _share_of_flips(outcome: Outcome) -> str:
-    headline = outcome.headline
+    headline, flips = outcome.headline, outcome.headline.flips
     what = "get another answer" if outcome.rightness is None else "turn from right to wrong, or back,"
     return (
-        f"{_percent(headline.flips)} of your questions {what} when only the order of the documents changes; "
+        f"{flips.estimate:.0%} ({flips.low:.0%} to {flips.high:.0%}) of your questions {what} when only the order of "
+        "the documents changes; "
         f"repetition in the same order changes {headline.floor.estimate:.0%}"
     )
 
@@ -192,7 +193,3 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
 def _points(interval: Interval) -> str:
     low, high = 100 * interval.low, 100 * interval.high
     return f"{100 * interval.estimate:+.0f} points ({low:+.0f} to {high:+.0f})"
-
-
-def _percent(interval: Interval) -> str:
-    return f"{interval.estimate:.0%} ({interval.low:.0%} to {interval.high:.0%})"

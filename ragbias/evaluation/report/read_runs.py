@@ -116,7 +116,8 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
         return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
     runs, folders = (first, second), f"{first.folder} and {second.folder}"
     decided = [{name: value for name, value in run.settings["decides"].items() if name not in EXPECTED} for run in runs]
-    options = [_options(run.settings, task) for run in runs]
+    every = [run.settings["decides"].get("tasks", []) for run in runs]
+    options: list[dict[str, Any]] = [next((one for one in tasks if one.get("name") == task), {}) for tasks in every]
     data = [{file["sha256"] for file in task_options.get("data", []) if "sha256" in file} for task_options in options]
     if all(data) and not data[0] & data[1]:
         raise RunError(f"the data of task {task!r} differ between {folders}; report them separately")
@@ -134,10 +135,6 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
                 "differences may come from that."
             )
     return notes
-
-
-def _options(about: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    return next((entry for entry in about["decides"].get("tasks", []) if entry.get("name") == task), {})
 
 
 def _short(options: Mapping[str, Any], name: str) -> Any:
