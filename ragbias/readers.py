@@ -162,11 +162,15 @@ def shipped() -> list[str]:
     return sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
 
 
+def folder_of(reader: str) -> Path:
+    """The folder of a reader that is named or given as a folder. A folder of the user hides a shipped one."""
+    folder = Path(reader).expanduser()
+    return SHIPPED / reader if reader in shipped() and not folder.exists() else folder
+
+
 def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
-    """The folder of a reader, and the time and size of each of its files. A folder of the user hides a shipped one."""
-    folder = Path(method.reader).expanduser()
-    if method.reader in shipped() and not folder.exists():
-        folder = SHIPPED / method.reader
+    """The folder of a reader, and the time and size of each of its files."""
+    folder = folder_of(method.reader)
     try:
         return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
     except (OSError, ValueError) as error:

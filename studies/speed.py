@@ -26,7 +26,7 @@ from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBi
 from ragbias.evaluation.cost import Spread, all_versions, figures, interleave, machine, now, peak_bytes
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.files import writing
-from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, parse_methods
+from ragbias.methods import DEFAULT_METHOD, Method, NoMethod
 from studies import arguments_of
 from studies import speed_inputs as inputs
 from studies.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
@@ -176,7 +176,7 @@ def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
 
 def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConfig]:
     """Return the methods by label and the model's config. Refuse methods that need several passes."""
-    methods = parse_methods(settings.methods, settings.model, inputs.in_every_layer)
+    methods = inputs.methods_in_every_layer(settings.methods, settings.model)
     if settings.model is None:
         config = inputs.shaped(settings.shape or "", settings.layers or 0)
     else:

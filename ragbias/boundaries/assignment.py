@@ -216,12 +216,12 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     tried: list[Known] = []
     exhausted = False
     readings = sorted({reading for o in chain.from_iterable(candidates.values()) for reading in o.readings})
-    for reading in (*readings, None):  # ``None`` comes last and allows another form for each document
-        options = {
-            document: printed
-            for document, occurrences in candidates.items()
-            if (printed := [occurrence for occurrence in occurrences if _is_printed(occurrence, reading)])
-        }
+    for reading in (*readings, None):  # ``None`` comes last and allows each document another form, but no rewrite
+        options = {}
+        for document, occurrences in candidates.items():
+            unchanged = [o for o in occurrences if min(o.readings) < len(READINGS)]
+            if printed := unchanged if reading is None else [o for o in occurrences if reading in o.readings]:
+                options[document] = printed
         if options and options not in tried:
             tried.append(options)
             search = _ContiguousSearch(text, options, wanted)
@@ -235,11 +235,6 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     if exhausted and len(best) < wanted.total():
         return [replace(occurrence, doubtful=True) for occurrence in best]
     return _with_margins(text, _doubted(text, best, candidates))
-
-
-def _is_printed(occurrence: Occurrence, reading: int | None) -> bool:
-    """Whether ``reading`` prints the occurrence; if it is ``None``, whether no rewrite is needed to print it."""
-    return reading in occurrence.readings if reading is not None else min(occurrence.readings) < len(READINGS)
 
 
 def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:

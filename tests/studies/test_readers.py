@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.evaluation.bench.store import reader_digests
+from ragbias.readers import SHIPPED
 from studies.reader_questions import examples
 from studies.readers import compare, main, measure, orders_of, prompt_of, read_cases, stored
 from support.readers import write_reader
@@ -73,12 +75,14 @@ def test_distractors_do_not_contain_the_answer():
 
 
 def test_the_page_has_the_figures_of_the_stored_results():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    table = compare(json.loads((folder / "readers" / "passages-10-short.json").read_text())["scores"])
+    folder, name = Path(__file__).parents[2] / "docs" / "results", "pcw(reader=smollm2-pcw)"
     page = (folder / "readers.md").read_text()
-    for name in ("pcw", "pcw(reader=smollm2-pcw)"):
-        for interval in table[name][1:]:
+    for file, columns in (("passages-10-short", (1, 2)), ("musique", (1,))):
+        results = json.loads((folder / "readers" / f"{file}.json").read_text())
+        assert results["readers"] == reader_digests(name)["readers"]  # of the reader that ships
+        table = compare(results["scores"])
+        for interval in (table[method][column] for method in ("pcw", name) for column in columns):
             assert f"{interval.estimate:+.2f} ({interval.low:+.2f} to {interval.high:+.2f})" in page
-    receipt = json.loads((folder.parents[1] / "readers" / "smollm2-pcw" / "reader.json").read_text())["receipt"]
-    for name in ("reader_minus_plain_mean", "reader_minus_plain_best_position"):
-        assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[name]) in page
+    receipt = json.loads((SHIPPED / "smollm2-pcw" / "reader.json").read_text())["receipt"]
+    for gain in ("reader_minus_plain_mean", "reader_minus_plain_best_position"):
+        assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[gain]) in page

@@ -23,6 +23,7 @@ from ragbias.evaluation.cost import machine, versions
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
 from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about
 from ragbias.files import naming, sync_folder, write_atomically
+from ragbias.readers import folder_of
 
 LOCK = ".lock"
 
@@ -51,11 +52,11 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def reader_digests(methods: str) -> dict[str, Any]:
-    """Readers of the methods, by folder with a hash of their files, because a reader may be trained again."""
+    """Readers of the methods, with a hash of their files, because a reader may be trained again."""
     digests = {}
-    for folder in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
-        files = [path for path in sorted(Path(folder).expanduser().glob("*")) if path.is_file()]
-        digests[folder] = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
+        files = [path for path in sorted(folder_of(reader).glob("*")) if path.is_file()]
+        digests[reader] = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return {"readers": digests} if digests else {}
 
 

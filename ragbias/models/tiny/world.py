@@ -126,6 +126,11 @@ def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: i
     ]
 
 
+def restate(rng: random.Random, entry: Entry) -> Entry:
+    """Return a passage about the same entity that contradicts the first: the same kinds of facts, drawn anew."""
+    return _entry(rng, entry.passage.title, [_BY_KEY[fact.attribute] for fact in entry.facts])
+
+
 def facts(passage: Passage) -> list[Fact]:
     """Return the facts that a passage states, read from its text."""
     found = []
