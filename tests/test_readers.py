@@ -188,7 +188,7 @@ def test_a_context_of_debias_refuses_it(lm, reader):
 
 def test_damage_is_named(lm, reader, tmp_path):
     for folder, reason in (
-        (tmp_path / "missing", "missing' is not a folder; expected a folder with adapter_model.safetensors, "),
+        (tmp_path / "missing", "missing' is not a folder; expected 'smollm2-pcw' or a folder with adapter_model"),
         (tmp_path, "is incomplete; expected .*, reader.json, which `ragbias adapt --out FOLDER` writes"),
     ):
         with pytest.raises(ReaderError, match=reason):

@@ -37,7 +37,7 @@ def adapt(
     steps: Annotated[int, whole(limits.STEPS, "Optimiser steps.")] = Default.steps,
     batch: Annotated[int, whole(limits.BATCH, "Examples per step.")] = Default.batch,
     rank: Annotated[int, whole(limits.RANK, "Rank of the LoRA.")] = Default.rank,
-    learning_rate: Annotated[float, typer.Option(help="Maximum learning rate.")] = Default.learning_rate,
+    learning_rate: Annotated[float, typer.Option(min=0, max=1, help="Maximum learning rate.")] = Default.learning_rate,
     max_documents: Annotated[int, whole(limits.DRAWN_DOCUMENTS, "Documents per example at most.")] = Default.documents,
     orders: Annotated[int, whole(limits.ORDERS, "Orders averaged if the gold document is unknown.")] = Default.orders,
     examples: Annotated[int | None, whole(limits.EXAMPLES, "Examples. Default: one per question, 300 to 800.")] = None,

@@ -16,7 +16,7 @@ def test_tiny_has_a_bias_and_pine_removes_it():
     """On 16 questions at three positions: margins far from what was measured on hundreds."""
     prepared = demo.Demo(questions=16, positions=3, corpus=120, seed=5)
     task, _ = prepared.task(20)
-    rows = shared.measured(task, [NoMethod(), Pine()], Progress(disable=True))
+    rows = shared.measured(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))
     none, pine = ({name: rows[label][name][0] for name in FIGURES} for label in ("none", "pine"))
     assert none["gap"] >= 0.15
     assert max(point[0] for point in rows["none"]["accuracy_by_position"].values()) >= 0.75
