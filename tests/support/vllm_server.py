@@ -31,6 +31,7 @@ class VllmServer:
         forgets: whether the store loses every entry at once.
         full: whether the store takes no more entries.
         seconds: pause between the events of a stream.
+        store_seconds: pause before a document is stored.
         bodies: all bodies that arrived.
         details: whether `--enable-prompt-tokens-details` is set.
         computes: number of tokens of prefix and documents that answers compute instead of loading.
@@ -43,6 +44,7 @@ class VllmServer:
     forgets: bool = False
     full: bool = False
     seconds: float = 0.0
+    store_seconds: float = 0.0
     healthy: bool = True
     breaks_off: bool = False
     entries: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
@@ -77,6 +79,8 @@ class VllmServer:
             return JSONResponse({"error": {"message": "too long", "code": 400}}, 400)
         if body.get("stream"):
             return StreamingResponse(self._streamed(body), media_type="text/event-stream")
+        if "store" in _parameters(body):
+            await asyncio.sleep(self.store_seconds)
         answer = await asyncio.to_thread(self._answer, body)
         if answer is None:
             return JSONResponse({"error": FAILED}, 500)
