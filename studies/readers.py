@@ -1,7 +1,8 @@
 """Compare methods with and without a reader on questions that no training saw.
 
 FILE holds questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
-with the gold document first, in the middle and last. An interrupted study goes on; other settings need another --out.
+with the gold document first, in the middle and last. --generate also generates answers and prints the share that
+contains an accepted answer. An interrupted study goes on; other settings need another --out.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import gzip
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ragbias.evaluation.bench.store import reader_digests
 from ragbias.evaluation.measures.bootstrap import Interval, share
+from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import parse_methods
@@ -27,13 +29,14 @@ INSTRUCTION = "Answer the question using the documents below.\n\n"
 MARK = "{documents}"
 ENDINGS = {"chat": "\nQuestion: {question}\nAnswer in a few words.", "bare": "\nQuestion: {question}\nAnswer:"}
 EVERY = 5  # questions between two writes of the results
+ANSWER_TOKENS = 40  # of a generated answer
 
 
 class Case(NamedTuple):
-    """A question with its answer and its documents; ``gold`` is the index of the one with the answer, if known."""
+    """A question with its accepted answers and its documents; ``gold`` is the index of the one with them, if known."""
 
     question: str
-    answer: str
+    answers: list[str]
     documents: list[str]
     gold: int | None
 
@@ -44,12 +47,12 @@ def read_cases(file: Path, words: int, count: int) -> list[Case]:
     rows = [json.loads(line) for line in text.splitlines()] if ".jsonl" in file.name else json.loads(text)
     cases = []
     for row in random.Random(11).sample(rows, len(rows)):
-        answer = row["answers"][0] if isinstance(row["answers"][0], str) else row["answers"][0][0]
+        answers = row["answers"] if isinstance(row["answers"][0], str) else row["answers"][0]
         gold = 0 if row["ctxs"][0].get("isgold") else None
-        texts = [_cut(ctx["text"], words, answer if index == gold else "") for index, ctx in enumerate(row["ctxs"])]
+        texts = [_cut(ctx["text"], words, answers[0] if index == gold else "") for index, ctx in enumerate(row["ctxs"])]
         if all(texts):
             documents = [f"Document (Title: {c['title']}) {t}\n" for c, t in zip(row["ctxs"], texts, strict=True)]
-            cases.append(Case(row["question"], answer, documents, gold))
+            cases.append(Case(row["question"], answers, documents, gold))
     return cases[:count]
 
 
@@ -94,17 +97,45 @@ def measure(
     lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, results: dict[str, Any], out: Path
 ) -> dict[str, list[list[float]]]:
     """Log-probabilities of the answers ``[question][order]`` by method."""
+
+    def score(prompt: Prompt, case: Case, method: Any) -> float:
+        answer = case.answers[0] if kind == "chat" else f" {case.answers[0]}"
+        return lm.score(prompt, answer, method=method).total
+
+    return _of_all_orders(lm, cases, methods, kind, results, "scores", score, out)
+
+
+def generate(
+    lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, results: dict[str, Any], out: Path
+) -> dict[str, list[list[str]]]:
+    """Generated answers ``[question][order]`` by method."""
+
+    def answer(prompt: Prompt, case: Case, method: Any) -> str:
+        return lm.generate(prompt, method=method, max_new_tokens=ANSWER_TOKENS).text
+
+    return _of_all_orders(lm, cases, methods, kind, results, "answers", answer, out)
+
+
+def _of_all_orders(
+    lm: DebiasedLM,
+    cases: Sequence[Case],
+    methods: dict[str, Any],
+    kind: str,
+    results: dict[str, Any],
+    part: str,
+    run: Callable[[Prompt, Case, Any], Any],
+    out: Path,
+) -> dict[str, list[list[Any]]]:
+    """Run every question in every order, after those in ``results[part]``; invariant methods need one order."""
     for name, method in {"none": "none", **methods}.items():
-        scores = results["scores"].setdefault(name, [])
-        for case in cases[len(scores) :]:
+        values = results.setdefault(part, {}).setdefault(name, [])
+        for case in cases[len(values) :]:
             orders = orders_of(case)
             seen = orders[:1] if getattr(method, "invariant", False) else orders
-            prompts = [prompt_of(lm, documents, case.question, kind) for documents in seen]
-            answer = case.answer if kind == "chat" else f" {case.answer}"
-            scores.append([lm.score(prompt, answer, method=method).total for prompt in prompts])
-            if len(scores) % EVERY == 0 or len(scores) == len(cases):
+            values.append([run(prompt_of(lm, documents, case.question, kind), case, method) for documents in seen])
+            if len(values) % EVERY == 0 or len(values) == len(cases):
                 write_atomically(out, json.dumps(results).encode())
-    return {name: results["scores"][name][: len(cases)] for name in ("none", *methods)}
+    return {name: results[part][name][: len(cases)] for name in ("none", *methods)}
 
 
 def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Interval, Interval]]:
@@ -123,6 +154,14 @@ def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Int
     return table
 
 
+def accuracy(cases: Sequence[Case], answers: list[list[str]]) -> tuple[list[list[float]], float]:
+    """Whether each answer ``[question][order]`` contains an accepted one, and the mean number of words."""
+    found = [
+        [best_subspan_em(text, case.answers) for text in texts] for case, texts in zip(cases, answers, strict=True)
+    ]
+    return found, fmean(len(text.split()) for texts in answers for text in texts)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("file", type=Path)
@@ -133,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=100, help="number of questions")
     parser.add_argument("--words", type=int, default=10_000, help="words of each passage")
     parser.add_argument("--prompt", choices=ENDINGS, default="chat", help="with the chat template, or without it")
+    parser.add_argument("--generate", action="store_true", help="also generate answers")
     parsed = parser.parse_args(arguments)
     digest = hashlib.sha256(parsed.file.read_bytes()).hexdigest()
     settings = {name: getattr(parsed, name) for name in ("model", "dtype", "words", "prompt")} | {"file": digest}
@@ -149,6 +189,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{minus_mean.high:+.2f}), minus its best position {minus_best.estimate:+.2f} ({minus_best.low:+.2f} to "
             f"{minus_best.high:+.2f})"
         )
+    if parsed.generate:
+        print("share of generated answers that contain an accepted one, by order of the documents")
+        for name, answers in generate(lm, cases, dict(methods), parsed.prompt, results, parsed.out).items():
+            found, length = accuracy(cases, answers)
+            means = share({f"{index:05}": fmean(values) for index, values in enumerate(found)})
+            orders = ", ".join(f"{fmean(values):.3f}" for values in zip(*found, strict=True))
+            print(
+                f"{name}: {orders}; mean {means.estimate:.3f} ({means.low:.3f} to {means.high:.3f}); {length:.1f} words"
+            )
 
 
 if __name__ == "__main__":

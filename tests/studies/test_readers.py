@@ -5,9 +5,10 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.evaluation.bench.store import reader_digests
+from ragbias.methods import get
 from ragbias.readers import SHIPPED
 from studies.reader_questions import examples
-from studies.readers import compare, main, measure, orders_of, prompt_of, read_cases, stored
+from studies.readers import accuracy, compare, generate, main, measure, orders_of, prompt_of, read_cases, stored
 from support.readers import write_reader
 
 WORDS = [f"word{number}" for number in range(30)]
@@ -27,7 +28,7 @@ def file(tmp_path):
 
 def test_gold_documents_are_cut_around_their_answer(file):
     for case in read_cases(file, words=8, count=6):
-        assert case.answer in case.documents[0] and len(case.documents[0].split()) < 12
+        assert case.answers[0] in case.documents[0] and len(case.documents[0].split()) < 12
         orders = orders_of(case)
         assert [order.index(case.documents[0]) for order in orders] == [0, 1, 3]
 
@@ -50,8 +51,9 @@ def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
     reader = write_reader(tmp_path / "reader", DebiasedLM.from_pretrained("tiny", "none").model)
     command = [str(file), "--out", str(tmp_path / "r.json"), "--model", "tiny", "--questions", "2", "--words", "20"]
     main([*command, "--methods", f"pcw(reader={reader})"])
-    main([*command, "--methods", f"pcw,pcw(reader={reader})"])
-    assert "pcw: " in capsys.readouterr().out
+    main([*command, "--methods", f"pcw,pcw(reader={reader})", "--generate"])
+    printed = capsys.readouterr().out
+    assert "pcw: " in printed and "share of generated answers" in printed
     with pytest.raises(SystemExit, match=r"r.json holds results with another prompt; give another --out"):
         main([*command, "--methods", "pcw", "--prompt", "bare"])
     write_reader(tmp_path / "reader", DebiasedLM.from_pretrained("tiny", "none").model, seed=1)
@@ -60,6 +62,17 @@ def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
     file.write_text(file.read_text().replace("Where is", "Where was"))
     with pytest.raises(SystemExit, match=r"r.json holds results with another file; give another --out"):
         main([*command, "--methods", "pcw"])
+
+
+def test_generated_answers_are_kept_and_judged_by_every_accepted_answer(file, tmp_path):
+    lm, out = DebiasedLM.from_pretrained("tiny", "none"), tmp_path / "r.json"
+    cases = read_cases(file, words=20, count=2)
+    answers = generate(lm, cases, {"pcw": get("pcw")}, "bare", stored(out, {}, {}), out)
+    assert [len(texts) for texts in answers["none"]] == [3, 3] and [len(texts) for texts in answers["pcw"]] == [1, 1]
+    assert json.loads(out.read_text())["answers"] == answers
+    judged = [case._replace(answers=["nowhere", "the Hall"]) for case in cases]
+    found, words = accuracy(judged, [["It is the hall."], ["a tower"]])
+    assert found == [[1.0], [0.0]] and words == 3
 
 
 def test_distractors_do_not_contain_the_answer():
