@@ -1,11 +1,11 @@
 """Backends that compute attention: ``torch``, ``triton`` or ``flash``.
 
 - ``torch`` runs everywhere.
-- ``triton`` runs on CUDA, or on CPU in Triton's interpreter. Attention and importances are fused kernels.
-- ``flash`` runs on CUDA. It uses FlashAttention 2 wherever all queries of a head see a segment at one position, and
-  ``torch`` for the rest (positions that differ by query, bounds, a bias by segment, importances).
-- ``auto`` is ``triton`` for CUDA tensors that it supports, if a self-check agrees with ``torch``; otherwise ``torch``.
-  The self-check runs once per device, dtype and head dimension; ``auto`` warns if it fails.
+- ``triton`` runs on CUDA, or on CPU in Triton's interpreter. Fused kernels compute attention and importances.
+- ``flash`` runs on CUDA. It uses FlashAttention 2 where all queries of a head see a segment at the same position. It
+  uses ``torch`` for positions that differ by query, bounds, a bias by segment, and importances.
+- ``auto`` uses ``triton`` for CUDA tensors that it supports, and ``torch`` for all others. A self-check compares both
+  once per device, dtype and head dimension. If it fails, ``auto`` warns and uses ``torch``.
 
 All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A named backend that does not support a
 case raises ``BackendError``; only ``auto`` falls back to ``torch``.
@@ -73,7 +73,7 @@ def chosen(query: Tensor, scoring: Scoring) -> str:
 
 
 def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
-    """Return why ``auto`` does not use triton for heads of this kind; empty if it does. Check and warn once."""
+    """Return why ``auto`` does not use triton for this case; empty if it does. Warn once about each reason."""
     case = device, dtype, dim
     if case in _verdicts:
         return _verdicts[case]
@@ -83,9 +83,9 @@ def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
         reason = _import_error("triton")
         if not reason:
             reason = difference("triton", device, dtype, dim)
-        known = reason in _verdicts.values()
+        warned = reason in _verdicts.values()
         _verdicts[case] = reason
-    if reason and not known:
+    if reason and not warned:
         warn(f"backend 'auto' computes with 'torch': backend 'triton' {reason}", BackendFallbackWarning)
     return reason
 
@@ -139,10 +139,10 @@ def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int)
     try:
         with torch.no_grad():
             query, key, value = (tensor.to(device, dtype) for tensor in tensors)
-            expected, found = (
-                _results(query, key, value, replace(scoring, backend=each)) for each in ("torch", backend)
+            expected, computed = (
+                _results(query, key, value, replace(scoring, backend=name)) for name in ("torch", backend)
             )
-            for (name, right), (_, result) in zip(expected, found, strict=True):
+            for (name, right), (_, result) in zip(expected, computed, strict=True):
                 error = float((result.float() - right.float()).abs().nan_to_num(torch.inf).max())
                 if error > tolerance:
                     where = f"{str(dtype)[6:]} with head dimension {dim} on {device}"
@@ -156,7 +156,7 @@ def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int)
 
 
 def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Iterator[tuple[str, Tensor]]:
-    """Yield named results of the methods' operations: documents, the tokens after them, and importances."""
+    """Yield the named results of a self-check: plain attention, attention of and to documents, and importances."""
     device, tail = key.device, TOKENS - SUFFIX
     positions = torch.arange(TOKENS, device=device)
     for result in attention.attend(query, key, value, positions=positions, scoring=scoring, causal=True):

@@ -1,8 +1,8 @@
-"""Attention on FlashAttention 2 (extra ``flash``), if all queries of a head see a segment at the same position.
+"""Attention with FlashAttention 2 (extra ``flash``), if all queries of a head see a segment at the same position.
 
-FlashAttention has one position per key, so keys are copied and moved to their positions for each group of queries. Its
-causal mask ends at the last query and the last key, like the mask of the last segment. The tests run this module with
-a stand-in for the package, not with the kernel itself.
+FlashAttention has one position per key. Therefore, for each group of queries, keys are copied and moved to their
+positions. Its causal mask is aligned so that the last query sees every key, as ``primitive.attend`` requires. The tests
+run this module with a stand-in for the package, not with the kernel itself.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def attend(
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend_groups`` in as few calls as memory for the moved keys allows."""
+    """Compute ``primitive.attend_groups``. Each call of the kernel handles one batch of ``_calls``."""
     parts = []
-    for together in _calls(groups):
-        counts = [end - begin for begin, end in (group.queries for group in together)]
-        firsts = [group.position for group in together]
+    for batch in _calls(groups):
+        counts = [end - begin for begin, end in (group.queries for group in batch)]
+        firsts = [group.position for group in batch]
         positions = torch.cat([torch.arange(at, at + count) for at, count in zip(firsts, counts, strict=True)])
-        encoded = scoring.encoding(listed(query, [group.queries for group in together]), positions.to(query.device))
-        seen = [(group.segments, group.starts) for group in together]
+        encoded = scoring.encoding(listed(query, [group.queries for group in batch]), positions.to(query.device))
+        seen = [(group.segments, group.starts) for group in batch]
         parts.append(_attended(encoded, key, value, seen, counts, scoring, causal=True))
     return concatenated(parts)
 
 
 def _calls(groups: Sequence[Group]) -> list[list[Group]]:
-    """Split groups into batches with at most ``TOGETHER`` keys each, unless a single group has more."""
+    """Split groups into batches of at most ``TOGETHER`` keys. A group with more keys is a batch alone."""
     calls: list[list[Group]] = []
     keys = 0
     for group in groups:
@@ -66,7 +66,7 @@ def _attended(
     scoring: Scoring,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention of encoded queries ``[H, Q, d]``. Each entry of ``seen`` belongs to ``counts`` of them."""
+    """Compute attention of encoded queries ``[H, Q, d]``. The next ``counts[i]`` queries see ``seen[i]``."""
     encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
     moved = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)

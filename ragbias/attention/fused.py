@@ -1,6 +1,6 @@
 """The primitive on PyTorch's fused CPU attention, for segment starts that do not depend on the query.
 
-Keys are rotated to their positions once for all queries. One fused call does the rest, without a matrix of scores.
+Keys are rotated to their positions once for all queries. A fused call then computes attention without a score matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOVED = 2**21  # elements of keys moved at one time per thread; they should fit 
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """Call PyTorch's kernel, which assumes that the last dimension is contiguous."""
+    """Make the last dimension contiguous, as PyTorch's kernel assumes, and call the kernel."""
     contiguous = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     result: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*contiguous, **options)
     return result
@@ -69,13 +69,13 @@ def attend_groups(
     scratch = None if torch.is_grad_enabled() and (encoded.requires_grad or key.requires_grad) else Scratch()
     parts = []
     at = 0
-    for together in _calls(groups, query.shape[0] * query.shape[-1]):
-        count = sum(end - begin for begin, end in (group.queries for group in together))
+    for batch in _calls(groups, query.shape[0] * query.shape[-1]):
+        count = sum(end - begin for begin, end in (group.queries for group in batch))
         own = encoded[:, at : at + count]
-        if len(together) > 1:
-            parts.append(_attend_together(own, key, value, together, scoring, scratch))
+        if len(batch) > 1:
+            parts.append(_attend_together(own, key, value, batch, scoring, scratch))
         else:
-            (group,) = together
+            (group,) = batch
             visible = Visible(group.segments, group.starts, causal=True)
             parts.append(_attend(own, key, value, scoring, visible, scratch))
         at += count
@@ -83,7 +83,7 @@ def attend_groups(
 
 
 def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
-    """Split groups into batches that see the same keys. A key has ``size`` elements in all heads together."""
+    """Batch neighbouring groups that see the same keys, within ``MOVED``. A key has ``size`` elements in all heads."""
     calls: list[list[Group]] = []
     for group in groups:
         keys = sum(end - begin for begin, end in group.segments)
@@ -125,7 +125,7 @@ def _attend_together(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, visible: Visible, scratch: Scratch | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention of encoded queries. With starts, queries and keys are ``paired``."""
+    """Compute attention of encoded queries. If ``visible`` has starts, queries and keys must be ``paired``."""
     segments, bias, bounds, causal = visible.segments, visible.bias, visible.bounds, visible.causal
     # in the order of memory, the values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
@@ -152,10 +152,10 @@ def _attend(
         return attended(slice(None), query, scoring.encoding.moved(key, spans, starts, scratch))
     group = len(query) // len(key)
     size = group * values.shape[1] * query.shape[-1]
-    together = portion(len(key), MOVED * torch.get_num_threads() // size)  # number of key heads in one call
+    count = portion(len(key), MOVED * torch.get_num_threads() // size)  # number of key heads in one call
     parts = []
-    for begin in range(0, len(key), together):
-        heads, own = slice(begin, begin + together), slice(group * begin, group * (begin + together))
+    for begin in range(0, len(key), count):
+        heads, own = slice(begin, begin + count), slice(group * begin, group * (begin + count))
         parts.append(attended(heads, query[own], scoring.encoding.moved(key[heads], spans, starts[own], scratch)))
     return concatenated(parts, dim=0)
 
@@ -163,7 +163,7 @@ def _attend(
 def _attend_moved(
     query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention to keys at their positions. ``mask_of`` returns the mask of ``BLOCK`` queries from an index."""
+    """Compute attention to moved keys. ``mask_of(begin)`` returns the mask of ``BLOCK`` queries from ``begin`` on."""
     (heads, queries, dim), bounds = query.shape, visible.bounds
     # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)
@@ -192,14 +192,14 @@ def _attend_moved(
 
 
 def _keys_seen(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
-    """Return the keys of a single segment that a block of queries needs, and bool ``[Q]`` for queries without keys."""
+    """Return a slice with all keys that the queries see, and bool ``[Q]``, true for a query that sees no key."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
-    """Return a mask ``[Q, K]`` with each segment's bias, and ``-inf`` for hidden keys of segment ``last``."""
+    """Return a mask ``[Q, K]``: each segment's bias, and ``-inf`` for the hidden keys of segment number ``last``."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])
     for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):

@@ -1,8 +1,8 @@
-"""Positional encodings at assigned positions, segments of keys, the visibility of keys, and how they are scored.
+"""Positional encodings, and the types for segments of keys, their visibility and their scoring.
 
-All encodings depend only on differences of positions. For a query at position ``p`` and a segment that starts at
-``s``, these are ``p - s`` and the offsets of the keys in the segment. A key is rotated once, by its offset. To move a
-segment, the query is rotated instead.
+Encodings depend only on differences of positions. Let a query be at position ``p``, and a key at offset ``t`` in a
+segment that starts at ``s``. Then the key is encoded once, at ``t``, and the query at ``p - s``. Moving the segment
+changes ``s``, and so only the query's encoding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scratch:
 
 
 class Encoding:
-    """Encoding without positions, or for queries and keys that are already encoded. Base class of all encodings."""
+    """Base class of encodings. It changes nothing: there are no positions, or queries and keys are encoded already."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
@@ -57,11 +57,11 @@ class Encoding:
         return moved.expand(*starts.shape[:-2], *moved.shape)
 
     def divided(self, by: float) -> Encoding:
-        """Return the encoding for scores that are divided by a number."""
+        """Return the encoding to use when all scores are divided by ``by``. Only the slopes of ALiBi change."""
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
-        """Return the bias of the scores ``[H, Q, K]`` for queries ``[H or 1, Q]`` relative to the segment, or None."""
+        """Return a bias of scores, ``[H, Q, K]`` or None. ``relative`` ``[H or 1, Q]`` is query minus segment start."""
         return None
 
 
@@ -121,11 +121,11 @@ class Rotary(Encoding):
 
     def _table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return cos and sin at positions ``0, 1, ...``, each ``[>= length, r/2]``. The tables grow on demand."""
-        known = self._tables.get(device)
-        if known is None or known[0].shape[0] < length:
-            size = max(length, 256 if known is None else 2 * known[0].shape[0])
-            known = self._tables[device] = self._cos_sin(torch.arange(size, device=device))
-        return known
+        table = self._tables.get(device)
+        if table is None or table[0].shape[0] < length:
+            size = max(length, 256 if table is None else 2 * table[0].shape[0])
+            table = self._tables[device] = self._cos_sin(torch.arange(size, device=device))
+        return table
 
     def _cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions[..., None].float() * self.frequencies.to(positions.device)
@@ -151,7 +151,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 
 
 def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
-    """Rotate adjacent pairs of ``x`` ``[..., d]`` by complex ``turns`` ``[..., r/2]``, in float32, into ``target``."""
+    """Rotate adjacent pairs of ``x`` ``[..., d]`` by complex ``turns`` ``[..., r/2]``, and write them to ``target``."""
     size = 2 * turns.shape[-1]
     pairs = _as_complex(x[..., :size].float())
     if x.dtype == torch.float32 and not x.requires_grad:  # `out=` has no gradient
@@ -167,7 +167,7 @@ def _as_complex(x: Tensor) -> Tensor:
 
 
 def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of adjacent, non-empty segments of one length, as (index of the first, number, length)."""
+    """Yield runs of adjacent, non-empty segments of equal length, as (index of first segment, number, length)."""
     first = 0
     while first < len(segments):
         begin, end = segments[first]
@@ -218,13 +218,13 @@ class Scoring:
     backend: str = "auto"
 
     def divided(self, by: float) -> Scoring:
-        """Return the scoring for scores that are divided by a number greater than 0."""
+        """Return a scoring whose scores are those of this scoring, divided by ``by`` > 0."""
         cap = None if self.softcap is None else self.softcap / by
         return replace(self, encoding=self.encoding.divided(by), scale=self.scale / by, softcap=cap)
 
     @property
     def position_in_keys(self) -> bool:
-        """Whether encoding keys at their positions suffices; a sliding window or ALiBi also needs distances."""
+        """Whether scores need no positions besides those encoded in keys. A sliding window or ALiBi needs distances."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
@@ -276,7 +276,7 @@ class Group:
 
     Attributes:
         queries: span of the queries.
-        position: position of the first query; the other queries follow.
+        position: position of the first query; the others have the next positions.
         segments: spans of keys.
         starts: positions of the segments, int64 ``[H or 1, n]``.
     """
@@ -308,9 +308,9 @@ class EncodedKeys:
         self._count = 0
 
     def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Return all keys so far ``[..., K, d]``, encoded. The result is valid until the next call.
+        """Return all of ``key`` ``[..., K, d]``, encoded. Earlier calls have encoded the first keys already.
 
-        ``encode`` receives the new keys and the index of the first new key.
+        ``encode`` receives the new keys and the index of the first new key. The result is valid until the next call.
         """
         total = key.shape[-2]
         new = encode(key[..., self._count :, :], self._count)
@@ -325,14 +325,14 @@ class EncodedKeys:
 
 
 def portion(count: int, most: int) -> int:
-    """Return the portion size that splits ``count`` into the fewest, nearly equal portions of at most ``most``."""
+    """Return the size of portions that splits ``count`` items into as few portions of at most ``most`` as possible."""
     portions = -(-count // max(1, most))
     return -(-count // max(1, portions))
 
 
 @contextmanager
 def launching(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise ``BackendError`` for a kernel that fails with ``RuntimeError`` or ``errors``, unless memory runs out."""
+    """Convert a ``RuntimeError`` or ``errors`` of a kernel to ``BackendError``, except when memory runs out."""
     refusals: tuple[type[Exception], ...] = (RuntimeError, *errors)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Attention mass of documents without positions, by which some methods order them. For shapes see ``primitive``."""
+"""Attention to documents without positions, by which some methods order them. For shapes see ``primitive``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
 
 @torch.no_grad()
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
-    """Return the share of each query's softmax over all segments that falls on each segment, without positions.
+    """Return each segment's share of each query's softmax over all segments, without positions.
 
     Args:
         query, key: ``[H, Q, d]`` and ``[G, K, d]``.
@@ -43,8 +43,8 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         scoring: only its scale and softcap are used.
 
     Returns:
-        float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
-        ``i`` as queries and ``j`` as keys. The diagonal is 0.
+        float32 ``[H, n, n]``. In each head, entry ``[i, j]`` is the attention from document ``i`` to ``j``, summed over
+        the tokens of both. The softmax is over the tokens of all documents except ``i``, so the diagonal is 0.
     """
     if chosen(query, scoring) == "triton":
         from ragbias.attention import triton_backend
@@ -65,7 +65,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``first`` to ``end`` of documents with at most ``most`` scores per head; a larger one is alone."""
+    """Yield ranges ``(first, end)`` of documents: at most ``most`` scores per head, or one document with more."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0
@@ -80,15 +80,15 @@ def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
 def _mass_together(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
-    """Compute ``document_mass`` of documents ``first`` to ``end`` in one product."""
+    """Compute the rows ``first`` to ``end - 1`` of ``document_mass``, with one product per block of heads."""
     of_document = one_hot(_segment_of_key(spans, key.device)).float()  # [K, n]
     queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     own = [(edges[index] - edges[first], edges[index + 1] - edges[first]) for index in range(first, end)]
     group = len(queries) // len(keys)
-    together = portion(len(keys), most_scores(key.device) // (group * queries.shape[1] * keys.shape[1]))  # key heads
+    count = portion(len(keys), most_scores(key.device) // (group * queries.shape[1] * keys.shape[1]))  # key heads
     masses = []
-    for heads, block in zip(keys.split(together), queries.split(group * together), strict=True):
+    for heads, block in zip(keys.split(count), queries.split(group * count), strict=True):
         weights = _scores(block, [heads], scoring, scratch)
         for index, (begin, stop) in enumerate(own, start=first):
             weights[:, begin:stop, edges[index] : edges[index + 1]] = -torch.inf
@@ -105,10 +105,10 @@ def _segment_mass(
     of_segment = torch.eye(len(segments), device=key.device)[_segment_of_key(segments, key.device)]
     keys, group, queries = len(of_segment), query.shape[0] // key.shape[0], query.shape[1]
     most = most_scores(key.device)
-    together = portion(len(key), most // max(1, group * queries * keys))  # number of key heads in one product
-    size = portion(queries, most // max(1, group * together * keys))  # number of queries in one product
+    count = portion(len(key), most // max(1, group * queries * keys))  # number of key heads in one product
+    size = portion(queries, most // max(1, group * count * keys))  # number of queries in one product
     masses = []
-    for heads, own in zip(key.split(together), query.split(group * together), strict=True):
+    for heads, own in zip(key.split(count), query.split(group * count), strict=True):
         parts = []
         for block in own.split(size, dim=1):
             weights = _scores(block.float(), [heads[:, begin:end].float() for begin, end in pieces], scoring, scratch)
@@ -126,7 +126,7 @@ def _segment_of_key(segments: Segments, device: torch.device) -> Tensor:
 
 
 def _scores(query: Tensor, keys: Sequence[Tensor], scoring: Scoring, scratch: Scratch) -> Tensor:
-    """Compute ``grouped_scores`` ``[H, Q, K]`` of all ``keys``, each ``[G, K', d]``, in ``scratch``."""
+    """Compute ``grouped_scores`` for several blocks of keys ``[G, K', d]``, joined to ``[H, Q, K]`` in ``scratch``."""
     heads, queries, dim = query.shape
     groups, rows = len(keys[0]), heads * queries // len(keys[0])
     if len(keys) == 1 and rows <= FEW:

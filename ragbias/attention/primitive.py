@@ -1,9 +1,9 @@
 """The attention primitive: softmax attention over segments of keys, each at an assigned position, with its LSE.
 
-Shapes, for one sequence: ``H`` query heads, ``G`` key heads (``H = G * group``, query head ``h`` reads key head
-``h // group``), ``Q`` queries, ``K`` keys, ``n`` segments of keys, head dimension ``d``. A segment is a span
-``(begin, end)`` of keys; the segments of a call need not be adjacent or in order, and results follow the order in which
-they are listed. Scores, softmaxes and log-sum-exps (LSE) are float32, outputs have the dtype of the values.
+Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
+dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
+``(begin, end)`` of keys. The segments of a call may be in any order and have gaps; results have them in the same order.
+Scores, softmaxes and log-sum-exps (LSE) are float32. Outputs have the dtype of the values.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Multiply each segment's keys by its queries ``[n, H, Q, d]``. The result ``[H, Q, K]`` is float32."""
-    count, heads, each, dim = queries.shape
+    """Multiply each segment's keys by the queries encoded for it, ``[n, H, Q, d]``. Return float32 ``[H, Q, K]``."""
+    count, heads, rows, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
     if folded.shape[2] > FEW:
         pieces = [_products(own, key[:, begin:end]) for own, (begin, end) in zip(queries, segments, strict=True)]
@@ -199,12 +199,12 @@ def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tenso
     for first, run, length in equal_runs(segments):
         spans = segments[first : first + run]
         if run > len(key):  # this branch has fewer calls
-            together = key[:, spans[0][0] : spans[-1][1]].unflatten(1, (run, length))
-            by_head = [own @ turned[first : first + run, head] for head, own in enumerate(together)]
+            keys = key[:, spans[0][0] : spans[-1][1]].unflatten(1, (run, length))
+            by_head = [own @ turned[first : first + run, head] for head, own in enumerate(keys)]
             products.append(torch.stack(by_head).flatten(1, 2))
         else:
             products += [key[:, begin:end] @ turned[first + index] for index, (begin, end) in enumerate(spans)]
-    return torch.cat(products, dim=1).transpose(-1, -2).float().reshape(heads, each, -1)
+    return torch.cat(products, dim=1).transpose(-1, -2).float().reshape(heads, rows, -1)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def _products(query: Tensor, key: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Apply ``softcap * tanh(scores / softcap)`` in place, unless a gradient needs them. None leaves them unchanged."""
+    """Return ``softcap * tanh(scores / softcap)``, in place unless scores need a gradient. None changes nothing."""
     if softcap is not None and scores.requires_grad:
         return (scores / softcap).tanh() * softcap
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)

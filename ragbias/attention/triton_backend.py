@@ -107,7 +107,7 @@ def _run(
     tables: _Tables,
     sizes: _Sizes,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention of the queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
+    """Launch attention of queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
     starts, causal, bounds = visible.starts, visible.causal, visible.bounds
     assert starts is not None
     bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)
@@ -155,7 +155,7 @@ def _masses(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return each query's softmax shares ``[H, Q, columns]``, or their sums over groups, ``[H, groups, columns]``."""
+    """Return each query's softmax shares ``[H, Q, columns]``, or with ``total`` group sums ``[H, groups, columns]``."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     seen = [(begin, end) for _, segments in groups for begin, end, _ in segments]
@@ -167,10 +167,10 @@ def _masses(
     count = sum(end - begin for (begin, end), _ in groups)
     spans = _query_spans(tuple(queries for queries, _ in groups), query.device)
     masses = []
-    together = group * max(1, MOST_LSES // (count * columns * group))
-    for first in range(0, heads, together):
-        queries = query[first : first + together]
-        keys = key[first // group : (first + together) // group]
+    at_once = group * max(1, MOST_LSES // (count * columns * group))  # query heads
+    for first in range(0, heads, at_once):
+        queries = query[first : first + at_once]
+        keys = key[first // group : (first + at_once) // group]
         lse = query.new_full((len(queries), count, columns), -torch.inf, dtype=torch.float32)
         with _launching(query):
             kernels.segment_lse[(len(tables.tiles), len(keys) if sizes.packed else len(queries))](
@@ -207,7 +207,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
 
 
 def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce the sizes until ``attention`` needs at most ``memory`` bytes. For ``unread`` see ``_shared_memory``."""
+    """Reduce the sizes until ``attention`` fits ``memory`` bytes. ``unread`` pipeline stages need no shared memory."""
     width = (2 * _block(half) if half else 0) + (_block(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
@@ -235,7 +235,7 @@ def _shared_memory(device: torch.device) -> tuple[float, int]:
 
 
 def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
-    """Return the rows of each launched head, and the number of launched heads."""
+    """Return the number of rows per head, and of heads. In a packed launch, heads are key heads."""
     heads, groups = query.shape[0], key.shape[0]
     return (query.shape[1] * (heads // groups), groups) if sizes.packed else (query.shape[1], heads)
 
@@ -280,7 +280,7 @@ def _tables(
     device: torch.device,
     whole: bool = False,
 ) -> _Tables:
-    """Build tiles of ``block`` rows for groups of queries with segments. With ``whole``, segments are not split."""
+    """Build tables of tiles with ``block`` rows for groups of queries. With ``whole``, each segment is one piece."""
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     out, parts = 0, 1
@@ -304,7 +304,7 @@ def _tables(
 
 
 def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Divide pieces into at most ``parts`` ranges of neighbours with about equally many keys."""
+    """Divide pieces with these numbers of keys into at most ``parts`` ranges with about equally many keys."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0

@@ -1,14 +1,17 @@
 """Triton kernels of the attention primitive; ``triton_backend`` builds their tables and launches them.
 
-A row is a query of one head. In a packed launch the rows of a tile are the query heads of a key head, query by query,
-so that one tile reads a key for all of them. Positions and starts then differ from row to row. Otherwise a tile holds
-neighbouring queries of one head, and a segment starts at one position for all of them.
+A row is a query of one head, and a tile is a block of rows that one program computes. In a packed launch, a tile holds
+all query heads that share one key head, query after query. Each key is then read once for all of these heads, and
+positions and starts may differ by row. In other launches, a tile holds neighbouring queries of one head, and each
+segment starts at one position for the whole tile.
 
 Tables are int32. A tile is ``(begin, count, first, out, pieces_begin, pieces_end, split)``. Its group has ``count``
 queries from index ``begin``, whose results begin at index ``out``. The tile begins at row ``first`` of the group and
-sees a range of pieces. A piece of a segment is ``(begin, count, offset, column, length)``. It has ``count`` keys from
-index ``begin``, the first of them at ``offset`` in the segment. ``column`` is the index of the segment in ``starts``
-and ``bias``. ``length`` is that of the whole segment if it is the group's last segment, otherwise -1.
+sees a range of pieces. If the keys of a row are split among tiles, ``split`` is the number of the part.
+
+A piece of a segment is ``(begin, count, offset, column, length)``. It has ``count`` keys from index ``begin``. Its
+first key is at ``offset`` in the segment. ``column`` is the index of the segment in ``starts`` and ``bias``. ``length``
+is the length of the whole segment for pieces of a group's last segment, and -1 for other pieces.
 """
 
 import triton
@@ -22,7 +25,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
-    """Return query head (a scalar or one per row), key head and query of the rows, and which rows exist."""
+    """Return the rows' query heads (one scalar unless packed), key head and queries, and which rows exist."""
     rows = tl.load(tile + 2) + tl.arange(0, BLOCK_M)
     if PACKED:
         key_head = tl.program_id(1).to(tl.int64)
@@ -64,8 +67,8 @@ def attention(
 ):  # fmt: skip
     """Compute output and LSE of one tile over its pieces, with an online softmax in float32.
 
-    The first ``2 * HALF`` of the ``DIM`` dimensions are rotated, ``REST`` are not; ``DIMS``, ``HALVES`` and ``RESTS``
-    are the block sizes for them. Queries are rotated to their positions once, and back by the start of each segment.
+    Of the ``DIM`` dimensions, the first ``2 * HALF`` are rotated and the last ``REST`` are not. ``DIMS``, ``HALVES``,
+    ``RESTS`` are their block sizes. Queries are rotated to their positions once, and back by each segment's start.
     """
     tile = tiles + tl.program_id(0) * TILE
     out = tl.load(tile + 3)
@@ -172,7 +175,7 @@ def merge_splits(
     outputs, lses, output, lse, splits, o_split, l_split,
     DIM: tl.constexpr, DIMS: tl.constexpr, SPLITS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute attention of one row over all its keys from ``splits`` disjoint parts of them, in float32."""
+    """Merge the results of one row for ``splits`` disjoint parts of its keys, in float32."""
     row = tl.program_id(0).to(tl.int64)
     index, dims = tl.arange(0, SPLITS), tl.arange(0, DIMS)
     parts = tl.load(lses + index * l_split + row, mask=index < splits, other=float("-inf"))
@@ -229,7 +232,7 @@ def summed_shares(
     lse, mass, groups, l_head, l_row, m_head, m_row,
     COLUMNS: tl.constexpr, COLUMN_BLOCK: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Sum the softmax over a row's segment LSEs over all rows ``(begin, end)`` of a group, in their order."""
+    """Turn each row's segment LSEs into softmax shares, and sum these over the rows of a group, in order."""
     group, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     end = tl.load(groups + 2 * group + 1)
     columns = tl.arange(0, COLUMN_BLOCK)
