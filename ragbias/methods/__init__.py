@@ -124,7 +124,7 @@ def _load(name: str) -> type[Method]:
 
 
 def default_method(model: str, reader: str = "") -> tuple[str, str]:
-    """Return the method and the reader that commands use for a model: those measured for it, else ``pine`` alone."""
+    """Return the method and reader that commands use: the best ones measured for the model, otherwise ``pine``."""
     packaged = PACKAGED.get(model)
     if packaged is None or packaged.method is None:
         return DEFAULT_METHOD, reader
@@ -132,7 +132,7 @@ def default_method(model: str, reader: str = "") -> tuple[str, str]:
 
 
 def get(method: str | Method, model_name: str | None = None, reader: str = "") -> Method:
-    """Create a method from text. An instance is returned unchanged, or with its reader.
+    """Create a method from text. An instance is returned unchanged, or as a copy with ``reader`` if that is given.
 
     Args:
         method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), two methods that a
@@ -158,15 +158,15 @@ def get(method: str | Method, model_name: str | None = None, reader: str = "") -
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list, as in ``get``. Keys are their texts without white space."""
-    found: dict[str, Method] = {}
+    """Create the methods of a comma-separated list, as in ``get``. Keys are the texts of methods, without blanks."""
+    parsed: dict[str, Method] = {}
     for label in split(without_blanks(text), ",", text):
         method = _parse(label, model_name)
-        for other, same in found.items():
+        for other, same in parsed.items():
             if method == same:
                 raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
-        found[label] = method
-    return found
+        parsed[label] = method
+    return parsed
 
 
 def without_blanks(text: str) -> str:
@@ -235,7 +235,7 @@ def format_method(method: Method) -> str:
     """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
-    given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}
+    given = {part.name: getattr(method, part.name) for part in fields(method) if part.init}
     given = {name: value for name, value in given.items() if name != "reader" or value}
     text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
     try:

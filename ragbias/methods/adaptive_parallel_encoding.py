@@ -16,9 +16,9 @@ FACTOR = Bounds(0.001, 1_000)
 class AdaptiveParallelEncoding(ParallelContextWindows):
     """Parallel context windows that sharpen and scale down the attention of later tokens to the documents.
 
-    For a token after the documents, scores ``s / T`` with the keys of all documents together give ``out_C, lse_C``.
-    Plain scores with all other visible keys give ``out_O, lse_O``. Both are merged with the weights
-    ``softmax([S T lse_C, lse_O])``, in float32. ``T = S = 1`` is bit-identical to parallel context windows.
+    A token after the documents attends to the keys of all documents with scores ``s / T``, which gives output and LSE
+    ``out_C, lse_C``. It attends to all other visible keys with plain scores, which gives ``out_O, lse_O``. The outputs
+    are merged with weights ``softmax([S T lse_C, lse_O])``. ``T = S = 1`` is bit-identical to parallel context windows.
 
     Args:
         temperature: ``T``, 0.001 to 1,000; below 1 it sharpens the attention among documents.

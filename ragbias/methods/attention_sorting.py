@@ -1,4 +1,4 @@
-"""Attention sorting, Peysakhovich and Lerer, arXiv 2310.01427, and the measurements it needs."""
+"""Attention sorting, Peysakhovich and Lerer, arXiv 2310.01427, and the measurement of attention for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ragbias.methods.base import (
 
 @dataclass(frozen=True)
 class AttentionSorting(ReorderingMethod):
-    """Sort the documents by the attention of the prompt's last token, highest last. Repeat it, then generate.
+    """Sort the documents by the attention of the prompt's last token, highest last, one or more times.
 
     The order need not converge: a later round may return to an earlier order.
 
@@ -57,7 +57,7 @@ class AttentionSorting(ReorderingMethod):
 class DocumentAttention(AttentionMethod):
     """The plain model, which records the attention of the prompt's last token to each document.
 
-    ``found[b]`` for sequence ``b`` is float32 ``[n_layers, n]``, averaged over heads.
+    ``found[b]`` holds the attention in sequence ``b``, averaged over heads: float32 ``[n_layers, n]``.
     """
 
     name = "document-attention"
@@ -83,7 +83,7 @@ class DocumentAttention(AttentionMethod):
         return call.plain(call.query, call.key)
 
     def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
-        """Return the record of the weights ``[H, T]`` of one layer."""
+        """Return what to record of the weights ``[H, T]`` of one layer: the attention to each document, ``[n]``."""
         import torch
 
         mean = weights.mean(0)

@@ -1,4 +1,4 @@
-"""Base classes of methods, and the input of methods: an attention layer in a forward pass, sequence by sequence."""
+"""Base classes of methods, and their input: a call of an attention layer, for a batch and for each sequence in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SequenceLayout:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
         spans: the documents in the model's order, which is canonical for invariant methods.
-        order: the index of each document of ``spans`` in the user's prompt.
+        order: ``order[i]`` is the index in the user's prompt of the document at ``spans[i]``.
     """
 
     pad: int
@@ -42,7 +42,7 @@ class SequenceLayout:
 
 @dataclass
 class SequenceCall:
-    """One sequence of a batch without padding: a token's position is its index.
+    """One sequence in a call of an attention layer, without padding. A token's position is its index.
 
     Attributes:
         index: index of the sequence in the batch.
@@ -51,9 +51,9 @@ class SequenceCall:
         query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
-        spans, lengths: the documents. The documents begin after ``prefix`` tokens and end at ``documents_end`` (``E``).
+        spans, lengths: the documents. They begin after ``prefix`` tokens and end at ``documents_end`` (``E``).
         new_tail: number of queries of this call after the documents.
-        scoring: the scores of the layer, with the positional encoding that queries and keys still lack.
+        scoring: how the layer computes scores, with the positional encoding that queries and keys do not have yet.
     """
 
     index: int
@@ -93,7 +93,7 @@ class SequenceCall:
         return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
 
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Return the keys ``[G, K, d]`` encoded by ``encode(new keys, index of the first)``, cached under ``name``."""
+        """Return all keys ``[G, K, d]``, encoded by ``encode(new_keys, index_of_first)`` and cached under ``name``."""
         cached: attention.EncodedKeys = self.memory.setdefault(name, attention.EncodedKeys())
         return cached.extended(self.key, encode)
 
@@ -106,14 +106,14 @@ class AttentionCall:
         layer: index among ``n_layers``.
         query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as in the cache.
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
-        prefill: whether this pass holds the whole prompt.
-        layouts, scorings: the documents and the scores of the layer, for each sequence.
-        memory_of: the method's state for a sequence (``None``: the batch) and this layer, until the last token.
-        project: projects other hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]``, without
-            positions.
-        rotate: the model's rotation of ``[batch, heads, T, d]``, the last ``T`` tokens of this call.
-        plain: the model's own attention with its mask, for other queries, keys and optionally values; returns
-            ``[batch, Q, H, d]``.
+        prefill: whether this pass contains the whole prompt.
+        layouts, scorings: the layout of each sequence, and how the layer computes its scores.
+        memory_of: returns the method's state in this layer for a sequence, or for the batch (``None``). The state lasts
+            until the last token.
+        project: projects hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` without positions.
+        rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
+        plain: computes the model's own attention ``[batch, Q, H, d]``, with its mask, from given queries, keys and
+            optionally values.
     """
 
     layer: int
@@ -155,11 +155,11 @@ class DocumentScorer(Protocol):
     def __call__(self, order: Sequence[int]) -> list[float]:
         """Return the attention of the prompt's last token to each document, with the documents in this order.
 
-        It is summed over the document's tokens and averaged over layers and heads. Costs a prefill.
+        Attention is summed over the document's tokens and averaged over layers and heads. Costs a prefill.
         """
 
     def contrast(self) -> list[list[float]]:
-        """Return how much more attention each token of each document gets for the query than for the query "N/A".
+        """Return, for each token of each document, its attention with the query minus that with "N/A" as the query.
 
         Attention is averaged over the tokens after the documents and summed over layers and heads. Costs a prefill.
 
@@ -172,7 +172,7 @@ class DocumentScorer(Protocol):
 class Ranking:
     """A new order of a prompt's documents, which are numbered in the retriever's order.
 
-    ``scores`` has the score of each document if the order is based on scores.
+    ``order[i]`` is the document at position ``i``. ``scores[j]`` is the score of document ``j``, if there are scores.
     """
 
     order: tuple[int, ...]
@@ -181,6 +181,8 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _WithReader:
+    """The field ``reader`` of all methods; keyword-only, so that it follows the parameters of each method."""
+
     reader: str = field(default="", kw_only=True)
 
 
@@ -195,10 +197,10 @@ class Method(_WithReader):
 
     Attributes:
         name: the name that users type.
-        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (each chosen from several prompts),
-            ``"answers"`` (a vote over several), or ``"nothing"``.
+        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (each token is chosen from the logits of
+            several prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
         needs_documents: whether it needs the spans of the documents.
-        fewest_documents: with fewer documents the plain model runs, if the method needs documents.
+        fewest_documents: if the method needs documents, their minimum number; with fewer, the plain model runs.
         invariant: whether the answer is independent of the documents' order.
         reusable_documents: whether a document's keys and values depend only on the prefix and that document.
         selective: whether ``DebiasedLM`` chooses between the method and the plain model for each request.
@@ -222,17 +224,17 @@ class Method(_WithReader):
 
     @property
     def runs_several(self) -> bool:
-        """Whether an answer takes several prompts, so that no single attention or probability belongs to it."""
+        """Whether an answer takes several prompts. It then has no attention or probability of a single prompt."""
         return self.acts_on in ("tokens", "answers")
 
     @property
     def takes_reader(self) -> bool:
-        """Whether readers can be trained for it: the plain model, and methods inside attention that need documents."""
+        """Whether readers can be trained for it: only for the plain model and attention methods that need documents."""
         return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
 
     @classmethod
     def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:
-        """The method with parameters from text; ``model_name`` is for methods that have a profile per model."""
+        """Create the method with parameters from text. ``model_name`` is for methods with a profile per model."""
         check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
@@ -241,23 +243,24 @@ class Method(_WithReader):
         self.layer_indices(n_layers)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        """The layers the method acts in, for a model of ``n_layers``."""
+        """Return the indices of the layers in which the method acts, in a model of ``n_layers``."""
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The orders whose answers are voted over, as indices into ``documents`` (token ids); empty: no vote."""
+        """Return the orders of a vote, as indices into ``documents`` (token ids). Empty if the method does not vote."""
         return []
 
 
 class AttentionMethod(Method):
     """A method that replaces the attention of some layers.
 
-    For an invariant method, the binding runs the documents in a canonical order inside the model.
+    If the method is invariant, the model reads the documents in a canonical order.
 
     Attributes:
         positions: ``"none"`` if queries and keys arrive, and are cached, without positions; ``"model"`` if they have
             the model's rotation.
-        layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
+        layers: first and last layer in which it acts, both included. ``(2, None)`` ends at the last layer of the
+            model, ``None`` is all layers.
     """
 
     acts_on = "attention"
@@ -274,11 +277,11 @@ class AttentionMethod(Method):
         raise NotImplementedError
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        """Return the query projection's input in place of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the input of the query projection. It replaces ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return the key projection's input in place of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the input of the key projection. It replaces ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
@@ -315,7 +318,7 @@ def in_layers(layers: LayerRange | None, layer: int) -> bool:
 
 
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
-    """Apply a rule to each sequence and join its outputs ``[H, Q, d]`` to ``[batch, Q, H, d]``, zero in the padding."""
+    """Apply a rule to each sequence and join the outputs ``[H, Q, d]`` to ``[batch, Q, H, d]``. Padding gets zeros."""
     import torch
 
     output = torch.zeros_like(call.query).transpose(1, 2)
@@ -341,7 +344,7 @@ class ReorderingMethod(Method):
 
 
 class JointMethod(Method):
-    """A method that runs several prompts, each with some documents, in one batch, and chooses every token from all."""
+    """A method that runs several prompts with some of the documents, and chooses each token from all their logits."""
 
     acts_on = "tokens"
     needs_documents = True

@@ -26,10 +26,10 @@ from ragbias.methods.siw import SIW, Reweightable
 class ChannelScaling(Reweightable):
     """Scale one channel of the hidden state for the queries of the last token and for all keys.
 
-    ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``. ``q', k'``
-    come from ``h'``, and ``v`` from ``h``. The prefill computes plain attention of ``(q, k, v)`` and replaces the
-    attention of the last token by attention of ``(q', k', v)``. The cache holds only ``k'``, so later tokens attend
-    like the last one at no cost.
+    ``h`` is the output of the layer norm before attention. ``h'`` is ``h`` with channel ``c`` multiplied by ``s``.
+    ``q, k, v`` are projections of ``h``, and ``q', k'`` of ``h'``. The prefill computes plain attention of
+    ``(q, k, v)``. It then replaces the attention of the last token by attention of ``(q', k', v)``. The cache holds
+    ``k'`` instead of ``k``, so that generated tokens attend like the last one at no cost.
 
     Args:
         channel: index ``c`` into the hidden state, or a tuple of several channels, as in the paper's ablation with two.
@@ -78,14 +78,14 @@ class ChannelScaling(Reweightable):
             MethodError: there is no profile for this model, or the file is invalid; or, later, the method is attached
                 to a model of another hidden size or number of layers.
         """
-        found = find(profile)
-        method = cls(found.channel, found.factor, found.layers, last)
-        object.__setattr__(method, "_calibrated_for", (found.hidden_size, found.n_layers))
+        profile = find(profile)
+        method = cls(profile.channel, profile.factor, profile.layers, last)
+        object.__setattr__(method, "_calibrated_for", (profile.hidden_size, profile.n_layers))
         return method
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
-        """Create the method from parameters or from a ``profile``, which is by default the model's profile."""
+        """Create the method from its parameters or from a ``profile``. The default is the profile of the model."""
         values = dict(parameters)
         profile = values.pop("profile", None)
         if values.keys() - {"last"}:

@@ -14,8 +14,8 @@ from ragbias.methods.siw import SIW, Reweightable
 class Compose(AttentionMethod):
     """SIW on top of channel scaling, or on top of Self-Extend.
 
-    Each method acts in its own layers. In layers of both, SIW changes the weights of the other method. With channel
-    scaling, SIW rescales the plain weights before the attention of the last queries is replaced.
+    In layers where both act, SIW changes the attention weights that the other method computes. With channel scaling,
+    SIW changes the weights of plain attention, before the attention of the last queries is replaced.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.

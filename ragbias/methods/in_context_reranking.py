@@ -29,9 +29,8 @@ class InContextReranking(ReorderingMethod):
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
     heads. ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" in its place. A document's score is the sum of
-    its ``x(t)`` that exceed their mean minus two standard deviations (``n - 1`` in the denominator).
-
-    One pass measures both: the tokens with "N/A" follow the tokens with the query and do not see them.
+    ``x(t)`` over its tokens. It leaves out outliers: values of at most the document's mean minus two standard
+    deviations (``n - 1`` in the denominator). One pass measures both values of ``a(t)``, see ``QueryContrast``.
     """
 
     name = "icr"
@@ -53,10 +52,10 @@ def _score(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """The plain model, which measures ``x(t)`` for one prompt, followed by the tokens with "N/A" as the query.
+    """The plain model, which measures ``x(t)`` on a prompt followed by a second version of its end, with "N/A".
 
-    The prompt's tokens attend as in the plain model. The tokens with "N/A" have the same positions as ``queries``, and
-    see the tokens before ``queries`` and themselves. ``found`` is ``x``, float64, for each token before ``queries``.
+    ``queries`` is the span of the first version, after the documents. Both versions begin at the same position, and the
+    second does not see the first. ``found`` is ``x``, float64, for each token before ``queries``.
     """
 
     name = "query-contrast"
@@ -90,7 +89,7 @@ class QueryContrast(AttentionMethod):
 
 
 def _attention(query: Tensor, keys: Tensor, positions: Tensor, seen: dict[str, Any], count: int) -> Tensor:
-    """Return the attention of a segment's last queries ``[H, Q, d]`` to the first keys: float64 ``[count]``."""
+    """Return the attention of queries ``[H, Q, d]`` at the end of a segment to the first ``count`` keys, float64."""
     import torch
 
     begin, end = seen["segments"][-1]

@@ -12,7 +12,7 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 @dataclass(frozen=True)
 class LongContextReorder(ReorderingMethod):
-    """Put documents, which the retriever returned best first, alternately at the two ends.
+    """Place the documents, which arrive best first, alternately at both ends of the context, the best outermost.
 
     Args:
         style: ``"langchain"`` puts the best document last if the number of documents is even, and first if it is odd.

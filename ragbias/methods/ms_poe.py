@@ -22,16 +22,17 @@ class MsPoE(AttentionMethod):
     """Position ``t`` becomes ``t / r_h`` in head ``h``. The prefill determines the ratios in each layer.
 
     The score of a head is the share of keys whose weight for the prompt's last token exceeds ``alpha`` times the mean.
-    The head with the highest score, the most position-aware, gets ``min_ratio``. The others follow in linear steps.
+    The head with the highest score, the most position-aware, gets ``min_ratio``. The ratios of the other heads grow in
+    equal steps, in descending order of their scores.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
-        variant: ``"paper"`` is the rule above, up to ``max_ratio`` for the last head. Grouped-query heads have one
-            ratio per key head, by the mean score of its query heads, so that relative positions are exact.
-            ``"released"`` is the code: scores have no positions, and ratios are ``min + (max - min) * i / H``. Head
-            ``h`` takes ``i = order[h]`` of the heads sorted by score, and keys take the ratio of the first query head
-            of their group. ``"ranked"`` is the released code with ``i`` as the rank of head ``h``.
+        variant: ``"paper"`` is the rule above; the last head gets ``max_ratio``. With grouped queries, a key head has
+            one ratio, by the mean score of its query heads, so that relative positions are exact. ``"released"`` is the
+            authors' code: weights are computed without positions, and head ``h`` has the ratio
+            ``min + (max - min) * order[h] / H``, where ``order`` lists the heads by score. Keys have the ratio of the
+            first query head of their group. ``"ranked"`` has the rank of head ``h`` in place of ``order[h]``.
         heads: which head gets the smallest ratio. ``"by-awareness"`` is the rule above. The paper also tries
             ``"entropy"`` (the head with the lowest entropy of the weights), ``"sequential"`` (the first head) and
             ``"random"`` (drawn for each layer). ``"reversed"``, the last head, is from the released script.
@@ -79,7 +80,7 @@ class MsPoE(AttentionMethod):
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
     def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
-        """Return how many steps each head's ratio is above the smallest ratio: int64 ``[H / group]``."""
+        """Return the number of steps from the smallest ratio to the ratio of each head: int64 ``[H / group]``."""
         import torch
 
         count = seq.query.shape[0] // group
@@ -94,7 +95,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _awareness(self, seq: SequenceCall) -> Tensor:
-        """Return the number of outliers among the last query's weights in each head ``[H]``, or minus their entropy."""
+        """Return the score of each head ``[H]``: outliers among the last query's weights, or minus their entropy."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

@@ -12,8 +12,8 @@ from ragbias.methods.segments import SegmentMethod, after_prefix
 class ParallelContextWindows(SegmentMethod):
     """Documents do not see each other and all start at position ``P``, right after the prefix.
 
-    The tokens after the documents start at ``P + max L_j`` and see all tokens. Set-Based Prompting has the same
-    positions and visibility (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
+    Later tokens start at ``P + max L_j``, where ``L_j`` is the length of document ``j``, and see all tokens. Set-Based
+    Prompting has the same positions and visibility (McIlroy-Young et al., arXiv 2406.06581).
     """
 
     name = "pcw"

@@ -15,20 +15,20 @@ LEAST = 1e-9  # lower bound of probabilities in the released code's divergence
 
 @dataclass(frozen=True)
 class ParallelExperts(JointMethod):
-    """Run a prompt per document, called its expert, and take each token from the expert with the highest contrast.
+    """Run one prompt per document, called an expert, and take each token from the expert with the highest score.
 
-    Expert ``k`` has logits ``s_k``, and the amateur, the prompt without documents, has ``s_0``. With
-    ``s_k' = (1 + b_k) s_k - b_k s_0``, the token with the highest ``s_k' + g log r_k`` of all experts comes next in all
-    prompts. ``b_k`` is the Jensen-Shannon divergence of the two distributions at the first token. Sampling from the
-    softmax of the highest scores is our addition.
+    Expert ``k`` has logits ``s_k``. The amateur, a prompt without documents, has logits ``s_0``. The expert's scores
+    are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The token with the highest score among all experts comes next in all
+    prompts. ``b_k`` is the Jensen-Shannon divergence between expert and amateur at the first token. Sampling, from the
+    softmax of each token's highest score, is our addition.
 
     Args:
-        contrast: ``b`` for all experts, 0 to 100; None for the divergence.
+        contrast: ``b_k`` of all experts, 0 to 100; None for the divergence.
         prior: ``r_k`` > 0, the relevance of each document by position; None if all are equal. With a prior the method
             is not order-invariant, because the relevances do not move with the documents.
         gamma: ``g``, the weight of the prior, 0 to 100.
-        variant: ``"paper"`` has one divergence per expert. In ``"released"``, as in the code, ``b`` of each token is
-            its term in the sum of the divergence.
+        variant: ``"paper"`` has one ``b_k`` per expert. ``"released"``, like the authors' code, has one per expert and
+            token: the token's term in the sum of the divergence.
     """
 
     contrast: float | None = None
@@ -69,7 +69,7 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """Combine the logits, of which the amateur's come first. ``memory`` holds ``b`` and ``g log r``."""
+        """Return each token's highest score. ``logits[0]`` is the amateur's. ``memory`` holds ``b`` and ``g log r``."""
         amateur, experts = logits[:1], logits[1:]
         if not memory:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast

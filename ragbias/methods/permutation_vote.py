@@ -16,11 +16,9 @@ from ragbias.methods.base import Method, canonical_order
 class PermutationVote(Method):
     """Answer with several shuffles of the documents and return the majority answer.
 
-    All orders have equal weight. The shuffles are distinct, and if there are at most as many orders as samples, each
-    order runs ``samples // orders`` times. Two documents and 5 samples give two answers in each order.
-
-    The highest mean log-probability per token breaks ties. The shuffles start from a canonical order, so the result
-    does not depend on the order of the retriever.
+    The shuffles are distinct. If there are at most as many possible orders as samples, every order runs
+    ``samples // orders`` times: two documents and 5 samples give two answers in each order. The highest mean
+    log-probability per token breaks ties. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:
         samples: maximum number of answers, 1 to 100,000.

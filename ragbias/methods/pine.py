@@ -22,15 +22,15 @@ class Pine(SegmentMethod):
 
     ``P`` tokens precede the documents, document ``j`` has length ``L_j``, and ``E = P + sum L_j``. In each head:
 
-    - For document ``i`` as query, ``a = softmax(q k^T / sqrt(d))`` without positions over the tokens of the other
-      documents, and ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. Document ``i`` ends at ``E - 1``, preceded by
-      the most important other document, then the next. It sees itself causally, the prefix and all others whole.
+    - For the tokens of document ``i`` as queries, ``a = softmax(q k^T / sqrt(d))`` is attention without positions to
+      the tokens of the other documents, and ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j`` is the importance of
+      document ``j``. Document ``i`` ends at position ``E - 1``. The most important other document comes before it, then
+      the second most important, and so on. Document ``i`` sees itself causally, the prefix and all others whole.
     - For a token after the documents, the same importance is computed over all documents. The most important document
       ends at ``E - 1``. The token has its true position and sees everything before it.
 
-    In layers where documents are separate, document ``i`` sees only the prefix and itself, and begins at ``P`` (at its
-    position in the prompt with ``order="input"``). No importance is measured for it. Below ``from_layer`` its keys and
-    values do not depend on other documents.
+    In layers where documents are separate, document ``i`` sees only the prefix and itself. It begins at ``P``, or at
+    its true position with ``order="input"``. Below ``from_layer``, its keys and values depend on no other.
 
     Args:
         order: ``"importance"`` is the rule above. In the paper's ablations, ``"reverse"`` puts the most important
@@ -38,8 +38,8 @@ class Pine(SegmentMethod):
             differs from the plain model, and the method is not order-invariant. ``"canonical"`` is our addition: the
             other documents are in a fixed order by token ids, and no importance is measured.
         layers: first and last layer, both included; ``None`` for all. All other layers run the plain model's attention.
-        from_layer, to_layer: the first and the last layer in which documents see each other, 0 to 9,999, and ``None``
-            for the model's last layer; in all other layers they are separate. The paper uses 0 and ``None``.
+        from_layer, to_layer: first and last layer in which documents see each other, 0 to 9,999. ``None`` is the last
+            layer of the model. In all other layers documents are separate. The paper uses 0 and ``None``.
     """
 
     order: Order = "importance"
@@ -107,7 +107,7 @@ class Pine(SegmentMethod):
         return importance if self.order == "importance" else -importance
 
     def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Return the start of each document if all end at ``E`` without gaps, the highest ``nearness`` last.
+        """Lay out the documents without gaps up to ``E``, the highest ``nearness`` last, and return their starts.
 
         Ties are broken by document order. Returns int64 ``[H or 1, Q or 1, n]``.
         """

@@ -9,7 +9,7 @@ from ragbias.methods.base import Method
 
 @dataclass(frozen=True)
 class NoMethod(Method):
-    """The plain model, on the prompt tokenised in one piece as without this library. It is the baseline."""
+    """The plain model, as without this library: the prompt is tokenised in one piece. It is the baseline."""
 
     name = "none"
     acts_on = "nothing"

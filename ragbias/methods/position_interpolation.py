@@ -18,8 +18,8 @@ RATIO = Bounds(0.001, 1_000_000)
 class PositionInterpolation(AttentionMethod):
     """Position ``t`` becomes ``t / r`` in all heads, with one ``r`` for all layers or ``r_l`` for layer ``l``.
 
-    A ratio per layer is LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional Embedding Scaling,
-    Findings of ACL 2026, arXiv 2606.27705): Ms-PoE by layer instead of by head.
+    With a ratio per layer, this is LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional
+    Embedding Scaling, Findings of ACL 2026, arXiv 2606.27705). Ms-PoE has a ratio per head instead.
 
     Args:
         ratio: 0.001 to 1,000,000; 1 changes nothing. A list has one ratio for each layer of the model.

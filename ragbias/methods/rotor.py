@@ -15,15 +15,15 @@ from ragbias.methods.segments import SegmentMethod, ending_at
 class RoToR(SegmentMethod):
     """PINE with one order of the documents for all layers, heads and tokens, so that no importance is measured.
 
-    The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document ends at ``E - 1``,
-    preceded by its successor ``i + 1``, then ``i + 2``, and so on around the circle. For the tokens after the
-    documents, the first document of the order ends at ``E - 1``, preceded by the second, and so on.
+    The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document has the last positions
+    before ``E``. Document ``i + 1`` comes before it, then ``i + 2``, and so on around the circle. For the tokens after
+    the documents, the first document of the order has the last positions, the second one comes before it, and so on.
 
     Args:
         key: function of a document's token ids by which documents are sorted, with ties by token ids; None sorts by
             token ids, or by embeddings if the model gets embeddings.
-        selective: generate with the plain model if its first token is more confident than RoToR's; needs
-            ``DebiasedLM``, costs a second prefill, and is not order-invariant.
+        selective: generate with the plain model if it is at least as confident of its first token as RoToR. This needs
+            ``DebiasedLM``, costs two more prefills, and is not order-invariant.
     """
 
     key: Callable[[Sequence[int]], Any] | None = None

@@ -7,10 +7,10 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
-    """The prefix is plain. Each document sees the prefix, and itself causally. The rest sees everything before it.
+    """A method in which documents see the prefix and themselves, and later tokens see everything before them.
 
-    Subclasses determine whether documents see each other, the positions of the documents for each query, and the
-    position of the first token after them.
+    The prefix runs as in the plain model. Subclasses determine whether documents also see each other, the positions of
+    the documents for each query, and the position of the first token after them.
 
     Attributes:
         sees_others: whether a document sees the other documents whole.
@@ -35,7 +35,7 @@ class SegmentMethod(AttentionMethod):
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         """Return the documents' positions for later tokens ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
 
-        The default is the positions for the first document.
+        By default, later tokens see the documents at the positions at which the first document's tokens see them.
         """
         return self.document_starts(seq)[:, :1]
 
@@ -63,7 +63,7 @@ class SegmentMethod(AttentionMethod):
         return attention.concatenated(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute attention of each document's tokens. Their own document is the last, causal segment."""
+        """Compute attention of the tokens of all documents. A token's own document is its last, causal segment."""
         from torch.nn.functional import pad
 
         starts = self.document_starts(seq)
@@ -76,7 +76,7 @@ class SegmentMethod(AttentionMethod):
         return attention.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of later tokens if no position depends on them. Each key is encoded only once."""
+        """Compute attention of later tokens if they all see the documents at the same positions. Encode keys once."""
 
         def at_positions(new: Tensor, first: int) -> Tensor:
             if "starts" not in seq.memory:  # all tokens have the same starts
@@ -91,8 +91,8 @@ class SegmentMethod(AttentionMethod):
     ) -> tuple[Tensor, Tensor]:
         """Compute attention of the suffix or of generated tokens.
 
-        ``keys`` ``[G, K, d]`` are encoded at their positions. With ``starts`` ``[H or 1, Q or 1, n + 2]`` of prefix,
-        ``documents`` and suffix, they are encoded at their offsets in their segments.
+        Without ``starts``, ``keys`` ``[G, K, d]`` are encoded at their positions. With the ``starts`` of prefix,
+        ``documents`` and suffix, ``[H or 1, Q or 1, n + 2]``, keys are encoded at their offsets in these segments.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -109,13 +109,13 @@ class SegmentMethod(AttentionMethod):
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
 
     def tail_positions(self, seq: SequenceCall) -> Tensor:
-        """Return the positions of the suffix or of generated tokens: int64 ``[Q]``."""
+        """Return the positions of this call's tokens after the documents: int64 ``[Q]``."""
         last = self.tail_begin(seq) + seq.key.shape[1] - seq.documents_end
         return seq.arange(last - seq.new_tail, last)
 
 
 def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return segment (prefix, a document, suffix) and offset in it of ``count`` keys from index ``first``."""
+    """Return the segments (prefix, documents, suffix) of ``count`` keys from index ``first``, and their offsets."""
     import torch
 
     indices = seq.arange(first, first + count)
@@ -132,17 +132,17 @@ def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
 
 
 def as_given(seq: SequenceCall) -> Tensor:
-    """Return the starts of documents at their positions in the model's order: int64 ``[1, n, n]``."""
+    """Return starts at which all queries see the documents in their places in the prompt: int64 ``[1, n, n]``."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
 def after_prefix(seq: SequenceCall) -> Tensor:
-    """Return the starts of documents that all begin after the prefix: int64 ``[1, n, n]``."""
+    """Return starts at which all queries see every document right after the prefix: int64 ``[1, n, n]``."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return starts ``[..., n]`` of documents of ``lengths`` ``[n]`` that end at ``end`` without gaps, nearest last."""
+    """Return starts ``[..., n]`` of documents without gaps up to ``end``. ``nearest_first`` lists them from the end."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

@@ -15,7 +15,7 @@ from ragbias.methods.siw import SIW, Reweightable
 class SelfExtend(Reweightable):
     """Keys less than ``window`` positions away have their true positions. The positions of farther keys are grouped.
 
-    For a far key the query is at ``floor(i / group) + window - floor(window / group)`` and the key at
+    For a far key ``j``, query ``i`` is at ``floor(i / group) + window - floor(window / group)`` and the key at
     ``floor(j / group)``. One softmax runs over near and far keys.
 
     Args:
@@ -86,5 +86,5 @@ class SelfExtend(Reweightable):
         return scores if reach is None else scores.masked_fill(distance >= reach, -math.inf)
 
     def _shifted(self, positions: Tensor) -> Tensor:
-        """Return the position of a query for far keys."""
+        """Return the positions of queries for far keys."""
         return positions // self.group + self.window - self.window // self.group

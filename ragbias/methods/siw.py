@@ -18,9 +18,9 @@ Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 
 @dataclass(frozen=True)
 class SIW(AttentionMethod):
-    """Multiply the weight of token ``i`` on token 0 by ``alpha_i`` after the softmax, without renormalising.
+    """Multiply the attention weight of token ``i`` on token 0 by ``alpha_i``, without normalising the weights again.
 
-    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for tokens ``(0, n]`` of the prompt. In each layer:
+    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for prompt tokens ``0 < i <= n``. In each layer:
 
     1. The weights of the prompt's last token ``n`` on all tokens are averaged over heads. The tokens with the highest
        30% of these weights are counted in each document.
@@ -65,7 +65,7 @@ class SIW(AttentionMethod):
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
 
     def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Compute attention of a prompt with other queries and keys, with positions: ``[batch, Q, H, d]``."""
+        """Compute SIW's attention ``[batch, Q, H, d]`` of a prompt from queries and keys with positions."""
 
         def rule(seq: SequenceCall) -> Tensor:
             plain = seq.attend(seq.query, seq.key, positions=seq.arange(seq.key.shape[1]), causal=True)
@@ -74,7 +74,7 @@ class SIW(AttentionMethod):
         return by_sequence(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """Return the ``output`` ``[H, T, d]`` of a prompt, with LSE ``[H, T]``, after changing weights on token 0."""
+        """Return a prompt's ``output`` ``[H, T, d]`` with changed weights on token 0. ``lse`` is ``[H, T]``."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
@@ -104,7 +104,7 @@ class Reweightable(AttentionMethod):
 
 
 def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Count the tokens of each document, ``[n]``, among the ``HIGHEST`` share of the weights ``[T]``."""
+    """Count the tokens of each document that are in the ``HIGHEST`` share of all weights ``[T]``. Return ``[n]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))

@@ -103,7 +103,7 @@ class Profile:
 
 
 def shipped() -> dict[str, Profile]:
-    """Return the profiles in ragbias by model name. They are from the paper, or calibrated."""
+    """Return the profiles that ragbias ships, by model name. They are from the paper or from calibration."""
     profiles = map(Profile.load, sorted(SHIPPED.glob("*.json")))
     return {profile.model: profile for profile in profiles}
 
@@ -111,7 +111,7 @@ def shipped() -> dict[str, Profile]:
 def find(profile: str | os.PathLike[str] | Profile) -> Profile:
     """Return a profile by model name or file. A ``Profile`` is returned unchanged.
 
-    A path is a file or ends with ``.json``. Names are matched without organisation and case.
+    Text is a path if it names a file or ends with ``.json``. Names are matched without organisation and case.
     """
     if isinstance(profile, Profile):
         return profile
@@ -124,11 +124,11 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
 
 
 def of_model(name: str) -> Profile:
-    """Return the profile in ragbias for a model name or path."""
+    """Return the shipped profile for a model name or path. Raise ``MethodError`` if there is none."""
     known = shipped()
-    for candidate, found in known.items():
-        if _bare(candidate) == _bare(name):
-            return found
+    for model, profile in known.items():
+        if _bare(model) == _bare(name):
+            return profile
     raise MethodError(
         f"no channel-scaling profile for {name!r}; known: {', '.join(known)}. Find one with `ragbias calibrate --model "
         f"{name} --out profile.json` and pass its path, or pass ChannelScaling(channel, factor, layers=(first, last))"
