@@ -29,10 +29,10 @@ class Architecture:
         layers: name of the list of layers inside the decoder.
         fused: name of the joint projection for queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
         per_head: whether the fused projection interleaves queries, keys and values head by head.
-        norm: the scope of ``q_norm`` and ``k_norm`` after the projections, if the module has them.
+        norm: whether ``q_norm`` and ``k_norm``, if the module has them, apply to each head or to the whole projection.
         positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
-        repeated: whether the model's cos and sin repeat each angle in place, instead of repeating the whole table.
+        repeated: whether the model's cos and sin list angles as ``a, a, b, b`` instead of ``a, b, a, b``.
         window: name of the config's field for the maximum sequence length.
     """
 
@@ -149,26 +149,26 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mpt": Architecture(attention="attn", layers="blocks", fused="Wqkv", positions="alibi", window="max_seq_len"),
 }
 
-ROTARY = tuple(family for family, known in ARCHITECTURES.items() if known.positions == "rotary")
+ROTARY = tuple(name for name, architecture in ARCHITECTURES.items() if architecture.positions == "rotary")
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """Return the declaration for a model. Raise ``UnsupportedModelError`` for another family or rope scaling."""
+    """Return the declaration for a model. Raise ``UnsupportedModelError`` for an unknown family or rope scaling."""
     config: Any = getattr(model, "config", None)
     family = family_of(config, type(model).__name__)
-    known = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
+    supported = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     by_layer = [rope for rope in parameters.values() if isinstance(rope, dict) and "rope_type" in rope]
     for rope in (rope.get("rope_type", "default") for rope in by_layer or [parameters]):
-        if rope not in known:
+        if rope not in supported:
             raise UnsupportedModelError(
-                f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(known)}"
+                f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(supported)}"
             )
     return ARCHITECTURES[family]
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family of a model by its config, if it is in ``ARCHITECTURES``. ``name`` is for errors."""
+    """Return the family in a model's config. Raise an error with ``name`` if ``ARCHITECTURES`` does not have it."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
@@ -178,7 +178,7 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """Return the maximum number of tokens in prompt and answer together, for any family."""
+    """Return the maximum number of tokens of a prompt with its answer, for any family."""
     text: Any = config.get_text_config()
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 

@@ -89,8 +89,8 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    While a binding that is not ``private`` is attached, a thread without a binding gets a ``BindingError``, because it
-    may be a helper thread that should use the method.
+    While a binding that is not ``private`` is attached, a forward pass in a thread without a binding raises
+    ``BindingError``, because the thread may be a helper that should use the method.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Binding(PlainBinding):
         self._now = _Pass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache that this method filled with the beginnings of prompts, including all documents."""
+        """Continue from a cache that this method filled with the beginnings of prompts, all documents included."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
@@ -139,7 +139,7 @@ class Binding(PlainBinding):
             self._sessions[copied] = copy.deepcopy(session)
 
     def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        """Prepare a forward pass of the decoder: change its arguments or refuse it."""
+        """Return new arguments for a forward pass of the decoder, or None to keep them. Raise an error to refuse it."""
         current = binding_of(decoder)
         if current is None and not self._private:
             raise BindingError(
@@ -235,7 +235,7 @@ class Binding(PlainBinding):
             self._now.projecting = False
 
     def projection_input(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """Return the input of the projection of queries or keys, which replaces ``hidden``."""
+        """Return the input that replaces ``hidden`` in the projection of queries or keys."""
         if self._now.projecting:
             return hidden
         if of == "query":
@@ -319,7 +319,7 @@ def open_session(
     tokens: Tensor,
     attention_mask: Tensor | Mapping[str, Tensor | None] | None,
 ) -> Session:
-    """Lay out whole prompts, with spans by sequence. ``tokens`` are ids ``[batch, T]`` or embeddings."""
+    """Return the session of a batch of whole prompts. ``tokens`` are ids ``[batch, T]`` or embeddings."""
     batch, length = tokens.shape[:2]
     if spans and batch % len(spans):
         raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")

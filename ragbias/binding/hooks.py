@@ -61,7 +61,7 @@ def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
 def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
-    """Attach a method instance like ``debias``, with checked spans by sequence. For ``private`` see ``Binding``."""
+    """Return a context like ``debias``, for a method instance and checked spans. For ``private`` see ``Binding``."""
     if method.acts_on == "nothing":
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
@@ -124,7 +124,7 @@ def _by_sequence(spans: Spans | None) -> list[list[Span]]:
     first = spans[0]
     one_each = isinstance(first, Sequence) and (not first or isinstance(first[0], Sequence))
     lists = spans if one_each else [spans]
-    return [check_spans(each) for each in lists]  # type: ignore[arg-type]  # distinguished above
+    return [check_spans(of_sequence) for of_sequence in lists]  # type: ignore[arg-type]  # distinguished above
 
 
 class Hook:
@@ -140,7 +140,7 @@ class Hook:
 
 @contextmanager
 def hooked(binding: Binding) -> Iterator[None]:
-    """Hook the decoder and each layer of the method until the context ends, however it ends."""
+    """Hook the decoder and the method's layers until the context ends, even by an error."""
     try:
         with opening(binding):
             _add_hooks(binding)
@@ -270,7 +270,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _Original:
-    """A module that shows its original config: attention functions read the implementation's name there."""
+    """A view of a module with its original config, where attention functions read the implementation's name."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)
@@ -306,7 +306,7 @@ def _register(implementation: str) -> str:
 
 
 def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return a forward with the steps of ``MptAttention`` that calls the active binding."""
+    """Return a replacement for ``MptAttention.forward`` that computes attention with the active binding."""
     original: Callable[..., tuple[Tensor, Tensor | None]] = module.forward
 
     def forward(

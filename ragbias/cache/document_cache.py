@@ -30,9 +30,9 @@ class CacheStats:
     """Contents and use of a cache. Entries are documents and prefixes.
 
     Attributes:
-        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents; the folder's include all processes.
+        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents. On disk, all processes are counted.
         memory_hits, disk_hits, misses: lookups since the cache was created.
-        tokens_reused, tokens_computed: tokens of the entries that were found, and of the computed entries.
+        tokens_reused, tokens_computed: number of tokens in entries that were found, and in entries that were computed.
         broken: damaged files that were set aside.
     """
 
@@ -90,7 +90,7 @@ class DocumentCache:
         self.salt = ""
 
     def salted(self, salt: str) -> DocumentCache:
-        """Return this cache for one tenant. It shares memory and folder, but entries with another salt are not used."""
+        """Return a view of this cache for one tenant. Memory and folder are shared, but entries need the salt."""
         cache = DocumentCache.__new__(DocumentCache)
         vars(cache).update(vars(self), salt=salt)
         return cache
@@ -123,7 +123,7 @@ class DocumentCache:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Add computed states."""
+        """Add computed states under a key."""
         self._count("misses", "tokens_computed", states.tokens)
         self._memory.put(key, states)
         if self._disk is not None:

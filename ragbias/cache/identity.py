@@ -61,7 +61,7 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 
 def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Return parameters and buffers, tensors in attributes of modules and parameters, and other attributes, by name."""
+    """Return, by name: parameters and buffers; tensors in attributes of modules and parameters; other attributes."""
     named = dict([*model.named_parameters(), *model.named_buffers()])
     attached: dict[str, Tensor] = {}
     settings: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def _described(tensor: Tensor) -> str:
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a value that is equal while a tensor keeps its memory and content. ``module.to`` changes the memory."""
+    """Return a value that changes with a tensor's memory or content. ``module.to`` changes the memory."""
     if tensor.is_meta:  # accelerate creates meta tensors again at each call
         return (True,)
     version = 0 if tensor.is_inference() else tensor._version
@@ -144,7 +144,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 def identity_of(model: PreTrainedModel, backend: str) -> str:
-    """Identify model and environment, with devices, backends and thread counts, because results depend on them."""
+    """Return a digest of the model and of what else changes results, such as device, backend and number of threads."""
     device = model.device.type
     name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
     casts = torch.is_autocast_enabled(device)
@@ -156,6 +156,6 @@ def identity_of(model: PreTrainedModel, backend: str) -> str:
 
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
-    """Return the key of the states of ``tokens`` after a prefix: the model's identity, and a digest of the rest."""
+    """Return the key of the states of ``tokens`` after a prefix: identity, and a digest of all tokens and the salt."""
     parts = [list(prefix), list(tokens), *([salt] if salt else [])]
     return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

@@ -58,7 +58,7 @@ class States:
 
 
 class MemoryStore:
-    """Entries in memory, of at most ``budget`` bytes together. The least recently used entries are removed first."""
+    """Entries in memory, of at most ``budget`` bytes in total. The least recently used entries are removed first."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -97,7 +97,7 @@ class MemoryStore:
 
 
 class FolderStore:
-    """Entries in a folder, of at most ``budget`` bytes together. The least recently used entries are removed first."""
+    """Entries in a folder, of at most ``budget`` bytes in total. The least recently used entries are removed first."""
 
     def __init__(self, path: Path, budget: int) -> None:
         self.path = path
@@ -140,7 +140,7 @@ class FolderStore:
         return os.path.exists(self.path / (key + SUFFIX))  # False for a broken file system
 
     def get(self, key: str, shapes: Shapes | None = None) -> States | None:
-        """Return the entry or None. A damaged file is renamed, and raises ``BrokenEntryError``."""
+        """Return the entry, or None if it does not exist. Rename a damaged file and raise ``BrokenEntryError``."""
         path = self.path / (key + SUFFIX)
         try:
             states = read_entry(path, shapes)
@@ -189,7 +189,7 @@ class FolderStore:
                 self._size -= size
 
     def _recount(self) -> None:
-        """List the folder, which is slow if it has many entries."""
+        """Count the entries in the folder. This is slow if there are many."""
         self._oldest_first = deque(sorted(self.files(), key=lambda file: file[1]))
         self._size, self._uncounted = sum(size for _, _, size in self._oldest_first), 0
 
@@ -204,7 +204,7 @@ class FolderStore:
 def write_entry(path: Path, key: str, states: States) -> None:
     """Write states and their checksum to a file."""
     parts = {"keys": states.keys, "values": states.values}
-    tensors = {f"{name}{layer}": each for name, layers in parts.items() for layer, each in enumerate(layers)}
+    tensors = {f"{name}{layer}": tensor for name, layers in parts.items() for layer, tensor in enumerate(layers)}
     metadata = {"key": key, "sha256": _checksum(key, tensors)}
     path.touch(mode=0o600)  # only its owner may read it, because keys and values reveal a document
     # safetensors.torch.save_file leaves a temporary file if the process is killed
@@ -225,18 +225,18 @@ def read_entry(path: Path, shapes: Shapes | None = None) -> States:
     if metadata.get("key") != key or metadata.get("sha256") != _checksum(key, tensors):
         raise BrokenEntryError(f"{path} is damaged: its checksum differs")
     layers = [[tensors.get(f"{name}{layer}") for layer in range(len(tensors) // 2)] for name in ("keys", "values")]
-    found = [[tuple(tensor.shape) for tensor in part if tensor is not None] for part in layers]
-    if found != [list(shapes or found[0])] * 2:
+    stored = [[tuple(tensor.shape) for tensor in part if tensor is not None] for part in layers]
+    if stored != [list(shapes or stored[0])] * 2:
         raise BrokenEntryError(f"{path} does not fit: its keys and values have other shapes than this model's")
     return States(*(tuple(tensor for tensor in part if tensor is not None) for part in layers))
 
 
 def _checksum(key: str, tensors: dict[str, Tensor]) -> str:
-    found = hashlib.sha256(key.encode())
+    digest = hashlib.sha256(key.encode())
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _is_running(pid: int) -> bool:
