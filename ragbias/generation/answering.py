@@ -34,7 +34,7 @@ def resolve(
     backend: str,
     cancelled: threading.Event | None = None,
 ) -> Request:
-    """Choose the method that runs, put the documents into its order, and fill the report; this may run the model."""
+    """Choose the method, order the documents for it, and fill the report. Reordering and selection run the model."""
     report = planned_report(origin)
     ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
     reason = report.reason
@@ -74,7 +74,7 @@ def resolve(
 
 @dataclass(frozen=True)
 class Answering:
-    """Answers the requests of one call; ``on_text`` receives the text so far after each token of the only request."""
+    """Answers the requests of one call. With a single request, ``on_text`` gets the text so far after each token."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -85,13 +85,13 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
-        """Return one answer per request; of a vote, the elected one."""
+        """Return one answer per request. For a vote, it is the elected answer."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
         flat = [candidate for of_request in candidates for candidate in of_request]
         generated: dict[int, Generation] = {}
         window = window_of(self.model.config)
-        for together in groups(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
-            generated.update(zip(together, self._answer_padded([flat[index] for index in together]), strict=True))
+        for indices in groups(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
+            generated.update(zip(indices, self._answer_padded([flat[index] for index in indices]), strict=True))
         in_order = (generated[index] for index in range(len(flat)))
         return [
             self._elect(of_request, [next(in_order) for _ in of_request]) if of_request else self._answer_joint(request)
@@ -99,7 +99,7 @@ class Answering:
         ]
 
     def _answer_padded(self, requests: Sequence[Request]) -> list[Generation]:
-        """Answer requests of one method in one padded batch."""
+        """Answer requests with the same method in one padded batch."""
         settings, method = self.settings, requests[0].method
         prompts = [request.tokens for request in requests]
         ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
@@ -141,7 +141,7 @@ class Answering:
         return answers
 
     def _answer_joint(self, request: Request) -> Generation:
-        """Answer a request whose prompts are decoded together; the usage counts every prompt."""
+        """Answer a request with a joint method, as one batch of prompts. The usage counts every prompt."""
         first, *others = self._answer_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)

@@ -38,7 +38,7 @@ class SamplingArguments(TypedDict, total=False):
 
 
 class DecodingArguments(SamplingArguments, total=False):
-    """Sampling arguments, and arguments of transformers' ``model.generate`` with the tokenizer's token ids."""
+    """Sampling arguments, stop strings, and further arguments of transformers' ``model.generate``."""
 
     stop: str | Sequence[str] | None
     """Strings that end the answer and are not part of it."""
@@ -58,7 +58,7 @@ class DecodingArguments(SamplingArguments, total=False):
     begin_suppress_tokens: Sequence[int] | None
     """Token ids that never begin the answer."""
     sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
-    """Bias by sequence of token ids. It is added to the logit of the last token if the other tokens precede it."""
+    """Bias for sequences of token ids. It is added to the logit of the last token if the other tokens precede it."""
     exponential_decay_length_penalty: tuple[int, float] | None
     """``(start, factor)``: after ``start`` new tokens, a factor above 1 makes the end more likely at each token."""
     prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None
@@ -184,7 +184,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -> None:
-    """Use one name for ``max_tokens`` and ``max_new_tokens``. Raise ``ArgumentError`` if both are given."""
+    """Rename ``max_tokens`` or ``max_new_tokens`` to ``name``. Raise ``ArgumentError`` if both are given."""
     given = arguments.keys() & {"max_tokens", "max_new_tokens"}
     if len(given) > 1:
         raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
@@ -216,7 +216,7 @@ class GenerationSettings:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], batch_size: int = 8) -> GenerationSettings:
-        """Validate ``GenerationArguments``, or raise ``ArgumentError``. ``max_tokens`` means ``max_new_tokens``."""
+        """Create settings from ``GenerationArguments``. Raise ``ArgumentError`` for invalid or unknown arguments."""
         check_arguments(arguments)
         check_whole("batch_size", batch_size, 1, ArgumentError)
         values = {name: value for name, value in arguments.items() if value is not None}
@@ -231,17 +231,17 @@ class GenerationSettings:
             stop = (stop,)
         values |= {"stop": tuple(stop), "stop_token_ids": tuple(map(int, values.get("stop_token_ids", ())))}
         values["keep_special"] = tuple(values.get("keep_special", ()))
-        known = {setting.name for setting in fields(cls)} & values.keys()
-        return cls(**{name: values.pop(name) for name in known}, extra=values, batch_size=batch_size)
+        own = {setting.name for setting in fields(cls)} & values.keys()
+        return cls(**{name: values.pop(name) for name in own}, extra=values, batch_size=batch_size)
 
     def arguments(self) -> dict[str, Any]:
         """Return keyword arguments for these settings: ``max_new_tokens``, and all that differ from the default."""
-        own = [each for each in fields(self) if each.name not in ("max_new_tokens", "extra", "batch_size")]
-        changed = {each.name: getattr(self, each.name) for each in own if getattr(self, each.name) != each.default}
+        own = [f for f in fields(self) if f.name not in ("max_new_tokens", "extra", "batch_size")]
+        changed = {f.name: getattr(self, f.name) for f in own if getattr(self, f.name) != f.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_order_free(self, method: Method, suffix: int) -> None:
-        """Reject settings that match token sequences across document borders.
+        """Raise ``ArgumentError`` for settings that match token sequences across document borders.
 
         ``suffix`` is the number of tokens after the documents.
         """
@@ -269,7 +269,7 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """Return the model's configuration without sampling, the ids that end an answer, and arguments outside of it."""
+    """Return the generation config without sampling, the ids that end an answer, and arguments not in the config."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]

@@ -42,7 +42,7 @@ class RequireFinite(LogitsProcessor):
 
 
 class TokenLogprobs(LogitsProcessor):
-    """Record the log-probability of each chosen token, before sampling."""
+    """Record the log-probability of each chosen token, before temperature, ``top_k`` and ``top_p``."""
 
     def __init__(self) -> None:
         self._waiting: Tensor | None = None  # [batch, vocabulary], for the token that is being chosen
@@ -54,7 +54,7 @@ class TokenLogprobs(LogitsProcessor):
         return scores
 
     def by_sequence(self, output: Tensor) -> list[list[float]]:
-        """Return natural logarithms, float32, for the new tokens of prompts with answers ``[batch, length]``."""
+        """Return the log-probabilities of the new tokens. ``output`` has prompts and answers, ``[batch, length]``."""
         self._take(output)
         chosen: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
         return chosen
@@ -133,7 +133,7 @@ def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
-    """Return the length of a growing text without an incomplete character or stop string at its end."""
+    """Return the length of a growing text up to an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
         for size in range(min(len(word), len(text)), 0, -1):
@@ -145,7 +145,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """Ends sequences at a stop string, at EOS or when cancelled. Reports the final part of the first text."""
+    """Ends sequences at a stop string, at EOS or when cancelled. ``on_text`` gets the stable part of the first text."""
 
     width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]

@@ -167,7 +167,7 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
     """Replace the query in the text after the documents by "N/A", as in the paper. Return None if there is no query.
 
-    The query follows the last ``Question:`` or ``Query:``, or is the longest line. It has no special tokens.
+    The query is the rest of the line after the last ``Question:`` or ``Query:``, or else the longest line.
     """
     border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
     masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix

@@ -28,8 +28,8 @@ class Report:
             ``"stripped"`` if the numbers were removed; otherwise empty.
         n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted or
             belong to earlier turns or other retrievals.
-        segmentation_changed: whether the tokens differ from the tokens of the whole text, which the plain model reads.
-            No token crosses a document border, and a separator may be added.
+        segmentation_changed: whether the tokens differ from those of the plain model, which tokenises the whole text.
+            They may, because no token crosses a document border, and because a separator may be added.
         cached_tokens: tokens of the prompt that came from a ``DocumentCache``.
         reader: name of the folder of the reader adapter that ran with the method; empty: none.
     """
@@ -63,7 +63,7 @@ class PromptTokensDetails:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request, including the token that ends the answer. For a vote, sums over all answers."""
+    """Token counts of one request, including the token that ends the answer. A vote counts all its answers."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -91,8 +91,8 @@ class Generation:
     """An answer: its text without special tokens and stop strings, its token ids, usage and report.
 
     Attributes:
-        logprobs: natural logarithm of each token's probability, if requested. It precedes temperature, ``top_k`` and
-            ``top_p``, and follows ``repetition_penalty`` and similar settings.
+        logprobs: natural logarithm of each token's probability, if requested. It is taken before temperature,
+            ``top_k`` and ``top_p`` apply, and after ``repetition_penalty`` and similar settings.
     """
 
     text: str

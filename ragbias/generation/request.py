@@ -96,8 +96,8 @@ class Request:
         orders = self.method.candidate_orders(self.tokens.documents)
         arranged = [self.tokens.reordered(order) for order in orders]
         return [
-            replace(self, tokens=each, method=NoMethod(), report=replace(self.report, spans=tuple(each.spans)))
-            for each in arranged
+            replace(self, tokens=tokens, method=NoMethod(), report=replace(self.report, spans=tuple(tokens.spans)))
+            for tokens in arranged
         ] or [self]
 
 
@@ -149,7 +149,7 @@ def in_parts(
 
 
 def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, why_left: str = "") -> Boundaries:
-    """Add to the boundaries whether numbers were kept or stripped, and why some could not be stripped."""
+    """Return the boundaries with ``numbering`` set. If numbers could not be stripped, ``why_left`` joins the reason."""
     if stripped and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
     if not numbers.seen:
@@ -205,16 +205,16 @@ def check_length(length: int, window: int, answer: int = 1) -> None:
 
 
 def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Group requests into batches of at most ``size`` that share a method and have equal room for new tokens.
+    """Return the indices of requests that run as a batch: at most ``size``, with the same method and token limit.
 
-    Otherwise a long prompt would truncate the answers to shorter prompts in its batch. Returns indices.
+    With different limits, a long prompt would truncate the answers to shorter prompts in its batch.
     """
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
-    together: list[list[int]] = []
+    batches: list[list[int]] = []
     for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # a method may be unhashable
         indices = [index for index, other in enumerate(keys) if other == key]
-        together += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
-    return together
+        batches += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
+    return batches
 
 
 def padded(

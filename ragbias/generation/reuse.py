@@ -1,4 +1,4 @@
-"""Reusable documents. Their cached keys and values start the model's cache, and only the rest of a prompt runs.
+"""Reuse of documents: their keys and values fill the model's cache, and only the rest of a prompt runs.
 
 For a method with reusable documents, a document's keys and values depend only on the prefix and the document. Each
 document is computed in a separate pass after its prefix. Therefore it has the same bits in every prompt, order and
@@ -44,7 +44,7 @@ def warn_if_unused(cache: DocumentCache, method: Method) -> None:
 
 
 class Alone(AttentionMethod):
-    """The plain model with a cache of keys without positions, for a prefix and one document after it."""
+    """The plain model for a prefix and one document. Its cache holds keys without positions."""
 
     name = "alone"
 
@@ -66,7 +66,7 @@ class Alone(AttentionMethod):
 
 
 class DocumentStates:
-    """The states of prefixes and documents, cached or computed. ``cancelled`` stops before the next document."""
+    """Keys and values of prefixes and documents, cached or computed. ``cancelled`` stops before the next document."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DocumentStates:
         return states, cached is not None
 
     def add_all(self, prompt: TokenisedPrompt, window: int, progress: Callable[[int], None]) -> int:
-        """Add a prompt's documents to the cache, see ``DebiasedLM.warm``. Return the number of computed ones."""
+        """Add a prompt's documents to the cache, see ``DebiasedLM.warm``. Return how many were computed."""
         computed = 0
         for done, document in enumerate(prompt.documents, start=1):
             check_length(len(prompt.prefix) + len(document), window)
@@ -105,7 +105,7 @@ class DocumentStates:
         return computed
 
     def _shapes(self, tokens: int) -> list[tuple[int, int, int]]:
-        """Return the shape of the keys, which is also that of the values, for each layer."""
+        """Return the shape of the keys in each layer. The values have the same shape."""
         heads: int = self._model.config.get_text_config().num_attention_heads
         architecture = architecture_of(self._model)
         modules = attention_modules(decoder_of(self._model, architecture), architecture)
@@ -159,9 +159,9 @@ def prepared_model(
     cancelled: threading.Event | None = None,
     lora: Lora | None = None,
 ) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents in padded columns.
+    """Attach a method for a batch of prompts, padded on the left, and yield the cache from which generation starts.
 
-    ``lora`` is a reader in training; default: the method's reader.
+    ``spans`` are the documents in padded columns. ``lora`` is a reader in training, by default the method's reader.
     """
     if lora is None and method.reader:
         lora = reader_of(model, method)
@@ -189,7 +189,7 @@ def _with(model: PreTrainedModel, lora: Lora | None, starts: Sequence[int]) -> A
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether each document is computed in a separate pass. False if frequencies depend on the prompt's length."""
+    """Whether documents are computed in separate passes. Not if rotary frequencies depend on the prompt's length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -209,9 +209,9 @@ def start_from_states(
     backend: str,
     lora: Lora | None = None,
 ) -> tuple[Binding, DynamicCache, list[int]]:
-    """Return a binding, a cache of the prompts without their suffixes, and each prompt's number of reused tokens.
+    """Return a binding, a cache with prefixes and documents, and each prompt's number of reused tokens.
 
-    Suffixes in a batch differ in length, so each suffix runs separately into the cache, up to its last token.
+    In a batch, suffixes differ in length. The cache then also holds each suffix, except its last token.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []
@@ -230,10 +230,10 @@ def start_from_states(
                 run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
-    together = caches[0] if len(prompts) == 1 else left_padded(caches)
+    joined = caches[0] if len(prompts) == 1 else left_padded(caches)
     binding = Binding(model, rule, [], private=True, backend=backend)
-    binding.resume(together, layouts)
-    return binding, together, reused
+    binding.resume(joined, layouts)
+    return binding, joined, reused
 
 
 @torch.no_grad()
@@ -263,7 +263,7 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
 
 
 def _device_of(module: Module) -> torch.device:
-    """Return where a module computes. accelerate may move its weights there only for the call."""
+    """Return the device on which a module computes. accelerate may move the weights there only during a call."""
     for part in module.modules():
         if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)
@@ -273,11 +273,11 @@ def _device_of(module: Module) -> torch.device:
 def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:
     """Join caches to one cache for a batch, padded with zeros on the left."""
     width = max(cache.get_seq_length() for cache in caches)
-    together = DynamicCache()
+    joined = DynamicCache()
     for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
         keys, values = (
             torch.cat([pad(getattr(layer, name), (0, 0, width - getattr(layer, name).shape[2], 0)) for layer in layers])
             for name in ("keys", "values")
         )
-        together.update(keys, values, index)
-    return together
+        joined.update(keys, values, index)
+    return joined

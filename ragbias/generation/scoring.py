@@ -53,7 +53,7 @@ def continuation_logits(
     backend: str,
     cache: DocumentCache | None = None,
 ) -> Tensor:
-    """Return logits float32 ``[len(target), V]`` that predict each token of ``target``. Its last token is not read."""
+    """Return logits float32 ``[len(target), V]`` that predict each token of ``target``."""
     return _logits(model, method, tokens, [target], backend, cache)[1][0]
 
 
@@ -65,10 +65,9 @@ def teacher_forced(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> ContinuationScores:
-    """Return the probability with which a method generates each target after the prompt when it samples.
+    """Return the log-probability that a method, if it samples, generates each target after the prompt.
 
-    For a vote, this is the mean over its orders, i.e. the expected vote share. For votes over greedy answers it is
-    undefined.
+    For a vote, the probability is the mean over the orders, i.e. the expected share of votes.
     """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     logits = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
@@ -100,7 +99,7 @@ def _logits(
 def prefilled(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
-    """Return logits float32 ``[V]`` of the token after a prompt, and its cache. ``cache`` may hold its beginning."""
+    """Return logits float32 ``[V]`` of the token after a prompt, and its cache. ``cache`` may hold the beginning."""
     computed = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[computed:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
