@@ -241,10 +241,7 @@ class GenerationSettings:
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_order_free(self, method: Method, suffix: int) -> None:
-        """Raise ``ArgumentError`` for settings that match token sequences across document borders.
-
-        ``suffix`` is the number of tokens after the documents.
-        """
+        """Reject settings for token sequences that may cross document borders. ``suffix`` tokens come after them."""
         if not (method.invariant and method.acts_on == "attention"):
             return  # the answer depends on the documents' order anyway, or the method fixes that order
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):

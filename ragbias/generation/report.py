@@ -23,9 +23,9 @@ class Report:
         backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``, or
             ``"vllm"``; empty if the method does not change attention.
         order: for a method that reorders documents, ``order[i]`` is the original index of the ``i``-th document that
-            the model read; otherwise empty.
+            the model read; empty for other methods.
         numbering: ``"kept"`` if the text around the documents numbers them, which reveals their order to every method;
-            ``"stripped"`` if the numbers were removed; otherwise empty.
+            ``"stripped"`` if the numbers were removed; empty without numbers.
         n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted or
             belong to earlier turns or other retrievals.
         segmentation_changed: whether the tokens differ from those of the plain model, which tokenises the whole text.

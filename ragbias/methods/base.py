@@ -108,12 +108,10 @@ class AttentionCall:
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
         prefill: whether this pass contains the whole prompt.
         layouts, scorings: the layout of each sequence, and how the layer computes its scores.
-        memory_of: returns the method's state in this layer for a sequence, or for the batch (``None``). The state lasts
-            until the last token.
+        memory_of: returns the method's state in this layer for a sequence, or for the batch (``None``).
         project: projects hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` without positions.
         rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
-        plain: computes the model's own attention ``[batch, Q, H, d]``, with its mask, from given queries, keys and
-            optionally values.
+        plain: computes the model's own attention ``[batch, Q, H, d]`` of queries, keys and optionally values.
     """
 
     layer: int
@@ -192,8 +190,7 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty: none.
 
-    Callers that need a certain kind of method check for ``AttentionMethod``,
-    ``ReorderingMethod`` or ``JointMethod``, never for the class of a single method.
+    Callers check for ``AttentionMethod``, ``ReorderingMethod`` or ``JointMethod``, never for a single method.
 
     Attributes:
         name: the name that users type.

@@ -22,8 +22,7 @@ class MsPoE(AttentionMethod):
     """Position ``t`` becomes ``t / r_h`` in head ``h``. The prefill determines the ratios in each layer.
 
     The score of a head is the share of keys whose weight for the prompt's last token exceeds ``alpha`` times the mean.
-    The head with the highest score, the most position-aware, gets ``min_ratio``. The ratios of the other heads grow in
-    equal steps, in descending order of their scores.
+    The head with the highest score, the most position-aware, gets ``min_ratio``. Ratios grow in equal steps by rank.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
