@@ -53,7 +53,7 @@ class ControlTokens:
 
     @cached_property
     def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
-        """A copy that splits control-token strings. It is needed because threads share the options of the tokenizer."""
+        """A copy of the tokenizer that splits control-token strings. Threads share the options of the original."""
         copied = copy.deepcopy(self._tokenizer())
         assert copied is not None
         copied.split_special_tokens = True
@@ -71,12 +71,12 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> ControlTokens:
 
 
 def is_shielded(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a text has marks."""
+    """Whether a text contains marked strings."""
     return re.search(control_tokens(tokenizer).marked, text) is not None
 
 
 def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return token ids without BOS. A marked string, and the text around it up to the next control token, are data."""
+    """Return token ids without BOS. Marked strings, and text around them up to control tokens, are ordinary text."""
     if not is_shielded(text, tokenizer):
         return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
     controls, ids, plain = control_tokens(tokenizer), list[int](), ""
@@ -91,7 +91,7 @@ def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 class ChatText(str):
-    """A rendered conversation; ``shielded``, which sums keep, has the control-token strings of messages marked."""
+    """A rendered conversation. In ``shielded``, control-token strings of messages are marked. Sums keep the marks."""
 
     shielded: str
 

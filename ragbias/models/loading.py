@@ -75,7 +75,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """Return a torch device by name or number. -1 is the CPU, and ``"auto"`` the GPU if there is one, else None."""
+    """Return a torch device by name or index; -1 is the CPU. ``"auto"`` is the GPU, or None if there is no GPU."""
     if device == "auto":
         return torch.device("cuda") if torch.cuda.is_available() else None
     if device is None or not isinstance(device, int):
@@ -100,7 +100,7 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``ModelFileError`` for a file other than GGUF, or a folder without a model or with, for example, a pipe."""
+    """Raise ``ModelFileError`` for a file that is not GGUF, or a folder that has no model or has a pipe or a device."""
     path = Path(name)
     if name in NAMES:
         return

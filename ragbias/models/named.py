@@ -16,7 +16,7 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model as a GGUF file inside PyPI packages, or otherwise as a hub repository."""
+    """A model whose GGUF file is in PyPI packages. Without these packages, the model is loaded from the hub."""
 
     hub: str  # repository to load if the packages are not installed
     modules: tuple[str, ...]  # modules of the packages, each with a part of the file, in order
@@ -27,13 +27,13 @@ class PackagedModel:
 
     def parts(self, name: str) -> list[Path]:
         """Return the paths of the file's parts in order; empty if no package is installed."""
-        found = [part for module in self.modules for part in _files(module)]
-        if 0 < len(found) < len(self.modules):
+        files = [file for module in self.modules for file in _files(module)]
+        if 0 < len(files) < len(self.modules):
             raise ModelFileError(
-                f"model {name!r}: {len(found)} of the {len(self.modules)} parts of its file are installed; install "
+                f"model {name!r}: {len(files)} of the {len(self.modules)} parts of its file are installed; install "
                 f"all with: {self.install}"
             )
-        return found
+        return files
 
 
 PACKAGED = {
@@ -96,7 +96,7 @@ def _warn_once(text: str) -> None:
 
 
 def _files(module: str) -> Sequence[Path]:
-    """Return the GGUF files in a package. It is not imported, because its dependencies are not installed."""
+    """Return the GGUF files in a package, without importing it, because its dependencies are not installed."""
     spec = find_spec(module)
     folders = spec.submodule_search_locations or () if spec else ()
     return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]

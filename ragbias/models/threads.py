@@ -28,7 +28,7 @@ def use_idle_cores() -> None:
 
 
 def idle_cores(cores: int) -> int:
-    """Return how many cores are idle, by the CPU time of one thread per core in a short probe; at least 1."""
+    """Return the number of idle cores, at least 1. A short probe measures the CPU time of one thread per core."""
 
     def share(_: int) -> float:
         begin, used = time.perf_counter(), time.thread_time()

@@ -1,8 +1,8 @@
 """The synthetic world that the embedded model answers questions about.
 
 An entity is a name of two words ("Falcon Station"). A passage states one to three facts about one entity between
-filler sentences. A fifth of all names, chosen by a hash, is held out: training uses the other names, and evaluation
-uses only these. Therefore training and evaluation have no name and no fact in common.
+filler sentences. A fifth of all names, chosen by a hash, is held out: only evaluation uses these names, and training
+uses the others. Therefore training and evaluation have no name and no fact in common.
 
 ``world.json`` holds the word lists and the templates over ``{n}`` (name) and ``{v}`` (value). In every template of a
 fact the value is followed by punctuation and close to the name. Each value has one to three words, which are single
