@@ -1,4 +1,4 @@
-"""Find the retrieved documents in a flat prompt. Plain Python; knows no framework.
+"""Find the retrieved documents in a flat prompt, in plain Python without torch or a framework.
 
 ``locate`` tries the ``sources`` in turn, then the ``recognisers``. ``matching`` finds document texts in the prompt,
 ``assignment`` chooses one occurrence per document, and ``metadata_blocks`` adds the metadata around it. ``numbering``

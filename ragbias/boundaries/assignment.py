@@ -47,9 +47,9 @@ SPEAKER = re.compile(
 def in_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the message with this turn's context, or ``None`` if that message is unclear.
 
-    It is the last message with documents. Messages of the assistant are skipped, and so is a message that quotes one
-    document if an earlier message has several. A message that repeats documents of an earlier one counts only if it has
-    all of them and more, or if both introduce their documents alike, as the turns of a chat loop do.
+    It is the last message with documents. Messages of the assistant are skipped. So is a message with one document if
+    an earlier message has several. A message is unclear if it repeats documents of an earlier message with several,
+    unless it has all of them and more, or both introduce their documents alike, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost(text, known))
     while len(parts) > 1:
@@ -71,10 +71,11 @@ def in_last_message(text: str, known: Known) -> Known | None:
 def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
     """Return one occurrence for each document in ascending order, or ``None`` if there are several choices.
 
-    If no document is missing and no occurrence is left over, only the named documents count. Otherwise, if one
-    separator joins more documents than are named, all of them count. Otherwise the named documents count if one
-    separator joins them and at most one, or only words of a sentence, also occur elsewhere. Documents that overlap are
-    refused if an occurrence is left over, unless a line break or a tab that no document contains joins them.
+    If all named documents are found and no occurrence is left over, they are returned. If one separator joins all
+    occurrences, and these are more than the named documents, all are returned. In other cases, named documents may also
+    occur elsewhere. They are returned if one separator joins them, and only one of them or words of a sentence occur
+    elsewhere. Overlapping documents are unclear if an occurrence is left over, unless a line break or a tab that no
+    document contains joins them.
     """
     occurrences = outermost(text, known)
     named, occurring = Counter(documents), Counter(occurrence.document for occurrence in occurrences)
@@ -119,7 +120,7 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Return occurrences that no longer one contains, in ascending order. Short documents count only near long ones."""
+    """Return ascending occurrences, without those that overlap a longer one, or are short and not beside another."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)
@@ -136,7 +137,7 @@ def outermost(text: str, known: Known) -> list[Occurrence]:
 
 
 def n_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
-    """Number of long documents in the prompt outside all spans."""
+    """Count the occurrences of long documents outside all spans."""
     found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
     return sum(not occurrence.is_in(spans) for occurrence in found)
 
@@ -147,7 +148,7 @@ def is_long(document: str) -> bool:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a distinct line break or tab joins the documents, and no occurrence crosses their outer edges."""
+    """Whether a line break or tab that is in no document joins them, and no occurrence crosses their outer edges."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
@@ -194,7 +195,7 @@ def _documents(part: Sequence[Occurrence]) -> set[str]:
 
 
 def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
-    """Whether both messages begin, or introduce their documents, with equal lines, and end a block after them."""
+    """Whether two messages begin, or introduce their documents, with equal lines, and their documents end blocks."""
     (begin, lead, ends), (other_begin, other_lead, other_ends) = (_frame(text, part) for part in (first, second))
     return ends and other_ends and (lead == other_lead or begin == other_begin)
 
@@ -206,7 +207,7 @@ def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
 
 
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
-    """Return the occurrences of as many documents as possible, all in one form, preferably joined by one separator."""
+    """Return occurrences of as many documents as possible, preferably in the same form and joined by one separator."""
     candidates = {  # a short document counts only outside words and rules such as ``---``
         document: [o for o in occurrences if is_long(document) or not is_cut(text, *o.span)]
         for document, occurrences in known.items()
@@ -292,7 +293,7 @@ class _ContiguousSearch:
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """Return the longest sequence; of equally long ones the most regular one, then the last one in the prompt."""
+        """Return the longest sequence. Of equally long ones, prefer the most regular, then the last in the prompt."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
@@ -300,12 +301,13 @@ class _ContiguousSearch:
         for anchor in anchors[:MAX_ANCHORS]:
             for separator in self._separators(anchor):
                 for step in (1, -1):
-                    found = self._sequence(anchor, separator, step)
-                    bounded = sum(is_bounded(self.text, *occurrence.span) for occurrence in found)
-                    quoted = all(is_quoted(self.text, *occurrence.span) for occurrence in found)
-                    rank = (len(found), bounded, quoted, is_separator(separator), ends_block(self.text, found[-1]))
+                    sequence = self._sequence(anchor, separator, step)
+                    bounded = sum(is_bounded(self.text, *occurrence.span) for occurrence in sequence)
+                    quoted = all(is_quoted(self.text, *occurrence.span) for occurrence in sequence)
+                    block = ends_block(self.text, sequence[-1])
+                    rank = (len(sequence), bounded, quoted, is_separator(separator), block)
                     if rank > best_rank:
-                        best, best_rank = found, rank
+                        best, best_rank = sequence, rank
                 if best_rank[:2] == (self.wanted.total(), self.wanted.total()) and all(best_rank[3:]):
                     return best
         return best
@@ -359,7 +361,7 @@ class _ContiguousSearch:
 
 
 def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
-    """Return occurrences outside longer documents, with any text between them. Prefer those that fill their lines."""
+    """Return occurrences outside longer documents, whatever text is between. Prefer those that fill their lines."""
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest document comes first

@@ -62,7 +62,7 @@ class Boundaries:
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered ones), or ``"none"``.
         n_expected: number of documents that this source named. The registry names the documents of a retrieval that
             are in the prompt; headers name the documents below them. A segmenter names the documents of one message,
-            or more if another source knows of more. If nothing was found, the number that the first source named.
+            or more if another source knows of more. If nothing is found, it is the number that the first source named.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
         n_left_plain: number of other retrieved documents in the prompt: from earlier turns or other retrievals, or
             quoted.
@@ -70,7 +70,7 @@ class Boundaries:
         n_absent: number of expected documents of which no part is in the prompt.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: for each document, its known metadata as printed; empty if none is known.
-        numbering: ``numbering`` of ``ragbias.generation.report.Report``; set when the prompt is split.
+        numbering: see ``ragbias.generation.report.Report``. It is set when the prompt is split.
     """
 
     spans: tuple[CharSpan, ...]
@@ -102,12 +102,12 @@ def locate(
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt counts.
 
-    Documents are found verbatim and in full, also stripped or escaped as in a printed list. For the first three
-    sources, a formatter may have joined the lines of all documents, or cut all to one length. One document at each edge
-    of the context may also be truncated, if half of it and 40 characters remain.
+    Documents must be in the prompt in full: verbatim, stripped, or escaped as in a printed list. For ``documents``,
+    ``artifacts`` and ``run``, a formatter may have joined the lines of all documents, or cut all to one length. One
+    document at each edge of the context may be truncated, if half of it and 40 characters remain.
 
-    In a conversation, the last message with documents counts; documents of earlier messages are left plain and counted.
-    If that message is unclear, nothing is found, and ``reason`` says so. Where all sources fail, numbered headers
+    In a conversation, the last message with documents counts. Documents of earlier messages stay plain text. If the
+    last message is unclear, nothing is found, and ``reason`` says so. If all sources fail, numbered headers
     (``Document [1](Title: ...)``) are recognised.
 
     Args:
@@ -167,7 +167,7 @@ def locate(
 def _by_first_source(
     text: str, retrievals: Mapping[str, Sequence[Retrieval]], occurrences: Known
 ) -> tuple[Boundaries | None, list[Boundaries]]:
-    """Return the result of the first source with a document in the prompt, and the failures of the sources before."""
+    """Return the result of the first source with a document in the prompt, and the failures of sources before it."""
     failures: list[Boundaries] = []
     for source, of_source in retrievals.items():
         if of_source:
@@ -218,7 +218,7 @@ def _explained(
     spans: Sequence[CharSpan],
     fields: Mapping[str, Fields],
 ) -> Boundaries:
-    """Return the spans of the whole and truncated documents, and count the missing ones with the reason."""
+    """Return boundaries with the whole and the truncated documents, the number of missing ones, and the reason."""
     truncated, missing = _truncated_and_missing(text, expected, whole, spans, source)
     ordered = sorted([*whole, *truncated])
     unknown = [document for document in missing.elements() if document not in occurrences]
@@ -240,14 +240,14 @@ def _explained(
 
 
 def _expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the documents of the latest retrieval, and documents of the others that are not inside another one."""
+    """Count the documents of the latest retrieval, and those of other retrievals that are not inside a document."""
     latest, *earlier = candidates
     separate = {occurrence.document for occurrence in outermost(text, in_message)}
     return _merged([latest, *([document for document in retrieval if document in separate] for retrieval in earlier)])
 
 
 def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
-    """Return the spans of documents with the metadata printed around them; elements such as tags hold it already."""
+    """Return the documents' spans with the metadata printed around them. XML elements already include metadata."""
     spans = [occurrence.span for occurrence in whole]
     if enclosing_elements(text, spans) is not spans:
         return spans
@@ -306,7 +306,7 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count each text as often as the retrieval that has it most often."""
+    """Count each text as often as it occurs in the retrieval that has it most often."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
@@ -314,7 +314,7 @@ def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def _remembered_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
-    """Find the registry's texts in the prompt; those of a process-wide one are not searched in ``not_documents``."""
+    """Find the registry's texts in the prompt. For a process-wide registry, leave out those in ``not_documents``."""
     remembered = occurrences_by_document(text, registry.likely_in(text), strict=True)
     if not registry.process_wide:
         return remembered
@@ -324,7 +324,7 @@ def _remembered_in(text: str, registry: Registry, not_documents: Sequence[str]) 
 
 
 def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
-    """Find the latest recent retrieval in the prompt; ``None`` if its texts are only words of the question."""
+    """Find the latest recent retrieval in the prompt. Return ``None`` if its texts may be words of the question."""
     if not any(map(is_long, remembered)):
         return None
     documents = set(chain.from_iterable(candidates))
@@ -354,14 +354,14 @@ def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
     spans = [span for span in segments if not isinstance(span, str)]
     if not spans:
         return Boundaries((), "none", 0, "the segmenter found no documents")
-    together = in_one_message(text, spans)
-    apart = len(spans) - len(together)
+    in_message = in_one_message(text, spans)
+    apart = len(spans) - len(in_message)
     reason = f"{apart} are in another message and stay plain text" if apart else ""
-    return Boundaries(tuple(together), "segmenter", len(together), reason)
+    return Boundaries(tuple(in_message), "segmenter", len(in_message), reason)
 
 
 def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
-    """Return the segmenter's documents unless the source's result is complete and can be split, or has as many."""
+    """Return ``result`` if it is complete and can be split, or has as many documents as the segmenter finds."""
     if result is not None and result.n_found == result.n_expected and _are_apart(text, result):
         return result
     segmented = _by_segmenter(text, segmenter)
@@ -379,7 +379,7 @@ def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, 
 
 
 def _are_apart(text: str, result: Boundaries) -> bool:
-    """Whether the prompt can be split at these documents, with or without numbers."""
+    """Whether the prompt can be split at these documents, if their numbers are kept or if they are stripped."""
     if not result.spans:
         return False
     numbers = find_numbering(text, result.texts or result.spans, result.metadata)
@@ -393,7 +393,7 @@ def _are_apart(text: str, result: Boundaries) -> bool:
 
 
 def _by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents by their numbered headers; if there are none, expect as many as the first source named."""
+    """Find documents below numbered headers. Without headers, ``n_expected`` is what the first source named."""
     spans, doubt = below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

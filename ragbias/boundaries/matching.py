@@ -46,7 +46,7 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the forms that print the document like this; ``READINGS`` first, then the rewrites.
+        readings: indices of the forms in which the document reads like this. ``READINGS`` come first, then rewrites.
         margins: the sides on which the documents of the prompt differ in their outer white space.
         doubtful: whether the document may just as well be elsewhere in the prompt.
     """
@@ -80,15 +80,15 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
 
-    def found(changes: Sequence[Rewrite]) -> dict[str, list[Occurrence]]:
+    def search(changes: Sequence[Rewrite]) -> dict[str, list[Occurrence]]:
         every = {document: occurrences_of(text, document, changes) for document in longest_first}
         if strict:
             every = {d: [o for o in some if is_bounded(text, *o.span)] for d, some in every.items()}
         return {document: occurrences for document, occurrences in every.items() if occurrences}
 
-    whole = found(())
+    whole = search(())
     changes = [] if strict else _rewrites(text, longest_first, whole)
-    return found(changes) if changes else whole
+    return search(changes) if changes else whole
 
 
 def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
@@ -179,7 +179,7 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return rewrites that a formatter may have applied to all documents; none if all documents are ``whole``."""
+    """Return the rewrites that a formatter may have applied to all documents. Empty if all documents are ``whole``."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
@@ -189,7 +189,7 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the length to which a formatter cut all longer texts, or 0 unless it cut at least two of them."""
+    """Return the length to which a formatter cut all longer documents. Return 0 if it cut fewer than two of them."""
     lengths = []
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
@@ -203,7 +203,7 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
 
 def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
-    """Find missing documents truncated next to the whole ones. At least half of one and 40 characters must remain."""
+    """Find truncated documents beside the whole ones. At least half of the document and 40 characters must remain."""
     if not whole:
         return []
     separators = {text[left.end : right.begin] for left, right in pairwise(whole)}

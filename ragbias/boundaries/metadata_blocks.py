@@ -62,7 +62,7 @@ class _Template:
 def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
     """Extend the spans of texts to the headers and footers that hold their metadata and numbers.
 
-    Return ``None`` if there is no metadata between the documents, or if not exactly one template explains it.
+    Return ``None`` if there is no metadata between the documents, or if no template or several explain it.
     Raise ``AmbiguousSegmentsError`` if the headers depend on whether the documents are printed stripped.
     """
     margins = margins_of(spans)
@@ -100,14 +100,14 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
 
 
 def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps begin with one white space and end with one white space, as every template requires."""
+    """Whether all gaps begin with equal white space and end with equal white space, as every template requires."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
-    """Yield sets of values that may be words of the template: up to two values, or all but one match of a value."""
+    """Yield sets of values that may be mere words of the template: at most two, or all but one match of a value."""
     matches = _matches(gap, left, right, frozenset())
     values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
@@ -121,16 +121,16 @@ def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
     """Return the values that differ between documents, and the documents' numbers. Equal values are constants."""
-    names = dict.fromkeys(name for known in fields for name in known)
-    alike = {name for name in names if all(known.get(name) == fields[0].get(name) for known in fields)}
+    names = dict.fromkeys(name for document in fields for name in document)
+    alike = {name for name in names if all(document.get(name) == fields[0].get(name) for document in fields)}
     return [
-        {**{name: values for name, values in known.items() if name not in alike}, "#0": [str(i)], "#1": [str(i + 1)]}
-        for i, known in enumerate(fields)
+        {**{name: texts for name, texts in document.items() if name not in alike}, "#0": [str(i)], "#1": [str(i + 1)]}
+        for i, document in enumerate(fields)
     ]
 
 
 def _templates(gap: str, left: Fields, right: Fields, words: Words) -> Iterator[Iterator[_Template]]:
-    """Yield groups of templates that produce the gap. In one group, the left document has equally many values."""
+    """Yield groups of templates that produce the gap. In a group, the left document has equally many values."""
     matches = _matches(gap, left, right, words)
     if not matches or len(matches) > MAX_MATCHES:
         return

@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
         return (closed and self.opens) or self.after[:1] in (")", "]")
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return two keys for grouping candidates into series: by the word and by the character before a candidate."""
+        """Return two keys to group candidates into series: by the word and by the character before each candidate."""
         word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty, or blank within a line
         after = _alike(self.after[:1])
         return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
@@ -131,7 +131,7 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
 
 
 def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
-    """Return the span of the number with brackets, field name, total and space; if it ``opens``, with punctuation."""
+    """Return the number's span with brackets, field name, total and space. If it ``opens`` a line, add punctuation."""
     (begin, end), (low, high) = candidate.span, candidate.region
     if total := TOTAL.match(text, end, high):
         end = total.end()
@@ -160,7 +160,7 @@ def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
 
 
 def _alike(char: str) -> str:
-    """Return a form for comparison: all white space is equal to no character, and all quotation marks are equal."""
+    """Return a character to compare. White space and no character are equal, and so are all quotation marks."""
     return (char.strip() or " ").replace("'", '"')
 
 
@@ -184,7 +184,7 @@ def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
 def strip_numbering(text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
     """Cut out the Arabic numbers that certainly belong to the template.
 
-    A reference to a number, as in the question, stays. ``has_numbering`` reports whether the result still has numbers.
+    References to a number, as in the question, stay. ``has_numbering`` reports whether the result still has numbers.
 
     Args:
         text: the prompt.
@@ -203,21 +203,21 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     """
     if len(spans) < 2:
         return DocumentNumbers()
-    known = metadata or [()] * len(spans)
+    values = metadata or [()] * len(spans)
     cuts: dict[CharSpan, int] = {}
     taken: set[CharSpan] = set()
     before, after = _around(text, spans)
     everywhere = [before, after, *_in_headers(text, spans)]
     for regions in everywhere:
         for series in regions.certain(taken):
-            if not all(_is_own(text, candidate, known[index]) for index, candidate in enumerate(series)):
+            if not all(_is_own(text, candidate, values[index]) for index, candidate in enumerate(series)):
                 taken.update(candidate.span for candidate in series)
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
                 cuts |= {_cut(text, candidate, opens): index for index, candidate in enumerate(series)}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     headings = filter(_is_heading, beginnings.by_position(taken))
     doubtful = any(
-        not all(_is_own(text, candidate, known[index]) for index, candidate in enumerate(series)) or _from_first(series)
+        not all(_is_own(text, candidate, values[i]) for i, candidate in enumerate(series)) or _from_first(series)
         for found in (*(regions.by_position(taken) for regions in everywhere), headings)
         for series in found
     )
@@ -261,7 +261,7 @@ class _Regions:
                         yield series
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """Yield one candidate per region in order, if all regions have as many candidates. The edge may have more."""
+        """Yield series of one candidate per region, if all regions have equally many. The edge may have more."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
@@ -303,7 +303,7 @@ def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
 
 
 def _in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
-    """Return regions in the spans: known headers and tags at the beginning, also below metadata, and closing tags."""
+    """Return regions in the spans: headers or tags at the beginning, possibly below metadata, and closing tags."""
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     found = [headers, [tag and tag.span() for tag in tags]]
@@ -374,12 +374,12 @@ def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
 
 
 def _may_count(low: int, high: int) -> bool:
-    """Whether two numbers are likely to number documents. Any two numbers form an arithmetic progression."""
+    """Whether two numbers are likely to number documents. Any two form a progression, which proves nothing."""
     return high - low == 1 or low in (-1, 0, 1) or high == 2 * low
 
 
 def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
-    """Whether two candidates number two documents. One character follows both; one word precedes both if ``exact``."""
+    """Whether two candidates number two documents. ``exact``: the same word precedes both, not only one character."""
     low, high = sorted((left.value, right.value))
     glued = any(candidate.line[-1:].isalnum() for candidate in (left, right))
     if low == high or left.is_compound or right.is_compound or (glued and not exact):

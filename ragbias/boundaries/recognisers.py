@@ -193,7 +193,7 @@ def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple
 
 
 def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
-    """Return the position of the first break that no other document contains. The last document ends at this break."""
+    """Return where the last document ends: at the first break that is in no other document. None if this is unclear."""
     kinds = [kind for kind in BREAKS if not any(kind.search(body) for body in bodies)]
     ends = [match.start() for match in (kind.search(rest) for kind in kinds) if match]
     if ends:

@@ -56,7 +56,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Return metadata by text, as values by name. Texts that differ only in outer white space share their values."""
+    """Return each text's metadata as lists of values by name. Texts that differ only in outer white space share it."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
@@ -69,7 +69,7 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def with_fields_of_both(old: str, new: str) -> str:
-    """Merge two equal texts with the metadata of both. If that is too much, the newer metadata wins."""
+    """Merge two equal texts with the metadata of both. If there are too many fields, those of ``new`` win."""
     ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
 
@@ -159,7 +159,7 @@ def document_texts(
 
 
 def check_lasting(docs: object) -> None:
-    """Raise ``WrongTypeError`` for an iterator, because several calls read a bound argument."""
+    """Raise ``WrongTypeError`` for an iterator, because several calls read documents that are bound to a model."""
     if isinstance(docs, Iterator):
         raise WrongTypeError(
             f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
@@ -252,7 +252,7 @@ class Registry:
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
-        """Return remembered texts that may be in the prompt: all that are, verbatim or escaped, and a few more."""
+        """Return all remembered texts that are in the prompt, verbatim or escaped, and possibly a few others."""
         with self._lock:
             self._forget(self._clock())
             probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]

@@ -140,7 +140,7 @@ def _cut(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number]) -> Spl
 
 
 def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> SplitPrompt:
-    """Add the separator to the end of each document if it also follows the last one, otherwise to the beginning."""
+    """Add the separator to each document: after it if one also follows the last document, before it if not."""
     if closed:
         return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     lead = "" if prefix.endswith(separator) else separator

@@ -68,8 +68,8 @@ def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
 
 def margins_of(spans: Iterable[CharSpan]) -> Margins:
     """Combine the margins of all spans. Plain tuples have no margins."""
-    known = [span.margins for span in spans if isinstance(span, MarginSpan)]
-    return Margins(any(span.left for span in known), any(span.right for span in known))
+    margins = [span.margins for span in spans if isinstance(span, MarginSpan)]
+    return Margins(any(margin.left for margin in margins), any(margin.right for margin in margins))
 
 
 def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
@@ -124,8 +124,8 @@ def common_suffix(*texts: str) -> str:
 def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     """Extend each document to the XML element that contains it and its metadata. Without elements, return ``spans``.
 
-    Nested elements are extended to the outermost one. The result is empty if its tags also occur elsewhere in or
-    between documents.
+    Of nested elements, the outermost counts. The result is empty if its tags also occur elsewhere in or between
+    documents.
     """
     gaps = gaps_between(text, spans)
     if not gaps:
@@ -166,6 +166,6 @@ def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Seque
 
 
 def _apart(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if one separator without words joins all of them, otherwise none."""
+    """Return the spans if one separator without words joins all of them, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not holds_words(gaps.pop()) else []
