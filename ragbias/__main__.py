@@ -1,4 +1,4 @@
-"""``ragbias`` and ``python -m ragbias``."""
+"""Entry point of ``ragbias`` and ``python -m ragbias``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _end(*_: object) -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``, or exit during an import, which might catch it or leave a module half imported."""
+    """Raise ``KeyboardInterrupt``. During an import, exit instead: imports may catch the error or end half done."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             _end()

@@ -52,12 +52,12 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
-    """Join the errors of a pydantic validation into one line. The ``known`` keys follow an unknown key."""
-    found: list[Any] = list(error.errors())
+    """Join the errors of a pydantic validation into one line. For an unknown key, list the ``known`` keys."""
+    errors: list[Any] = list(error.errors())
     # pydantic reports a list with invalid entries also as too short
-    parents = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
+    parents = {entry["loc"][:depth] for entry in errors for depth in range(len(entry["loc"]))}
     return "; ".join(
-        _complaint(each, known) for each in found if each["type"] != "too_short" or each["loc"] not in parents
+        _complaint(entry, known) for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents
     )
 
 

@@ -116,7 +116,7 @@ class ServerError(RagBiasError):
 
 
 class MissingExtraError(RagBiasError, ImportError):
-    """A package of an optional extra is not installed. The message has the command. Also an ``ImportError``."""
+    """A package of an optional extra is not installed. The message says how to install it. Also an ``ImportError``."""
 
 
 def first_line(error: BaseException) -> str:

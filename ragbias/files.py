@@ -20,7 +20,7 @@ KINDS = {
 
 
 def irregular(path: Path) -> str:
-    """The kind of an irregular file, such as ``"a named pipe"``, which could be read forever; else empty."""
+    """Return the kind of a file that may block when read, such as ``"a named pipe"``; empty for a regular file."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # opening the file reports these
@@ -54,7 +54,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a temporary file that replaces ``path`` at the end of the block; after a crash, ``path`` is old or new."""
+    """Write a temporary file that replaces ``path`` at the end of the block. A crash leaves the old or the new file."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with naming(path):

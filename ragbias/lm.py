@@ -154,7 +154,7 @@ class DebiasedLM:
         """Render a conversation with the tokenizer's chat template, up to the model's answer, as a flat prompt.
 
         Control-token strings in messages stay data if ``generate`` gets this object, or its sum with a string on either
-        side. An f-string, ``str(text)``, ``join`` or a slice is a plain string, in which they become control tokens.
+        side. F-strings, ``str(text)``, ``join`` and slices are plain strings, in which they become control tokens.
 
         Args:
             variables: for the template, e.g. ``documents`` or ``enable_thinking``.
@@ -180,9 +180,9 @@ class DebiasedLM:
         """Answer a prompt.
 
         Args:
-            prompt: in parts, or flat.
+            prompt: a ``Prompt`` in parts, or a flat prompt as text.
             documents: for a flat prompt, the documents' texts, which must occur in it verbatim.
-            boundaries: for a flat prompt, the documents' positions, if known.
+            boundaries: for a flat prompt, the result of ``ragbias.boundaries.locate``, if known.
             method: a method for this request, see ``ragbias.methods.get``.
             cancelled: ends the answer at the next token once another thread sets it.
             arguments: see ``GenerationArguments``; greedy and at most 256 tokens by default.
@@ -245,7 +245,7 @@ class DebiasedLM:
     ) -> list[Generation]:
         """Answer several prompts in padded batches; ``documents`` and ``boundaries`` have one entry per prompt.
 
-        The answers are those of ``generate``, up to the rounding of padded sums. Arguments and errors: see there.
+        The answers, other arguments and errors are those of ``generate``; padding may change the rounding of sums.
 
         Args:
             batch_size: maximum number of prompts that run together, >= 1.
@@ -325,7 +325,7 @@ class DebiasedLM:
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
     ) -> Score:
-        """Log-probability of each token of a continuation after the prompt.
+        """Return the log-probability of each token of a continuation after the prompt.
 
         Raises:
             ArgumentError: the continuation has no tokens.

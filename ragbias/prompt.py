@@ -89,7 +89,7 @@ class Prompt:
         after each document if one also follows the last document, otherwise before it. If the template has no separator
         before the first document either, one is added. Only this, and stripped numbers, change the text.
 
-        Spans with and without headers give the same prompt if the first header differs from the text before it.
+        Spans may include the headers or not. The result is the same if the first header differs from the text before.
 
         Args:
             text: the prompt, with chat template.
@@ -145,7 +145,7 @@ def split_text(
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
-    """Return the sorted spans. Each must lie inside ``[0, length)``, hold at least one token, and not overlap."""
+    """Return the sorted spans. Raise an error if one is empty, overlaps another, or lies outside ``[0, length)``."""
     try:
         ordered = sorted((operator.index(begin), operator.index(end)) for begin, end in spans)
     except (TypeError, ValueError) as error:
@@ -206,7 +206,6 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
     Raises:
         EmptyDocumentError: a document has no tokens.
     """
-
     documents = [encode(document, tokenizer) for document in prompt.documents]
     for index, document in enumerate(documents):
         if not document:
@@ -224,8 +223,8 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
     """Tokenise a text in one piece, including special tokens, as transformers' pipelines do, but with a single BOS.
 
     ``spans`` are ``(begin, end)`` of each document in characters, ascending. Text between two documents belongs to the
-    first. A token that crosses a border belongs to the document there, or to the later of two documents. A text with
-    shielded control-token strings is tokenised segment by segment.
+    earlier one. A token that crosses a border belongs to the document there, or to the later of two documents. If
+    control-token strings are shielded, each segment is tokenised separately.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
@@ -238,7 +237,7 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
     if not spans:
         return TokenisedPrompt(ids[doubled:], [], [])
     if offsets:  # special tokens have the offset (0, 0)
-        starts, ends = (list(itertools.accumulate(each, max)) for each in zip(*encoded["offset_mapping"], strict=True))
+        starts, ends = (list(itertools.accumulate(side, max)) for side in zip(*encoded["offset_mapping"], strict=True))
         at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
     else:  # count the tokens before each border, which is exact unless a token crosses it
         borders = [*(begin for begin, _ in spans), spans[-1][1]]

@@ -67,7 +67,7 @@ _active: ContextVar[_Reading | None] = ContextVar("ragbias_reading", default=Non
 
 @contextmanager
 def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader to the columns from ``starts[b]`` on, padding counted, in this thread (or task)."""
+    """Apply a reader to sequence ``b`` from column ``starts[b]`` on, padding counted, in this thread (or task)."""
     state = _Reading(starts)
 
     def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def _hook(state: _Reading, down: Tensor, up: Tensor, scaling: float) -> Any:
 
 
 def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the decoder's linear layers by path, without experts and routers, which read single tokens."""
+    """Return the decoder's linear layers by path. Experts and routers are left out: their input has no columns."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     layers = decoder.get_submodule(architecture.layers)
@@ -123,7 +123,7 @@ def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Identifies a model's weights, on any device and in float32 or bfloat16; float16 rounds differently."""
+    """Return a digest of a model's weights. It is equal on all devices, and in float32 and bfloat16, not in float16."""
     digest = hashlib.sha256()
     for path, weight in model.named_parameters():
         flat = weight.detach().reshape(-1)
@@ -151,25 +151,25 @@ def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
     """
     folder, files = _files_of(method)
     place = (str(folder.resolve()), repr(method), model.device)
-    known = _loaded.setdefault(model, {})
-    if place not in known or known[place][0] != files:
-        known[place] = files, _load(model, method, folder, name or model.config._name_or_path)
-    return known[place][1]
+    loaded = _loaded.setdefault(model, {})
+    if place not in loaded or loaded[place][0] != files:
+        loaded[place] = files, _load(model, method, folder, name or model.config._name_or_path)
+    return loaded[place][1]
 
 
 def shipped() -> list[str]:
-    """Names of the readers in ragbias."""
+    """Return the names of the readers that ragbias ships."""
     return sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
 
 
 def folder_of(reader: str) -> Path:
-    """The folder of a reader that is named or given as a folder. A folder of the user hides a shipped one."""
+    """Return the folder of a reader, given by name or path. An existing folder hides a shipped reader of its name."""
     folder = Path(reader).expanduser()
     return SHIPPED / reader if reader in shipped() and not folder.exists() else folder
 
 
 def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
-    """The folder of a reader, and the time and size of each of its files."""
+    """Return the folder of a reader, and the time and size of each of its files."""
     folder = folder_of(method.reader)
     try:
         return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
@@ -184,7 +184,7 @@ def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
 
 
 def _record_of(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
-    """The name and the fingerprint of a reader's model; whether its receipt supports it; its rank and scaling."""
+    """Return name and fingerprint of a reader's model, whether its receipt supports it, its rank and its scaling."""
     record, peft = (_json(folder / name) for name in (READER, PEFT))
     try:
         trained_for, model = str(record["method"]), record["model"]
@@ -234,7 +234,7 @@ def _json(file: Path) -> Any:
 
 
 def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """The weights of a reader by layer, float32, each on the device of its layer."""
+    """Return the weights of a reader by layer, in float32, each on the device of its layer."""
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
