@@ -1,4 +1,4 @@
-"""Measurements of bias, quality and cost. This module defines the names that code without torch needs."""
+"""Measurements of bias, quality and cost. This module defines names for code that does not import torch."""
 
 from __future__ import annotations
 

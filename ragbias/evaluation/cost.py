@@ -1,4 +1,4 @@
-"""Time and memory of methods compared with the plain model, and the versions and machine that they depend on."""
+"""Measure the time and memory of methods, and describe the machine and the library versions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def interleave(
 
 
 def figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
-    """Return the spread of one measurement, and of its ratio to the plain model's, from round ``first`` on."""
+    """Return the spread of measurement ``index``, and of its ratio to the plain model. Skip rounds before ``first``."""
     values, plain = ([measured[index] for measured in taken[name][first:]] for name in (label, None))
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
@@ -71,7 +71,7 @@ def spread(values: Sequence[float]) -> Spread:
 def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
     """Measure the peak bytes of tensors that ``action`` allocates on the device.
 
-    Tensors from before, such as the model, do not count. On a CPU, profiling slows the action down: do not time it.
+    Tensors that already exist, such as the model, do not count. Do not time ``action``: on a CPU, profiling slows it.
     """
     gc.collect()  # so that tensors of earlier runs are not freed during the action
     if device.type == "cuda":
@@ -113,8 +113,8 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    known = Path("/proc/cpuinfo")  # on Linux, the platform module knows only the architecture
-    lines = known.read_text().splitlines() if known.is_file() else []
+    file = Path("/proc/cpuinfo")  # on Linux, the platform module knows only the architecture
+    lines = file.read_text().splitlines() if file.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
 
@@ -144,10 +144,10 @@ class GenerationCost:
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
 ) -> dict[str, GenerationCost]:
-    """Measure the cost of every method, by label, with greedy decoding and without batches.
+    """Measure the cost of every method with greedy decoding and without batches. Return it by label.
 
-    Each prompt must leave ``DECODED + 1`` tokens of the model's window. An extra round warms up. Memory is measured
-    once, because it does not vary.
+    The model's window must have room for ``DECODED + 1`` tokens after each prompt. An extra round warms up. Memory is
+    measured once, because it does not vary.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     times = interleave(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
@@ -168,10 +168,10 @@ def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
 
 
 def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
-    """Return the seconds of the prefill and of one token after it.
+    """Return the seconds of the prefill, and of each token after the first.
 
-    Decoding time is the time from the end of one forward pass to the end of the next, if the next has one token. All
-    other time counts as prefill, including a method's own passes and a vote.
+    A forward pass with one token counts as decoding, from the end of the previous pass to its own end. All other time
+    counts as prefill, including extra passes of a method.
     """
     device, decoding = lm.model.device, 0.0
     begin = last = now(device)

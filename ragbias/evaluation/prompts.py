@@ -30,7 +30,7 @@ Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
 
 
 def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM) -> str:
-    """Render the stock prompt: verbatim documents, with blank lines between, in the model's chat template if any."""
+    """Render the stock prompt: documents joined by blank lines, and the question. Uses the chat template if any."""
     system = instruction + "\n\n".join(documents)
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
@@ -38,7 +38,7 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
 
 
 def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Draw strings ``begin`` to ``end - 1`` of the random token strings for ``seed``, as ids ``[strings, length]``.
+    """Draw the random token strings number ``begin`` to ``end - 1`` for ``seed``, as ids ``[strings, length]``.
 
     Averaged over many strings, the effect of content vanishes and the effect of position remains. Tokens are uniform
     over the vocabulary without special tokens. Each string starts with the BOS token if there is one.
@@ -105,7 +105,7 @@ def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tup
 
 
 def tiny_question(rng: random.Random, documents: int) -> Question:
-    """Draw a question from ``tiny``'s training names, which no evaluation of its answers uses."""
+    """Draw a question with names from the training data of ``tiny``. Evaluations of its answers use other names."""
     entries = sample_entries(rng, documents, held_out=False)
     drawn = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
     texts = tuple(FORMAT.document(0, entry.passage) for entry in entries)
@@ -124,7 +124,7 @@ def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> t
 
 
 def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """Put the text into a user message if the model has a chat template, else begin the answer with a space."""
+    """Render the text as a user message. Without a chat template, keep the text, and put a space before the answer."""
     if lm.tokenizer.chat_template is None:
         return text, " " + answer
     return lm.chat_text([{"role": "user", "content": text}]), answer

@@ -1,4 +1,4 @@
-"""An audit as tables for the terminal, as plain data, and as one HTML file."""
+"""Report an audit as tables for the terminal, as plain data for JSON, or as one HTML file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NO_PREFERENCE = "Not shown: too few answers have a known document. This does not
 
 
 def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
-    """Measure the cost of each method on the first prompts, by label."""
+    """Measure the cost of each method on the prompts of the first ``ROUNDS`` cases. Keys are labels."""
     return measure_costs(cases[0].recorded.lm, [case.prompt for case in cases[:ROUNDS]], methods, ROUNDS)
 
 
@@ -53,7 +53,7 @@ def as_dict(
     settings: Mapping[str, Any],
     examples: Sequence[FlippedQuestion],
 ) -> dict[str, Any]:
-    """Return all figures as plain data. Intervals are ``[estimate, low, high]``, as in a bench."""
+    """Return all figures as plain data for JSON. Intervals are lists ``[estimate, low, high]``."""
     return {
         "model": settings["model"],
         "settings": dict(settings),
@@ -76,7 +76,7 @@ def as_dict(
 
 
 def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]:
-    """Build the tables by name: ``flips``, ``positions`` and, if answers are known, ``right``."""
+    """Build the tables ``flips`` and ``positions``, and ``right`` if questions have accepted answers."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
         [
@@ -112,7 +112,7 @@ def on_terminal(grid: Grid) -> Group:
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
-    """Cells about preferred positions by label: the number of answers with a known document, then each part's share."""
+    """Format the table ``positions`` by label: how many answers have a known source, then each part's excess share."""
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     rows = {}
     for label, outcome in audit.outcomes.items():
@@ -124,7 +124,7 @@ def preference_rows(audit: Audit) -> dict[str, list[str]]:
 
 
 def _known_documents(preference: PositionPreference) -> str:
-    """State how many answers the figures of preferred positions are based on."""
+    """State for how many answers the source document is known."""
     counts = f"{preference.answer_count} of {preference.total_count}"
     text = f"the document of {counts} answers is known, in {preference.questions} questions"
     return text if preference.excess else f"{text}; shares by part need at least {FEWEST} questions"
@@ -167,7 +167,7 @@ def as_html(
 
 
 def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """Build the table of the first questions that flip. Answers that differ from the retrieved order's are bold."""
+    """Build a table of the first flipped questions. Answers that differ from the one in retrieved order are bold."""
     examples, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
     for example in examples:
@@ -186,7 +186,7 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
 
 
 def flip_figure(audit: Audit) -> Figure:
-    """Draw bars by method: flips between orders, next to flips in the same order."""
+    """Draw two bars per method: flips between orders, and flips when the same order is repeated."""
     figure, (axis,) = canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {
@@ -201,13 +201,13 @@ def flip_figure(audit: Audit) -> Figure:
 
 
 def preference_figure(audit: Audit) -> Figure:
-    """Draw the excess of answers from each part of the positions, by method."""
+    """Draw one curve per method: the excess of answers from each part of the positions."""
     figure, (axis,) = canvas(height=3.2)
     styles = styles_of(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
-        if found := outcome.preference.excess:
-            at = [position + 0.05 * index for position in range(len(found))]  # shifted: equal curves would overlap
-            line(axis, at, [value.as_list() for value in found], styles[label], label, band=False)
+        if excess := outcome.preference.excess:
+            at = [position + 0.05 * index for position in range(len(excess))]  # shifted: equal curves would overlap
+            line(axis, at, [value.as_list() for value in excess], styles[label], label, band=False)
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     axis.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
     axis.set(xlabel="part of the positions, from first to last", ylabel="answers from this part, beyond chance")
@@ -218,11 +218,11 @@ def preference_figure(audit: Audit) -> Figure:
 
 
 class FlippedQuestion(NamedTuple):
-    """A question that flips.
+    """A question whose answer changes with the document order.
 
     Attributes:
-        answers: by method, the answer in each order, and whether it differs from the first answer.
-        flips: the methods with which the question flips.
+        answers: for each method, a pair per order: the answer, and whether it differs from the first answer.
+        flips: the methods whose answers change.
     """
 
     question: str
@@ -239,7 +239,7 @@ class FlippedQuestion(NamedTuple):
 
 
 def flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
-    """Return the questions that flip with any method. Questions that flip with the first method come first."""
+    """Return the questions that flip with at least one method, beginning with those that flip with the first method."""
     flipped = []
     for index, question in enumerate(questions[: audit.questions]):
         compared = question if audit.labelled else Question(question.question)

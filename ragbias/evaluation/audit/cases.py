@@ -1,7 +1,7 @@
-"""The cases of an audit: a question and its prompt, which runs in several document orders and with several methods.
+"""The cases of an audit: questions with prompts. Each case runs in several document orders and with several methods.
 
-Prompts come from a local model, a pipeline, or a model behind an OpenAI-compatible server. For a server, only methods
-that arrange text can run.
+The prompt comes from a pipeline, or is the stock prompt for a local model or for an OpenAI-compatible server. For a
+server, only methods that arrange text can run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECONDS, TRIES = 600.0, 4  # timeout and number of attempts of a request to a se
 
 @dataclass(frozen=True)
 class AuditCase:
-    """A question, and the prompt that its pipeline sent to the model."""
+    """A question, and the request to the model with its settings."""
 
     question: Question
     recorded: Recorded
@@ -50,7 +50,7 @@ class AuditCase:
 
     @property
     def prompt(self) -> Prompt:
-        """The pipeline's prompt, with its documents in retrieved order."""
+        """The prompt, with its documents in retrieved order."""
         return self.recorded.request.origin.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
@@ -59,7 +59,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Build cases from questions with documents, in the stock prompt and without a method."""
+    """Build cases from questions with documents. Each case has the stock prompt and no method."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     cases = []
     for question in questions:
@@ -81,9 +81,9 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 
 
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
-    """Generate answers with the pipeline's settings. The sampling seed grows by one with every attempt.
+    """Generate one answer per request with the settings of the case.
 
-    Requests run in one batch unless their seeds differ, because all orders of a question have the same length.
+    With sampling and a seed, requests run one by one, and request ``i`` has the seed ``seed + first_attempt + i``.
     """
     lm, settings, seed = case.recorded.lm, case.recorded.settings, case.recorded.settings.get("seed")
     if case.greedy or seed is None:
@@ -96,7 +96,7 @@ def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt
 
 
 class UpstreamLM:
-    """A model behind OpenAI's chat completions, decoded greedily. ``model`` may be None if the server has only one."""
+    """A model behind OpenAI's chat API, decoded greedily. ``model`` may be None if the server has only one model."""
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
         self._connection = Connection(url, key, SECONDS, TRIES)

@@ -27,13 +27,13 @@ Progress = Callable[[Mapping[str, int]], None]
 
 @dataclass(frozen=True)
 class PositionPreference:
-    """Positions that answers come from, compared with a model without preference.
+    """Positions of the documents that answers come from, compared with a model that ignores the order.
 
     Attributes:
-        questions: number of questions with a known source document in two or more orders.
-        answer_count: number of these questions' answers with a known source document.
+        questions: number of questions whose source document is known in two or more orders.
+        answer_count: number of answers to these questions whose source document is known.
         total_count: number of all answers.
-        excess: share of answers from each part of the positions, minus the share if order did not matter; may be empty.
+        excess: share of answers from each part of the positions, minus the expected share; empty: too few questions.
     """
 
     answer_count: int
@@ -44,7 +44,7 @@ class PositionPreference:
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions that flip: between orders, between repetitions of one order (floor), and their difference."""
+    """Shares of questions whose answers differ between orders (``flips``), or in one order (``floor``). See ``of``."""
 
     flips: Interval
     floor: Interval
@@ -52,20 +52,20 @@ class Flips:
 
     @classmethod
     def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
-        """Compute the shares from a 0 or 1 per question. The excess is paired by question."""
+        """Compute the shares, and their difference ``excess``, from a 0 or 1 for each question."""
         excess = [flip - noise for flip, noise in zip(flips, floor, strict=True)]
         return cls(rate(flips), rate(floor), rate(excess, least=-1))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method. Intervals are over questions.
+    """Measurements of one method, compared with the first method, which is the unchanged pipeline's.
 
     Attributes:
-        answer_flips: flips of the answer's meaning, see ``same_answer``.
-        rightness: flips between right and wrong, over questions with known answers; None: too few questions.
-        accuracy_by_order: accuracy over questions with known answers.
-        changed: share of answers in the retrieved order that mean something else than the first method's answers.
+        answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
+        rightness: shares of questions with both right and wrong answers; None: too few questions have accepted answers.
+        accuracy_by_order: accuracy in each order, over questions with accepted answers.
+        changed: share of questions whose answer in the retrieved order means something else than the first method's.
         better: accuracy in the retrieved order, minus the first method's accuracy.
         ran: share of questions on which the method could run.
     """
@@ -81,7 +81,7 @@ class Outcome:
 
     @property
     def headline(self) -> Flips:
-        """The flips that decide the verdict: of rightness if accepted answers are known, else of meaning."""
+        """The flips that decide the verdict: ``rightness`` if it was measured, else ``answer_flips``."""
         return self.rightness or self.answer_flips
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Outcome:
 class Audit:
     """All measurements by label. The first label is the unchanged pipeline.
 
-    ``texts_by_order`` holds an answer per question and order, ``repeated_texts`` the answers in the retrieved order.
+    Texts are lists of answers per question: one for each order, or one for each repetition of the retrieved order.
     """
 
     outcomes: dict[str, Outcome]
@@ -169,7 +169,7 @@ def audit(
 
 
 class _CaseRuns:
-    """Answers one question. Orders and methods with the same greedy computation run it only once."""
+    """Answer one question in several orders and with several methods. Equal greedy computations run only once."""
 
     def __init__(self, case: AuditCase) -> None:
         self._case = case
@@ -177,9 +177,9 @@ class _CaseRuns:
         self._repeated: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> _Answers:
-        """Answer in all orders in one batch, then repeat the retrieved order: once if greedy, else per other order.
+        """Answer in all orders, then repeat the retrieved order: once if greedy, else once for each other order.
 
-        An invariant method runs in two orders. It runs in the remaining orders only if the two answers differ.
+        If decoding is greedy, an invariant method runs in two orders first, and in the rest only if these two differ.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -224,15 +224,15 @@ def _outcome(
         for case, answers in zip(cases, rows, strict=True)
     ]
     unlabelled = [Question(case.question.question) for case in cases]
-    known = [index for index, case in enumerate(cases) if case.question.answers]
-    right = [[is_right(cases[index].question, text) for text in rows[index].by_order] for index in known]
-    first_right = [is_right(cases[index].question, first[index].by_order[0]) for index in known]
-    enough = len(known) >= FEWEST
+    labelled = [index for index, case in enumerate(cases) if case.question.answers]
+    right = [[is_right(cases[index].question, text) for text in rows[index].by_order] for index in labelled]
+    first_right = [is_right(cases[index].question, first[index].by_order[0]) for index in labelled]
+    enough = len(labelled) >= FEWEST
     retrieved = [(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
     return Outcome(
         method=method,
         answer_flips=_flips(unlabelled, rows),
-        rightness=_flips([cases[index].question for index in known], [rows[index] for index in known])
+        rightness=_flips([cases[index].question for index in labelled], [rows[index] for index in labelled])
         if enough
         else None,
         preference=position_preference(sources, case_orders),
@@ -270,7 +270,7 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and others wrong, or, without known answers, whether two differ in meaning."""
+    """Whether some answers are right and some wrong. Without accepted answers: whether any two differ in meaning."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
@@ -282,10 +282,10 @@ def _by_order(right: Sequence[Sequence[bool]]) -> list[float]:
 
 
 def rate(values: Sequence[float], least: float = 0.0) -> Interval:
-    """Mean of values between ``least`` and 1, with its interval.
+    """Mean of the values, with its 95% interval. Values lie between ``least`` and 1.
 
-    If all ``n`` values are equal, resampling cannot give an interval. It then contains every share ``p`` of different
-    values that is not ruled out at 95%, that is with ``(1 - p)^n >= 0.05``.
+    Resampling gives no interval if all ``n`` values are equal. The interval then extends by the largest share ``p`` of
+    other values with which ``n`` equal values still have a probability of 5%: ``(1 - p)^n = 0.05``.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -297,30 +297,31 @@ def rate(values: Sequence[float], least: float = 0.0) -> Interval:
 def position_preference(
     sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
 ) -> PositionPreference:
-    """Share of answers from each part of the positions, minus the share expected if the order did not matter.
+    """Measure the share of answers from each part of the positions, minus the share if the order did not matter.
 
-    For a question, let ``s_k`` be the document that the answer in order ``k`` comes from, and ``p_k(s)`` the position
-    of document ``s`` in order ``k``. The observed share is the share of orders ``k`` with ``p_k(s_k)`` in the part. The
-    expected share is the share of pairs ``k, l`` with ``p_k(s_l)`` in the part. If the order does not matter, the two
-    shares are equal for any ranking by the retriever. They are also equal for a question with only one known source, so
-    such questions are left out. ``sources[q][k]`` is the retrieved index of ``s_k`` for question ``q``, or None if
-    it is unknown. ``orders[q][k][i]`` is the retrieved index of the document at position ``i`` in order ``k``.
+    The answer in order ``k`` comes from document ``s_k``, whose position in order ``l`` is ``p_l(s_k)``. The observed
+    share counts the orders ``k`` with ``p_k(s_k)`` in the part. The expected share counts the pairs ``k, l`` with
+    ``p_l(s_k)`` in the part. If the order does not matter, both shares are equal, whatever the retriever's ranking.
+    Questions with fewer than two known sources are left out, because for them both shares are always equal.
+
+    ``sources[q][k]`` is the retrieved index of ``s_k`` for question ``q``, or None if it is unknown.
+    ``orders[q][k][i]`` is the retrieved index of the document at position ``i`` in order ``k``.
     """
     parts = min(BINS, *(len(arranged[0]) for arranged in orders))
     excess: dict[str, list[float]] = {}
     answer_count = 0
     for index, (documents, arranged) in enumerate(zip(sources, orders, strict=True)):
-        known = [(order, document) for order, document in zip(arranged, documents, strict=True) if document is not None]
-        if len(known) < 2:
+        pairs = [(order, document) for order, document in zip(arranged, documents, strict=True) if document is not None]
+        if len(pairs) < 2:
             continue
-        answer_count += len(known)
+        answer_count += len(pairs)
         counts = np.zeros(parts)
-        for order, document in known:
+        for order, document in pairs:
             part = [position * parts // len(order) for position in np.argsort(order)]  # part of each document
-            counts[part[document]] += len(known)
-            for _, other in known:
+            counts[part[document]] += len(pairs)
+            for _, other in pairs:
                 counts[part[other]] -= 1
-        excess[str(index)] = (counts / len(known) ** 2).tolist()  # the counts are whole numbers, so a 0 is exact
+        excess[str(index)] = (counts / len(pairs) ** 2).tolist()  # the counts are whole numbers, so a 0 is exact
     enough = len(excess) >= FEWEST
     intervals = [
         share({name: values[part] for name, values in excess.items()}) for part in range(parts if enough else 0)

@@ -106,7 +106,7 @@ def from_pipeline(
 
 
 def _run(candidates: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
-    """Return the first call that succeeds, and the prompts recorded during that call."""
+    """Try the calls in turn. Return the first that succeeds, and the requests to the model recorded during it."""
     failures: dict[str, BaseException] = {}
     for call in candidates:
         with recording() as records:
@@ -125,7 +125,7 @@ def _description(error: BaseException) -> str:
 
 
 class Call(NamedTuple):
-    """A way to call a pipeline: the call as code, for error messages, and a function of the question."""
+    """A way to call a pipeline. ``name`` shows the call as code in error messages; ``run`` calls it with a question."""
 
     name: str
     run: Callable[[str], Any]
@@ -166,7 +166,7 @@ def complete(value: Any) -> Any:
 
 
 def _invocations(runnable: Any) -> Iterator[Call]:
-    """Yield ways to invoke the runnable. Keys that its schema declares come first."""
+    """Yield ways to invoke the runnable. Input keys that its schema declares come first."""
     try:
         declared = runnable.get_input_jsonschema().get("properties", ())
     except FAILURES:  # not every runnable has a schema
@@ -196,7 +196,7 @@ def _invocations(runnable: Any) -> Iterator[Call]:
 
 
 def _runs(workflow: Any) -> Iterator[Call]:
-    """Yield ways to run the workflow: with a field of its start event, or with a parameter of its ``run``."""
+    """Yield ways to run the workflow. The question is a field of the start event or a parameter of ``run``."""
     fields = list(getattr(getattr(workflow, "start_event_class", None), "model_fields", ()))
     declared = fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
 

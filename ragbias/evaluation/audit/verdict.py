@@ -1,4 +1,4 @@
-"""The verdict of an audit and its recommendation, in plain words."""
+"""The verdict and the recommendation of an audit, in plain words."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class Verdict(Enum):
 
 
 def verdict(outcome: Outcome) -> Verdict:
-    """Decide from the share ``x`` of flips beyond the noise floor and its 95% interval ``[low, high]``.
+    """Decide from the excess ``x``, the share of flips minus the noise floor, and its 95% interval ``[low, high]``.
 
-    ``NO_PROBLEM``: ``high < 10%``, or the method is invariant and ran on every question. ``PROBLEM``: ``x >= 10%`` and
-    ``low > 0``. Otherwise ``TOO_FEW``: more questions are needed.
+    - ``NO_PROBLEM``: ``high < 10%``, or ``x <= 0`` with an invariant method that ran on every question.
+    - ``PROBLEM``: ``x >= 10%`` and ``low > 0``.
+    - ``TOO_FEW``: all other cases. More questions are needed.
     """
     excess = outcome.headline.excess
     if excess.high < WORTH or (outcome.method.invariant and outcome.ran == 1 and excess.estimate <= 0):
@@ -43,7 +44,7 @@ def verdict(outcome: Outcome) -> Verdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The result of an audit. ``method`` is None if no change is needed or no method helps."""
+    """The result of an audit. ``method`` is None if no method is recommended."""
 
     verdict: Verdict
     method: str | None
@@ -52,17 +53,17 @@ class Recommendation:
 
 
 def definition(audit: Audit) -> str:
-    """Define a flip in this audit, with two examples."""
+    """Explain in words what counts as a flip in this audit, with two examples."""
     return OF_RIGHTNESS if audit.labelled else OF_ANSWERS
 
 
 def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
     """Give the verdict on the unchanged pipeline and recommend a method.
 
-    A method helps if it leaves no problem, or if it at least halves the flips beyond the floor and the interval of the
-    remaining flips lies below the current share. Of the methods that help, the most accurate is recommended if answers
-    are known, else the method with the fewest flips, then with the lowest time ratio. A method that ``may_lose``
-    accuracy is recommended only if ``consistent``. In that case accuracy is ignored.
+    A method helps if its own verdict is ``NO_PROBLEM``. It also helps if it at least halves the pipeline's excess of
+    flips and the interval of its own excess lies below that of the pipeline. Among the methods that help, the largest
+    gain in accuracy decides, then the fewest flips. Methods that ``may_lose`` accuracy are excluded. With
+    ``consistent``, accuracy is ignored and no method is excluded.
     """
     label = audit.as_it_is
     now = audit.outcomes[label]
@@ -94,7 +95,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: b
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether accuracy falls by the estimate, or by more than ``LOSS`` at the interval's low end. False if unknown."""
+    """Whether the estimated accuracy falls, or the interval allows a fall of more than ``LOSS``. False if unknown."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -LOSS)
 
 
@@ -127,7 +128,7 @@ def _share_of_flips(outcome: Outcome) -> str:
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
-    """Explain a verdict of no problem: the model ignores the order, with or without the pipeline's method."""
+    """Explain the verdict ``NO_PROBLEM``, for the plain model or for the method that the pipeline already uses."""
     if now.method.name == NoMethod.name:
         return f"You do not have this problem: {_at_most(now)}. No method is worth its cost here."
     name = now.method.name

@@ -70,7 +70,7 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
 
 
 def _record(unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None) -> Record:
-    """Make the record of case ``index`` from the answer to case ``source``, without times and log-probability."""
+    """Make the record of case ``index`` from the answer to case ``source``, still without times and log-probability."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # every unit has a measure

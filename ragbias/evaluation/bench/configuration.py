@@ -55,7 +55,7 @@ Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_leng
 
 
 class TaskSettings(BaseModel):
-    """A task's name and its options, which are the fields of its class."""
+    """The name of a task and its options. The options are the fields of the task's class."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -101,14 +101,14 @@ class BenchConfiguration(BaseModel):
 
     Attributes:
         models: ``"tiny"``, hub names or folders.
-        methods: text that ``ragbias.methods.parse_methods`` reads, or a list of such texts.
+        methods: comma-separated methods, see ``ragbias.methods.parse_methods``, or a list of methods.
         tasks: names of tasks, or mappings with a name and the task's options.
         measure: ``"accuracy"`` of generated answers, ``"logprob"`` of gold answers, or both.
         seeds: seeds of the cases, for tasks that draw cases at random.
         limit: number of questions, for tasks without a limit in their options.
         batch_size: number of cases that run together.
-        invariant_once: whether an invariant method runs on only one order of the same documents in a batch. The record
-            is copied to the other orders, so flips and gaps are 0 by assumption, not by measurement.
+        invariant_once: whether an invariant method runs only one of the orders of the same documents in a batch. Its
+            record is copied to the other orders, so flips and gaps are 0 by assumption, not by measurement.
         dtype: argument of ``from_pretrained``.
         cost: whether time and memory are measured at the end.
         out: the folder for the results.

@@ -1,4 +1,4 @@
-"""The plan of a bench: its units, in an order that is the same in every process that resumes the run."""
+"""The plan of a bench: its units, always in the same order, so that another process can resume the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unit:
     Attributes:
         methods: methods by label.
         measures: ``"accuracy"``, ``"logprob"`` or both.
-        noise: whether the unit repeats one case, to measure how much answers differ in the same order.
+        noise: whether the unit repeats one case unchanged, to measure how often its answer changes by itself.
         invariant_once: see ``BenchConfiguration``.
     """
 
@@ -37,7 +37,7 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """For each case, return the index of the case that is run: itself, or the first with equal documents."""
+        """Return the index of the case to run for each case: the case itself, or the first with the same documents."""
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
@@ -59,8 +59,8 @@ class Plan:
     """All units of a run.
 
     Attributes:
-        methods: methods by model and label.
-        tasks: each task once per seed.
+        methods: methods of each model, by label.
+        tasks: for each task of the settings, its tasks for all seeds.
     """
 
     methods: Mapping[str, Mapping[str, Method]]
@@ -71,7 +71,7 @@ class Plan:
 
     @classmethod
     def of(cls, settings: BenchConfiguration) -> Plan:
-        """Make the plan for the settings. Refuse a method or measure that a task does not support."""
+        """Make the plan for the settings. Raise ``RunError`` if a task does not support log-probabilities."""
         methods = {model: parse_methods(settings.methods, model) for model in settings.models}
         tasks = tuple(
             tuple(task.made(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1]))
@@ -103,7 +103,7 @@ class Plan:
                 yield task, _unseen(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
-        """Return the keys of all records and of all noise records, in order. Refuse a repeated case id."""
+        """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for a repeated case."""
         keys: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
         for unit in self.units():
             for label in unit.methods:
@@ -128,7 +128,7 @@ def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
 
 
 def _first_cases(cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield a case of each of the first ``NOISE_QUESTIONS`` questions, for each number of documents."""
+    """For each number of documents, yield one case of each of the first ``NOISE_QUESTIONS`` questions."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

@@ -50,7 +50,7 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
 
 
 def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
-    """Fail before a folder is created: load each model, and prepare the longest prompt of each task."""
+    """Load each model and prepare each task's longest prompt, so that errors come before a folder is created."""
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
         check_readers(plan.methods[model].values())
@@ -69,7 +69,7 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run with an open folder. Every step adds only the results that the folder lacks."""
+    """A run whose folder is open. Every step adds only the results that the folder lacks."""
 
     settings: BenchConfiguration
     plan: Plan
@@ -89,7 +89,7 @@ class _Run:
         return self.store.noise if unit.noise else self.store.records
 
     def _missing(self, progress: TaskID) -> Iterator[Unit]:
-        """Yield the units with missing records. A unit is never split, because padding affects the last digits."""
+        """Yield the units with missing records. All cases of a unit run, because padding affects the last digits."""
         for unit in self.plan.units():
             stored = self._file(unit).by_key
             advance = sum(key in stored for label in unit.methods for key in unit.keys(label))
@@ -99,7 +99,7 @@ class _Run:
                 yield rest
 
     def costs(self) -> Costs:
-        """Return the costs by ``cost_key`` and label. Measure the costs that the folder lacks."""
+        """Measure the costs that the folder lacks. Return all costs, by ``cost_key`` and label."""
         costs = read_costs(self.store.folder)
         parts = [(model, task) for model in self.plan.methods for task, *_ in self.plan.tasks]
         progress = self.bar.add_task("cost", total=len(parts))
@@ -118,7 +118,7 @@ class _Run:
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:
-    """Return a case of each of the first questions, by number of documents, if that is two or more."""
+    """Return one case of each of the first ``COST_PROMPTS`` questions, for each number of documents from two on."""
     typical: dict[int, dict[str, Case]] = {}
     for case in task.cases():
         if len(case.documents) > 1:

@@ -29,7 +29,7 @@ LOCK = ".lock"
 
 
 def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
-    """Settings as plain data. Records depend only on ``decides``. The other entries document how and where they ran."""
+    """Describe a run as plain data. Its records depend only on the entry ``decides``; the rest is documentation."""
     return {
         "decides": {
             "models": settings.models,
@@ -52,7 +52,7 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def reader_digests(methods: str) -> dict[str, Any]:
-    """Readers of the methods, with a hash of their files, because a reader may be trained again."""
+    """Return the hash of each reader that ``methods`` names, because a reader may be trained again."""
     digests = {}
     for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
         files = [path for path in sorted(folder_of(reader).glob("*")) if path.is_file()]
@@ -61,7 +61,7 @@ def reader_digests(methods: str) -> dict[str, Any]:
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:
-    """Task settings as plain data. Data files are identified by hash, so that they can be moved."""
+    """Convert task settings to plain data. Data files appear as name and hash, so that they can be moved."""
     plain = {"name": task.name, **task.options}
     if "data" in plain:
         files = task.made(0, None).data  # type: ignore[attr-defined]
@@ -99,8 +99,8 @@ class RecordFile:
 class Store:
     """The folder of a run, locked while the store is open.
 
-    A run that stops before its first record removes its files. If it is killed that early, another run may use its
-    folder. A run may resume with a higher limit, because its first questions are the same.
+    A run that stops before its first record removes its files. If a killed run has left files but no record, another
+    run may use the folder. A run may resume with a higher limit, because its first questions are the same.
 
     Args:
         folder: folder of the run, created if missing.
@@ -160,7 +160,7 @@ def holds_records(folder: Path) -> bool:
 
 
 def refuse_other_contents(folder: Path) -> None:
-    """Raise ``RunError`` if ``folder`` is a file, or holds anything else than a run that can resume."""
+    """Raise ``RunError`` if ``folder`` is a file, or holds anything but a run that can resume."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give a folder for the results")
     for path in (packed(folder, ROWS), packed(folder, NOISE)):

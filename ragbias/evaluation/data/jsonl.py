@@ -96,7 +96,7 @@ def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
 
 
 def sources(paths: Sequence[Path]) -> dict[str, Path]:
-    """Index the files by name without suffix. Case ids begin with that name."""
+    """Return the files by name without suffix, with which case ids begin. Raise ``RunError`` for a repeated name."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     named: dict[str, Path] = {}
@@ -109,7 +109,7 @@ def sources(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[R]) -> Iterator[tuple[str, Line[R]]]:
-    """Yield the first ``limit`` lines of each file, each with a question id made of file name and line number."""
+    """Yield the first ``limit`` lines of each file as pairs ``(question id, line)``. Ids are ``file name/number``."""
     for source, path in sources(paths).items():
         for line in islice(read_lines(path, row), limit):
             yield f"{source}/{line.number}", line

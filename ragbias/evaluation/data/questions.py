@@ -36,10 +36,10 @@ class _DocumentsRow(_QuestionRow):
 
 
 def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
-    """Read questions from a file whose lines hold ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
+    """Read questions from JSON lines with ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
 
-    Each line must have at least two documents, unless ``documents=False``: then they are not read. Answers and ``gold``
-    are optional unless ``labelled``.
+    Each line needs at least two documents. ``documents=False`` ignores documents and ``gold``. An answer and ``gold``
+    are optional unless ``labelled=True``.
     """
     if not documents:
         return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]

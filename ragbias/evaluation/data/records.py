@@ -1,4 +1,4 @@
-"""Records of a bench's answers, as in ``rows.jsonl`` and ``noise.jsonl``, gzipped (``.gz``) or not."""
+"""Records of a bench's answers: the lines of ``rows.jsonl`` and ``noise.jsonl``, which may be gzipped (``.gz``)."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Record:
 
     Attributes:
         id: id of the case. With ``task``, ``model`` and ``method`` it identifies the record.
-        method: the method with its parameters, as typed, e.g. ``"attention-sorting(rounds=2)"``.
+        method: label of the method as the user typed it, e.g. ``"attention-sorting(rounds=2)"``.
         question: id of the question. Cases with the same ``question``, ``documents`` and ``seed`` differ only in the
             order of the documents.
         documents: number of documents.
         gold_position: position of the gold document, counted from 0; None: there is no gold document.
-        seed: seed that drew the documents; 0 if the data file gives the documents, even if the seed shuffled them.
+        seed: seed that selected the documents; 0 if the data file fixes them. A seed that only shuffles does not count.
         prediction: the model's answer; empty if only log-probabilities are measured.
         score: score of the prediction, from 0 to 1; None: not measured.
         seconds: wall time of the batch, divided by the number of its cases.
-        method_ran: the method that ran; ``"none"`` if the method could not run, and ``reason`` says why.
-        shown: the documents in the order in which the model saw them, as numbers of ``tasks.orders.ranking``. A number
-            means the same document in all records with the same ``question``, ``documents`` and ``seed``. Empty unless
-            the method reorders documents or is ``none`` or ``segmented``.
+        method_ran: name of the method that ran; ``"none"`` if the method could not run. ``reason`` then says why.
+        shown: order in which the model saw the documents, as numbers from ``tasks.orders.ranking``. A document has the
+            same number in all records with the same ``question``, ``documents`` and ``seed``. Empty for methods that do
+            not change the order, except ``none`` and ``segmented``.
         logprob: log-probability of the most probable gold answer, in nats, summed over tokens. If it was not measured,
             this and the next three fields are None.
         answer_tokens: number of tokens of that gold answer.
         kl: KL(plain || method) of the token after the prompt, in nats.
-        agrees: whether the most probable token after the prompt is the plain model's.
+        agrees: whether the method and the plain model predict the same most probable token after the prompt.
         shorten: number of words around the answer to which each passage was cut; None: passages are whole.
         copied: whether the record was copied from another order of the same documents (see ``invariant_once``).
     """
@@ -94,22 +94,22 @@ _RECORD = TypeAdapter(Record)
 def read_records(path: Path) -> list[Record]:
     """Read a file of records. Skip an unfinished last line, which an interrupted run may leave.
 
-    Records that differ only in ``seconds`` count once.
+    Of records that differ only in ``seconds``, the first is returned.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records from a bench")
     raw = _unpack(path) if path.suffix == PACKED else path.read_bytes()
-    found: dict[Key, tuple[int, Record]] = {}
+    by_key: dict[Key, tuple[int, Record]] = {}
     for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].split(b"\n"), start=1):
         if line.strip():
             record = _record(line, f"{path}, line {number}")
-            first, same = found.setdefault(record.key, (number, record))
+            first, same = by_key.setdefault(record.key, (number, record))
             if replace(record, seconds=same.seconds) != same:
                 raise DataError(
                     f"{path}, lines {first} and {number}: two records of task {record.task!r}, model {record.model!r}, "
                     f"method {record.method!r} and case {record.id!r} differ; remove the wrong one"
                 )
-    return [record for _, record in found.values()]
+    return [record for _, record in by_key.values()]
 
 
 def _unpack(path: Path) -> bytes:
@@ -126,6 +126,6 @@ def _record(line: bytes, where: str) -> Record:
     if record.score is None and record.logprob is None:
         raise DataError(f"{where}: neither score nor logprob was measured; repair or remove the line")
     if any((getattr(record, name) is None) != (record.logprob is None) for name in OF_LOGPROB):
-        together = ", ".join(("logprob", *OF_LOGPROB))
-        raise DataError(f"{where}: some of {together} are missing; repair or remove the line")
+        names = ", ".join(("logprob", *OF_LOGPROB))
+        raise DataError(f"{where}: some of {names} are missing; repair or remove the line")
     return record

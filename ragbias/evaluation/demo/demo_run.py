@@ -78,7 +78,7 @@ class Demo:
         self.index = Index([as_text(passage) for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages, and whether the retriever found the gold one. If not, it replaces the last passage."""
+        """Return ``k`` passages, and whether the gold one was retrieved. If not, it takes the place of the last one."""
         nearest, gold = self.index.search(question.question, k), as_text(question.gold)
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
@@ -99,7 +99,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
     """Measure every method.
 
     Returns:
-        ``settings`` and ``results`` as plain data, by number of documents and method. Positions are counted from 0, and
+        Plain data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0, and
         figures are ``[estimate, low, high]`` with 95% intervals.
     """
     methods, results = {method.name: method for method in demo_methods()}, {}
@@ -135,7 +135,7 @@ def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, f
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:
-    """Return the first question whose plain answer changes when the documents are reversed, or the first of all."""
+    """Return the first question whose plain answer changes when documents are reversed. If none does, the first one."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.documents))
         orders = [texts, texts[::-1]]

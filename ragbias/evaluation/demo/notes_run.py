@@ -33,7 +33,7 @@ METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 class Note:
     """A text, a question about it, the beginning of the answer sentence, and the words that complete it.
 
-    The prompt includes the beginning, because a model that writes whole sentences gives a bare word no probability.
+    The prompt includes the beginning, because a model that writes whole sentences rarely begins with the bare answer.
     """
 
     title: str

@@ -67,7 +67,7 @@ def _paragraphs(text: str, size: int) -> Iterator[str]:
 
 
 def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Return the first documents: as many as fit the window with question and answer, but at least one."""
+    """Return as many of the first documents as fit the window with the question and the answer, but at least one."""
     count = len(documents)
     while count > 1:
         prompt = stock_prompt(lm, documents[:count], question)

@@ -43,15 +43,15 @@ class Index:
 
     def search(self, query: str, k: int) -> list[str]:
         """Return the ``k`` texts nearest to the query, nearest first."""
-        _, found = self._faiss.search(self._encode([query]), min(k, len(self.texts)))
-        return [self.texts[index] for index in found[0]]
+        _, indices = self._faiss.search(self._encode([query]), min(k, len(self.texts)))
+        return [self.texts[index] for index in indices[0]]
 
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
         return self._encoder.encode(texts, normalize_embeddings=True, show_progress_bar=False).astype(np.float32)
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document, the others (nearest first), the answer, and its beginning in the prompt."""
+    """A question with a gold document and others, nearest first. ``begin`` ends the prompt; ``answer`` completes it."""
 
     question: str
     gold: str
@@ -99,13 +99,13 @@ def measured(
     batch_size: int = TOGETHER,
     invariant_once: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Run every method on all cases. Return the summary of a bench by method, see ``summarise``."""
+    """Run every method on all cases. Return each method's part of the summary, see ``summarise``."""
     cases = list(task.cases())
     progress = bar.add_task("answering", total=len(cases) * len(methods))
     records: list[Record] = []
     for begin in range(0, len(cases), TOGETHER):
-        together = tuple(cases[begin : begin + TOGETHER])
-        unit = Unit(task.lm.name, task, together, methods, batch_size, measures, invariant_once=invariant_once)
+        some = tuple(cases[begin : begin + TOGETHER])
+        unit = Unit(task.lm.name, task, some, methods, batch_size, measures, invariant_once=invariant_once)
         for answered in records_of(unit, task.lm):
             records += answered
             bar.update(progress, advance=len(answered))

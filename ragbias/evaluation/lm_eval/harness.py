@@ -34,10 +34,10 @@ Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's ``hf`` model with a method that needs no documents.
 
-    Methods treat prompt and continuation differently, so continuations are scored as if they were generated: the
-    context is the prompt and runs in one forward pass, and the continuation then runs with its cache. ``batch_size``
-    applies only to generated answers. Choices of one token share the pass of their context. Whole texts (for
-    perplexity) have no prompt and run in one pass.
+    A method treats the prompt and the generated tokens differently. So a continuation is scored as if it were
+    generated: its context runs first, in one forward pass, and the continuation runs on the cache of that pass. Answer
+    choices of one token need only the pass of their context. Whole texts (for perplexity) have no context and run in
+    one pass. ``batch_size`` applies only to generated answers.
 
     A prompt that is too long for the window loses its beginning, as in lm-eval, with a warning.
 

@@ -39,14 +39,14 @@ def summarise(
 
     Args:
         records: records of all answers.
-        cost: cost of each method by ``run_folder.cost_key`` and label, which is copied unchanged.
+        cost: costs by ``run_folder.cost_key`` and label. They are copied into the result.
         noise: records of second answers in the same order, for the noise floor.
 
     Returns:
-        ``results``: an entry for each model, task and number of documents, with ``methods`` by label. If the task also
-        ran with more documents, cases without documents (``closed_book``) and with only the gold document (``oracle``)
-        become ``reference_lines`` of those entries. Positions are counted from 0. ``kendall_tau`` is the agreement of
-        the orders in which the model saw the same documents.
+        ``results``: an entry for each model, task and number of documents, with ``methods`` by label. Positions are
+        counted from 0. If a task ran with several documents, its cases without documents (``closed_book``) and with the
+        gold document alone (``oracle``) have no entry: they become ``reference_lines`` of the other entries.
+        ``kendall_tau`` is the agreement between the orders in which the model saw the same documents.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
@@ -80,7 +80,7 @@ def setting_of(record: Record) -> Setting:
 
 
 def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate the methods of one setting, with notes."""
+    """Aggregate the methods of one setting (model, task, number of documents), and add notes."""
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
     scores = {label: Scores.of(answered(answers)) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
@@ -135,9 +135,9 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 
 
 def _judge(records: Sequence[Record]) -> dict[str, Any]:
-    """Figures of a judge: consistency when responses are swapped, preference for the first response, and accuracy.
+    """Compute a judge's consistency when responses are swapped, its preference for the first response, and accuracy.
 
-    Accuracy is by the better response's position. No verdict in both orders is consistent.
+    Accuracy is given for each position of the better response. A pair without a verdict in both orders is consistent.
     """
     consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
@@ -171,7 +171,7 @@ def _line(records: Sequence[Record], name: str) -> Estimate | None:
 
 
 def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
-    """Number of answers that the plain model gave instead of the method, by reason."""
+    """Count the answers for which the plain model ran instead of the method, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))

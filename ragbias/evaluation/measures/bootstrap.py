@@ -94,7 +94,7 @@ class Summaries(NamedTuple):
 
 
 def summaries(values: Floats, counts: Floats) -> Summaries:
-    """Summarise each bootstrap draw. ``values``: ``[questions, positions]``, may be NaN; ``counts``: see ``draws``."""
+    """Summarise each draw. ``values``: ``[questions, positions]``, NaN if missing; ``counts``: result of ``draws``."""
     counts_per_position = counts @ (~np.isnan(values)).astype(float)
     with np.errstate(invalid="ignore"):  # a draw may lack scores at a position
         by_position = counts @ np.nan_to_num(values) / counts_per_position
@@ -104,7 +104,7 @@ def summaries(values: Floats, counts: Floats) -> Summaries:
 
 @lru_cache(maxsize=2)
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw resamples: the count of each question, ``[resamples, questions]``. Empty if there are too few questions."""
+    """Draw resamples as counts of each question, ``[resamples, questions]``. Empty if there are too few questions."""
     if questions < FEWEST:
         return np.empty((0, questions))
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
@@ -122,15 +122,16 @@ def percentile(estimate: float, resampled: Floats) -> Interval:
 
 
 def cautious(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
-    """Compute an interval for a minimum, maximum, gap or difference of these, between ``least`` and ``most``.
+    """Compute a bias-corrected interval for a worst or best position, a gap, or a difference of two such figures.
 
-    A minimum over positions is biased downwards, and the minimum of a resample even more. On flat curves, percentile
-    intervals therefore miss the true value in most runs. Two intervals correct the bias. The percentile interval,
-    shifted by twice the resamples' bias, is too short on flat curves. The basic (reverse percentile) interval is too
-    short near accuracies of 0 and 1. The result contains both.
+    The minimum of noisy scores is too low, and the minimum of a resample is even lower. On flat curves, a percentile
+    interval therefore misses the true value in most runs. Two intervals correct this bias. The percentile interval
+    shifted by twice the bias of the resamples is too short on flat curves. The basic (reverse percentile) interval is
+    too short near accuracies of 0 and 1. The result contains both, limited to the range from ``least`` to ``most``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95 of 100
-    runs, and the interval of the gap in 92. Without a true gap the latter was 64 to 81: use ``gap_by_chance`` there.
+    runs, and the interval of the gap in 92. If there was no gap, its interval contained 0 in only 64 to 81 runs. To
+    decide whether there is a gap, use ``gap_by_chance``.
     """
     if not len(resampled):
         return Interval(estimate, math.nan, math.nan)
@@ -141,7 +142,7 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
 
 
 def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
-    """Compute lists of intervals: one per position for ``by_position``, a single one for each other figure."""
+    """Compute each figure's intervals: a list with one per position for ``by_position``, a list of one for the rest."""
     estimates = point(scores.values)
     resampled = summaries(scores.values, draws(len(scores.questions), resamples))
     return {
@@ -160,7 +161,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
 def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Interval]:
     """Compute paired differences, scores minus reference, on common questions and positions.
 
-    ``figures`` names a field of ``Summaries`` for the scores and for the reference. Scores differ by at most ``most``.
+    ``figures`` maps a name to two fields of ``Summaries``: the scores' and the reference's. ``most`` bounds the result.
     """
     pair = scores.in_common(reference)
     counts = draws(len(pair[0].questions))
@@ -192,7 +193,7 @@ def point(values: Floats) -> Summaries:
 
 
 def gap_by_chance(scores: Scores) -> float:
-    """Gap that 95 of 100 runs without position bias stay below, from scores shuffled over positions."""
+    """Estimate the gap that 95 of 100 runs without position bias stay below, by shuffling scores over positions."""
     rng = np.random.default_rng(0)
     gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

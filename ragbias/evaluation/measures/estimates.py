@@ -1,7 +1,4 @@
-"""Figures of a summary: ``[estimate, low, high]``, or ``None`` without data.
-
-With too few questions, ``low`` and ``high`` are ``None``.
-"""
+"""Figures of a summary: ``[estimate, low, high]``, or None without data. With few questions, low and high are None."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ ENDS = ("worst", "best", "gap")  # figures that need several positions
 
 
 def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """Return one measure's part of a method's summary, which is empty if the measure is missing."""
+    """Return one measure's part of a method's summary. It is empty if the measure is missing."""
     return method if measure == ACCURACY else method[measure] or {}
 
 
 def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
-    """Compute ``by_position`` and ``mean``; with several positions also ``ENDS`` and ``gap_by_chance``."""
+    """Compute ``by_position``, ``mean``, ``ENDS`` and ``gap_by_chance``. A single position has only the first two."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     curve = bootstrap.curve(scores, bounds=bounds)
@@ -50,7 +47,7 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
 
 
 def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Estimate] | None:
-    """See ``bootstrap.differences``. Return ``None`` if the two have no question and position in common."""
+    """See ``bootstrap.differences``. Return None if the scores have no question and position in common."""
     if not scores.in_common(reference)[0].values.size:
         return None
     intervals = bootstrap.differences(scores, reference, figures, most)
@@ -61,16 +58,17 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     """Compute a method's differences from the plain model; ``None`` if they have no question and position in common.
 
     ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean, worst position
-    and best position. ``worst_to_worst`` and ``gap`` compare the same figure of both. ``by_position`` is the method at
-    each position minus the plain mean. ``most`` is the largest possible difference of two scores: 1 for accuracies.
+    and best position. ``worst_to_worst`` and ``gap`` are the differences of the worst positions and of the gaps.
+    ``by_position`` is the method's score at a position minus the plain model's mean. ``most`` is the largest possible
+    difference of two scores: 1 for accuracies.
     """
     figures = differences(scores, plain, MINUS_PLAIN, most)
     if figures is None:
         return None
     several = len(scores.in_common(plain)[0].positions) > 1
-    known = {name: figure if several or name == "mean" else None for name, figure in figures.items()}
+    minus = {name: figure if several or name == "mean" else None for name, figure in figures.items()}
     by_position = {at: interval.as_list() for at, interval in bootstrap.relative(scores, plain).items()}
-    return {**known, "by_position": _as_json(by_position)}
+    return {**minus, "by_position": _as_json(by_position)}
 
 
 def share(values: Mapping[str, float]) -> Estimate | None:
@@ -79,16 +77,16 @@ def share(values: Mapping[str, float]) -> Estimate | None:
 
 
 def _as_json(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
-    """Convert figures by position for JSON. Leave out -1, the position of questions without a gold document."""
+    """Convert positions to strings for JSON. Leave out -1, the position of questions without a gold document."""
     return {str(position): figure for position, figure in by_position.items() if position >= 0}
 
 
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
-    """Summarise the gold answers' log-probabilities with a method.
+    """Summarise one method's log-probabilities of gold answers.
 
-    The figures are those of ``curve_figures`` and ``minus_plain``, and ``spread``: the highest minus the lowest value
-    over all orders of the same documents, averaged over questions. ``kl`` and ``agreement`` compare the token after the
-    prompt with the plain model's: KL(plain || method), and the share of answers with the same most probable token.
+    The result has the figures of ``curve_figures`` and ``minus_plain``, and three more. ``spread`` is the highest minus
+    the lowest value over the orders of the same documents, averaged over questions. ``kl`` is KL(plain || method) of
+    the token after the prompt. ``agreement`` is the share of cases in which both find the same token most probable.
     """
     measured = [record for record in records if record.logprob is not None]
     return {

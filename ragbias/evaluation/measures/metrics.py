@@ -1,4 +1,4 @@
-"""Scores of answers from 0 to 1 as in the benchmarks, and the source document of an answer."""
+"""Score answers from 0 to 1 as the benchmarks do, and find the document that an answer comes from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def squad_normalised(text: str) -> str:
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """Whether the prediction's first line contains an answer, both normalised: the measure of Lost in the Middle."""
+    """Return 1 if the normalised first line contains a normalised answer, else 0: the measure of Lost in the Middle."""
     words = squad_normalised(prediction.split("\n")[0])
     return float(any(squad_normalised(answer) in words for answer in answers))
 
@@ -48,20 +48,20 @@ def _f1(words: Counter[str], expected: Counter[str]) -> float:
 
 
 def value_in_answer(prediction: str, value: str) -> float:
-    """Whether the prediction contains the value, ignoring case: the key-value measure of Lost in the Middle."""
+    """Return 1 if the prediction contains the value, ignoring case, else 0: Lost in the Middle's key-value measure."""
     return float(value.lower() in prediction.lower())
 
 
 def exact(prediction: str, answers: Sequence[str]) -> float:
-    """Whether the prediction is one of the answers, regardless of case, white space and a final full stop."""
+    """Return 1 if the prediction equals an answer, else 0. Case, white space and a final full stop are ignored."""
     return float(normalised(prediction) in {normalised(answer) for answer in answers})
 
 
 def source(answer: str, documents: Sequence[str], question: str) -> int | None:
-    """Find the index of the document that an answer comes from, judged by words. Return None if that is ambiguous.
+    """Return the index of the document that an answer comes from, judged by its words, or None if that is unclear.
 
-    It is the only document that contains the normalised answer as whole words. If no document does, it is the only
-    document with the most words of the answer that are not in the question, if it contains at least half of them.
+    The source is the only document that contains the normalised answer as whole words. If no document does, words of
+    the question are ignored, and the source is the one document with most of the answer's other words, at least half.
     """
     words = " ".join(_words(answer))
     if not words:

@@ -64,8 +64,8 @@ def repeats(
 def prefers_first(records: Iterable[Record]) -> dict[str, float]:
     """For each decided pair, the share of verdicts for the first response.
 
-    The better response is the gold document. So a right verdict is for the first response if the gold position is 0,
-    and a wrong verdict if the gold position is 1.
+    The gold document is the better response. A verdict is for the first response if it is right and the gold position
+    is 0, or if it is wrong and the gold position is 1.
     """
     decided = (record for record in records if verdict(record) != "neither" and record.gold_position is not None)
     return means(decided, lambda record: (verdict(record) == "chosen") == (record.gold_position == 0))
@@ -100,9 +100,9 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
 def _by_question(
     records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
-    """Apply ``measure`` to the values of each set of documents with several records, and average by question.
+    """Group records by question, seed and number of documents. Measure each group, and average the groups by question.
 
-    A set belongs to one question, seed and number of documents. Records must have one task, model and method.
+    Groups of one record are skipped. All records must have the same task, model and method.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), group in grouped(records, attrgetter("question", "documents", "seed")).items():

@@ -40,7 +40,7 @@ RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 
 
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Draw accuracy by the gold document's position, with intervals. Many methods get one panel each."""
+    """Draw accuracy by the gold document's position, with intervals. Many methods get separate panels."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     return _curves(curves, styles, result["reference_lines"], ACCURACY)
 
@@ -67,7 +67,7 @@ def overlaid(
     styles: Mapping[str, Style] | None = None,
     scale: str = ACCURACY,
 ) -> Figure:
-    """Draw a panel for each entry, titled by its key, with the curves of all methods."""
+    """Draw a panel for each entry with the curves of its methods. The key is the title of the panel."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
@@ -80,7 +80,7 @@ def overlaid(
 
 
 def before_and_after(curves: Curves, model: str, method: str) -> Figure:
-    """Draw the curves of the plain model and of one method, relative to the plain mean, as on the start page."""
+    """Draw the curves of the plain model and of one method, as on the start page. The plain model's mean is 0."""
     names = {REFERENCE: f"plain {model}", method: "order-invariant"}
     named = {f"{label} ({name})": curves[label] for label, name in names.items()}
     return overlaid({"": named}, scale=RELATIVE_LOGPROB)
@@ -107,8 +107,8 @@ def _panel(
 ) -> None:  # fmt: skip
     estimates = [{position: point[0] for position, point in points.items()} for points in curves.values()]
     for index, (label, points) in enumerate(curves.items()):
-        known = sorted((int(position) + 1, point) for position, point in points.items())
-        xs, values = [position for position, _ in known], [point for _, point in known]
+        ordered = sorted((int(position) + 1, point) for position, point in points.items())
+        xs, values = [position for position, _ in ordered], [point for _, point in ordered]
         line(axis, xs, values, styles[label], names.get(label), wider=estimates[index + 1 :].count(estimates[index]))
     for name, figure in lines.items():
         if figure and figure[0] is not None:
@@ -146,8 +146,8 @@ def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
                 cost, accuracy, marker=style.marker, color=style.colour, markerfacecolor=style.filling,
                 markeredgewidth=1.5, markersize=7, linestyle="", label=literal(label), zorder=3,
             )  # fmt: skip
-        known = [cost for cost, _ in points.values()]
-        if max(known) > 4 * max(min(known), 1e-9):
+        xs = [cost for cost, _ in points.values()]
+        if max(xs) > 4 * max(min(xs), 1e-9):
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_title(TITLES[measure], fontsize=10)

@@ -52,7 +52,7 @@ class Style:
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """Assign a style to each label, black to the plain model. The first 17 differ by marker and filling alone."""
+    """Assign a style to each label. The plain model is black. The first 17 styles differ even without colour."""
     plain_first = sorted(dict.fromkeys(labels), key=lambda label: label != REFERENCE)
     styles = dict.fromkeys(plain_first[:1], Style(INK, "-", "o", INK))
     for index, label in enumerate(plain_first[1:]):
@@ -83,7 +83,7 @@ def canvas(
 
 
 def legend(figure: Figure, columns: int = 3) -> None:
-    """Draw one legend for all panels, at the top of the picture. It takes the place of a title."""
+    """Draw one legend for all panels at the top of the picture, in the place of a title."""
     named: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -97,7 +97,7 @@ def line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, shaded or as error bars. ``wider``: number of equal curves that cover this one."""
+    """Draw estimates with intervals, shaded or as error bars. ``wider``: number of equal curves drawn over this one."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     drawn: dict[str, Any] = dict(

@@ -100,7 +100,7 @@ def page(title: str, sections: Sequence[Section], lead: tuple[str, str] | None =
 
 
 def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
-    """Render the report of ``runs``. ``summary`` is their ``summary_of``."""
+    """Render the report of ``runs``. ``summary`` is the result of ``summary_of(runs)``."""
     styles = styles_of(label for result in summary["results"] for label in result["methods"])
     sections = [Section("How to read this", level=3, notes=list(_reading(summary, runs)))]
     titles = []

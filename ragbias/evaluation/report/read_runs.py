@@ -51,7 +51,7 @@ def read_run(folder: Path) -> Run:
 
 
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """Summarise all runs together, see ``summarise``, with notes on settings that differ.
+    """Combine the runs into one summary, see ``summarise``, with notes on settings that differ.
 
     Raises ``RunError`` if two runs hold the same method in the same setting, or if their prompts of a task differ.
     """
@@ -72,7 +72,7 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
-    """Paired differences of the other methods from ``label``, by measure and method, best mean first."""
+    """Return the paired differences of all other methods from ``label``, by measure and method, best mean first."""
     setting = result["model"], result["task"], result["documents"]
     records = [record for run in runs for record in run.records if setting_of(record) == setting]
     if label not in result["methods"]:
@@ -138,7 +138,7 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
 
 
 def _short(options: Mapping[str, Any], name: str) -> Any:
-    """Shorten an option's value for a message: a data file to its name and the beginning of its hash."""
+    """Format an option's value for a message. A data file becomes its name and the beginning of its hash."""
     if name != "data":
         return options.get(name, "the default")
     return [f"{file.get('file')} ({str(file.get('sha256'))[:8]})" for file in options.get(name, [])]

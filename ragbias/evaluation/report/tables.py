@@ -62,7 +62,7 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
 
 
 def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[int]]:
-    """Group column indices by width: at most ``most`` per group. Every group begins with the first ``keys`` columns."""
+    """Group column indices. A group is at most ``most`` wide in total, and begins with the first ``keys`` columns."""
     groups: list[list[int]] = [[]]
     for index in range(keys, len(widths)):
         if groups[-1] and sum(widths[at] for at in (*range(keys), *groups[-1], index)) > most:
@@ -112,7 +112,7 @@ def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """Cost measure of a result, relative to ``none``: timed prefill if available, else time per answer."""
+    """Name the cost of a result: ``"prefill_ratio"`` if prefills were timed, else ``"seconds_ratio"`` or None."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"
@@ -140,7 +140,7 @@ def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]
 
 
 def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[str]]:
-    """Rows of the table with ``headings``, with intervals."""
+    """Rows of a measure's table, with intervals. The columns are ``headings``."""
     return [list(cells.values()) for cells in _rows(result, measure)]
 
 
@@ -193,7 +193,7 @@ def _number(value: float, form: str) -> str:
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Group]:
-    """Build tables for a terminal of 80 columns, one per measure. Most columns have no intervals."""
+    """Build tables for a terminal of 80 columns, one per measure. Only columns of ``IN_FULL`` show intervals."""
     made = []
     for name, head, body in grids(result):
         rows = [
@@ -204,7 +204,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Group]:
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """Build tables of the differences from one method, see ``minus_method``, one per measure."""
+    """Build one table per measure. ``minus`` holds the differences from the method ``label``, see ``minus_method``."""
     for measure, methods in minus.items():
         rows = [
             [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]

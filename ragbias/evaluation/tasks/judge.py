@@ -1,4 +1,4 @@
-"""The tasks ``judge`` and ``llmbar``: which of two responses a model prefers, with RewardBench's prompt and verdicts.
+"""The tasks ``judge`` and ``llmbar``: the model decides which of two responses is better, as in RewardBench.
 
 Source of files, prompts and verdicts: Lambert et al., RewardBench: Evaluating Reward Models for Language Modeling,
 arXiv 2403.13787, ``rewardbench/generative.py`` of the released code (github.com/allenai/reward-bench, Apache-2.0).
@@ -86,13 +86,12 @@ class Judge(Task):
     By default, a letter belongs to a response, not to a position: the response whose text has the smaller SHA-256 is A
     in both orders, and the letter is part of the document. So both orders have the same set of documents, and an
     order-invariant method gives the same verdict. The model may still prefer a letter, but about half of the better
-    responses are A.
+    responses are A. In order 0 the better response comes first. ``gold_position`` is the better response's position.
 
-    The verdict is ``[[A]]`` or ``[[B]]``, whichever occurs in the answer. If neither or both occur, there is no verdict
-    and the answer scores 0.5. (The released code reads both as A.) The prediction is ``"chosen"``, ``"rejected"`` or
-    ``"neither"``. In order 0 the better response comes first; ``gold_position`` is the position of the better response.
-    A method with several prompts per answer, such as ``permutation-vote``, has several verdicts. The majority decides,
-    and a tie is ``"neither"``.
+    The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict is for the
+    better response, else ``"rejected"``. An answer with no verdict or with both is ``"neither"`` and scores 0.5. (The
+    released code counts an answer with both as A.) A method with several prompts per answer, such as
+    ``permutation-vote``, has several verdicts: the majority decides, and a tie is ``"neither"``.
 
     Pairs of equal responses have no right verdict and are skipped. If the chat template does not support a system
     message, the instruction precedes the user's question.
@@ -102,8 +101,8 @@ class Judge(Task):
         seed: unused, because nothing is drawn at random. All tasks have this option.
         explain: let the model explain its verdict first, as in the benchmark. If False, the model can write only a
             verdict.
-        letters: ``"response"``, or ``"position"``: the first response is A, as in the benchmark. Letters then reveal
-            the order, so no method can be invariant.
+        letters: ``"response"``: letters belong to responses. ``"position"``: the first response is A, as in the
+            benchmark. These letters reveal the order, so no method can be invariant.
     """
 
     data: Files
@@ -165,7 +164,7 @@ class Judge(Task):
         by_response = LETTERS if _digest(pair.better) < _digest(pair.worse) else LETTERS[::-1]
         for order in (0, 1):
             letters = by_response if self.letters == "response" else LETTERS[:: -1 if order else 1]
-            documents = [RESPONSE.format(letter=each, text=text) for each, text in zip(letters, responses, strict=True)]
+            documents = [RESPONSE.format(letter=mark, text=text) for mark, text in zip(letters, responses, strict=True)]
             arranged = tuple(documents[:: -1 if order else 1])
             yield Case(
                 id=f"{question}/2/{order}/{order}",
@@ -197,7 +196,7 @@ class LLMBar(Judge):
 
 
 def verdict_in(answer: str) -> str | None:
-    """Return the verdict letter, or None if the answer contains neither or both."""
+    """Return the letter of the verdict, or None if the answer contains no verdict or both."""
     letters = set(VERDICT.findall(answer))
     return letters.pop() if len(letters) == 1 else None
 
@@ -216,7 +215,7 @@ def _digest(response: str) -> bytes:
 
 
 def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
-    """Return settings with which a model can write only one of the two verdicts.
+    """Return decoding settings that let a model write nothing but one of the two verdicts.
 
     The tokens of a verdict depend on what precedes it: the start of a chat message, or the colon of a flat prompt.
     """
@@ -230,7 +229,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
 
 
 def _following(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """Return the tokens that may follow ``ids`` in one of the options, which have equal length."""
+    """Return the tokens that may follow ``ids`` so that one of the options gets written. All have the same length."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

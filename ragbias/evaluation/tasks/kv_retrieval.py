@@ -36,9 +36,9 @@ class _Row(Row):
 class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
-    The documents are the pairs ``"key": "value"``. The prompt has one separator fewer than pairs. For methods that need
-    documents, another separator is added before the first pair: ``{,`` and a line break (see ``Prompt.from_text``).
-    With it, the segments are the same in any order.
+    The documents are the pairs ``"key": "value"``. Only the first pair has no separator before it. For methods that
+    need documents, one is added there: ``{,`` and a line break (see ``Prompt.from_text``). The segment of each pair
+    then has the same text in any order.
 
     Args:
         documents: numbers of pairs: the gold pair and others drawn with the seed. Default: all pairs.

@@ -152,7 +152,7 @@ class _MusiqueRow(Row):
 class MuSiQue(PassagesTask):
     """Multi-hop questions over passages without numbers.
 
-    With ``shorten``, passages that are needed but do not contain the answer may lose the part that is needed.
+    With ``shorten``, a passage that leads to the answer but does not contain it may lose the part that matters.
 
     Args:
         data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.

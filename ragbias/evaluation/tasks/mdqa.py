@@ -78,7 +78,7 @@ class MultiDocumentQA(FileTask):
     """Questions with one gold document among distractors, from the official files.
 
     - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as in the file. Files that differ only in
-      the gold document's position hold the same questions. Each arrangement occurs only once.
+      the gold document's position hold the same questions. Cases with the same documents in the same order run once.
     - ``nq-open-oracle.jsonl.gz``, whose lines hold only a gold document: distractors are gold documents of other
       questions, drawn with the seed. A distractor never has the gold document's title and never contains an answer as
       whole words (normalised as in the measure). Drawn distractors are easier to distinguish than the official ones,
@@ -177,7 +177,7 @@ class MultiDocumentQA(FileTask):
 
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """Collect gold passages with their normalised texts if the files hold only gold passages, else nothing."""
+    """Map gold passages to their normalised texts if the files hold only gold passages. Else return an empty dict."""
     alone = [line for line in lines if len(line.row.passages) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(

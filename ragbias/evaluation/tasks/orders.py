@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def evenly_spread(documents: int, count: int) -> list[int]:
-    """Return ``count`` positions of ``documents``, counted from 0, from first to last. One position is the middle."""
+    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. A single position is the middle."""
     if count == 1:
         return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
@@ -52,9 +52,9 @@ def gold_orders(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """Return the alphabetical rank of each document in ``order``. Ranks do not depend on the order of ``contents``.
+    """Return the alphabetical rank of each document in ``order``, a list of indices into ``contents``.
 
-    Equal documents get ascending ranks.
+    A rank does not depend on the order of ``contents``. Equal documents get ascending ranks.
     """
     ranks: dict[str, int] = {}
     for rank, text in enumerate(sorted(contents)):

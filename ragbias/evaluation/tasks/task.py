@@ -56,14 +56,14 @@ class Case:
 
     Attributes:
         id: unique in the task, and the same in every run with the same task and seed.
-        question: id of the question. Its cases with the same number of documents and ``seed`` differ only in document
-            order.
+        question: id of the question. Cases with the same ``question``, ``seed`` and number of documents differ only in
+            the order of the documents.
         text: the flat prompt, without a chat template.
         documents: verbatim parts of ``text``, in the same order.
         answers: the accepted answers.
         gold_position: position of the gold document, from 0; None: there is no gold document.
         order: 0 for the order in the data, apart from the gold document's position; k for the k-th shuffle.
-        seed: seed that drew the documents; 0 if the data file gives the documents, even if they were shuffled.
+        seed: seed that selected the documents; 0 if the data file fixes them. A seed that only shuffles does not count.
         group: part of the task, such as a subset of RewardBench.
         contents: the documents without their numbers, which change with the order; empty if they are not numbered.
         shorten: number of words around the answer to which each passage was cut; None: passages are whole.
@@ -110,13 +110,13 @@ class Task:
     def chat(self) -> bool:
         """Whether the text becomes the user's message in a chat template, if the model has one.
 
-        A task that also works without a chat template has this as a field.
+        A subclass may declare a field ``chat``, so that users can turn this off.
         """
         return True
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a gold answer can directly follow the prompt, as its log-probability requires."""
+        """Whether a gold answer can directly follow the prompt. Only then can its log-probability be measured."""
         return True
 
     def cases(self) -> Iterator[Case]:
@@ -146,11 +146,11 @@ class Task:
         ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        """Format the gold answers as continuations of the prompt, for scoring."""
+        """Format each gold answer as a continuation of the prompt, whose log-probability can be measured."""
         return [self.continuation(prompt, answer) for answer in case.answers]
 
     def continuation(self, prompt: str, text: str) -> str:
-        """Format a text as a continuation of the prompt."""
+        """Format a text as a continuation of the prompt: add ``before_answer`` unless the prompt ends with a space."""
         return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
@@ -168,7 +168,7 @@ class GoldScore:
         logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
         tokens: number of tokens of that gold answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        answer: number of prompt tokens and report, without a prediction.
+        answer: an ``Answer`` with the number of prompt tokens and the report, but an empty prediction.
         seconds: wall time.
     """
 
@@ -215,7 +215,7 @@ class FileTask(Task):
         data: files in the benchmark's official format.
         orders: number of orders of the documents, or of the distractors at each position of the gold document.
         limit: maximum number of questions from each file. Default: all.
-        seed: draws the orders after the first, and documents if the task draws them.
+        seed: seed of the shuffled orders, and of the documents if the task draws documents.
         chat: put the prompt into the user's message if the model has a chat template. False: use the bare text.
     """
 
@@ -229,9 +229,9 @@ class FileTask(Task):
 def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
     """Cut a passage to a verbatim piece of at most ``words`` words.
 
-    If the passage contains an answer, its first occurrence is in the middle of the piece, as far as the passage's ends
-    allow. Case is ignored, and whole words are preferred to parts of words. This includes distractors. Without an
-    answer, the piece is the beginning of the passage.
+    The first occurrence of an answer is in the middle of the piece, as far as the ends of the passage allow. Case is
+    ignored, and whole words are preferred to parts of words. A passage without an answer is cut to its beginning.
+    Distractors are treated like gold documents.
 
     Args:
         words: number of words separated by white space; None: return the whole passage.
