@@ -61,7 +61,7 @@ def calibrate(
 
 
 class _Search:
-    """One search. It does not repeat saved measurements."""
+    """One search, which reuses saved measurements."""
 
     def __init__(
         self, lm: DebiasedLM, plan: CalibrationPlan, data: CalibrationSet, results: PartialResults, progress: Progress
@@ -156,7 +156,7 @@ def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float])
 
 
 def difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
-    """Mean difference from the plain model, and its standard error over questions. Depths are not independent."""
+    """Mean difference from the plain model, and its standard error over questions. A question's depths are averaged."""
     differences = [value - reference for value, reference in zip(values, plain, strict=True)]
     by_question = list(_means([sample.question for sample in samples], differences).values())
     error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
@@ -186,7 +186,7 @@ def search_record(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[
     """Record the channels that passed, the channels that were tried, and all channels that are monotone in any layer.
 
     ``position_correlation`` is Pearson's correlation of a tried channel's mean with the position, by layer. It covers
-    the positions of the monotone test. ``smoothness`` is the roughness of a channel.
+    the positions of the monotone test. ``smoothness`` holds each channel's roughness: the lower, the smoother.
     """
     tested = layer_outputs(states)[ranking.searched.first : ranking.searched.last + 1, ranking.searched.skip_fit :]
     positions = np.arange(tested.shape[1])

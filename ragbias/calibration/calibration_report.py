@@ -67,7 +67,7 @@ def difference_in_words(against_plain: Mapping[str, float]) -> str:
 def plot_channel(record: Mapping[str, Any]) -> Figure:
     """Plot the channel's mean over random strings by position, for up to ``PANELS`` layers.
 
-    The thick line is the cubic fit that the search tests. It is solid where the channel is monotone.
+    The thick line is the cubic fit that the search tests. It is solid in layers in which the channel is monotone.
     """
     positions, by_layer, search = record["curve"]["positions"], record["curve"]["by_layer"], record["channel_search"]
     monotone = search["monotone_layers"][str(record["channel"])]

@@ -39,10 +39,10 @@ class SearchRange:
 
     @classmethod
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
-        """Return the authors' range: layers 2 to n-2, and skips of 300 and 200 positions (30 in the paper).
+        """Return the range that the authors test: layers 2 to n-2, without the first positions.
 
-        Below 1000 positions the skips shrink in proportion. Below 8 layers, all layers but the last are tested: no
-        attention reads the last layer's output.
+        The released code skips 300 positions for the fit and 200 for smoothing. The paper skips 30 for both. With fewer
+        than 1000 positions, skips shrink in proportion. With fewer than 8 layers, all layers but the last are tested.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
@@ -72,7 +72,7 @@ def search(
     searched: SearchRange | None = None,
     variant: str = "released",
 ) -> ChannelRanking:
-    """Rank channels by how well their mean follows the position.
+    """Rank channels by how well their mean follows the position. Raise ``NoPositionalChannelError`` if none does.
 
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
@@ -83,8 +83,8 @@ def search(
     layers = range(searched.first, searched.last + 1)
     directions = np.stack([_directions(outputs[layer, searched.skip_fit :]) for layer in layers])
     monotone = {channel: _one_direction(directions[:, channel], searched.first) for channel in range(channels)}
-    passed = [channel for channel, found in monotone.items() if len(found) > n_layers // 4]
-    tried = passed or [channel for channel, found in monotone.items() if found]
+    passed = [channel for channel, where in monotone.items() if len(where) > n_layers // 4]
+    tried = passed or [channel for channel, where in monotone.items() if where]
     if not tried:
         raise NoPositionalChannelError(
             f"none of the {channels} channels is monotone in any of the layers {searched.first} to {searched.last}: "
@@ -108,7 +108,7 @@ def search(
 
 
 def _directions(curves: Array) -> NDArray[np.int64]:
-    """Return each curve's direction, given ``[T, D]``: 1 if the cubic fit rises everywhere, -1 if it falls, else 0."""
+    """Return the direction of each curve in ``[T, D]``: 1 if its cubic fit rises everywhere, -1 if it falls, else 0."""
     scaled = _min_max(curves)
     usable = np.isfinite(scaled).all(0)
     positions = np.linspace(-1, 1, len(scaled))

@@ -63,7 +63,7 @@ def attention_to(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tensor]:
-    """Measure the last token's attention to each document, averaged over heads: float32 ``[n_layers, n]`` a prompt."""
+    """Return the last token's attention to each document, the mean over heads: float32 ``[n_layers, n]`` per prompt."""
     attention: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
         ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
@@ -81,7 +81,7 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Return the last token's mean attention to the gold document and to one other document, by layer."""
+    """Return ``(gold, other)`` by layer: the last token's mean attention to the gold document, and to one other."""
     masses = attention_to(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
@@ -90,18 +90,14 @@ def gold_attention(
 
 
 def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
-    """Layers whose excess attention to the gold document is at least half of the largest excess.
-
-    Args:
-        attention: result of ``gold_attention``.
-    """
+    """Return the layers whose ``gold - other`` is at least half of the largest, from ``gold_attention``'s result."""
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
     return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Return the layer ranges to compare. ``around the best`` grows from the layer that retrieves best."""
+    """Return the layer ranges to compare. ``around the best`` extends the best layer as long as neighbours retrieve."""
     retrieving = retrieving_layers(attention)
     first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
     while first - 1 in retrieving:
@@ -116,7 +112,7 @@ def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, i
 
 
 def papers_layers(n_layers: int) -> tuple[int, int]:
-    """Return the first and last layer to scale candidates in: the paper's 10 to 25 of 32, in proportion."""
+    """Return the first and last layer in which candidates are scaled: the paper's 10 to 25 of 32, in proportion."""
     return round(10 * n_layers / 32), min(round(25 * n_layers / 32), n_layers - 1)
 
 
@@ -136,9 +132,9 @@ class _RecordedCalls(AttentionMethod):
 
 @torch.no_grad()
 def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
-    """Mean negative log-likelihood of an answer token with each method, as in the authors' ``eval_on_valid_set``.
+    """Return each method's mean negative log-likelihood per answer token, as in the authors' ``eval_on_valid_set``.
 
-    A method changes how the last token of a prompt attends, not the tokens before it. So these run once for all
+    A method changes only how the last token of a prompt and the answer attend. The tokens before run once for all
     methods. Each method then adapts the recorded keys, and runs the last token and the answer.
     """
     *before, last = sample.prompt.ids
@@ -153,7 +149,7 @@ def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScal
 def _continued(
     model: PreTrainedModel, calls: Sequence[AttentionCall], ids: Tensor, method: ChannelScaling | NoMethod
 ) -> Tensor:
-    """Return the logits float32 ``[T, V]`` of the tokens ``ids`` ``[1, T]``, which continue the recorded calls."""
+    """Return the logits, float32 ``[T, V]``, of the tokens ``ids`` ``[1, T]``, which follow the recorded tokens."""
     cache = DynamicCache()
     for call in calls:
         keys = call.key

@@ -22,9 +22,9 @@ RESTART = "start again with --restart"
 
 
 class PartialResults:
-    """Results by name in ``<out>.partial.json``; the sum of hidden states in ``<out>.partial.npz``.
+    """Saved measurements: results by name in ``<out>.partial.json``, the sum of hidden states in ``<out>.partial.npz``.
 
-    The results depend only on ``settings``. Results with other settings are refused.
+    The results depend only on ``settings``. Files with other settings raise ``MethodError``.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
@@ -49,7 +49,7 @@ class PartialResults:
         return self.results[name]
 
     def sums(self) -> tuple[NDArray[np.float64], int]:
-        """Return the sum of hidden states and the number of strings in it, both 0 at first."""
+        """Return the sum of hidden states and the number of strings that it covers. Both are 0 at first."""
         if not self._sums.exists():
             return np.zeros(()), 0
         try:
@@ -105,7 +105,7 @@ def _finite(value: Any) -> bool:
 
 
 def unfinished(out: Path) -> bool:
-    """Whether an unfinished calibration of this profile exists."""
+    """Whether an unfinished calibration for the profile ``out`` exists."""
     return _file_of(out).exists()
 
 

@@ -1,4 +1,4 @@
-"""Settings of a calibration, and its questions, each with the gold document at several positions."""
+"""Settings of a calibration, and its questions. Each question has the gold document at several positions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CalibrationPlan(CalibrationSettings):
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """Samples to choose parameters by, and samples of other questions to check the choice."""
+    """Samples that select channel, factor and layers (``choose``) and that test them on other questions (``check``)."""
 
     choose: list[Sample]
     check: list[Sample]
@@ -85,7 +85,7 @@ class CalibrationSet:
 def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> CalibrationSet:
     """Draw or read a calibration set and tokenise it.
 
-    A drawn set has two check questions for each question to choose by. In a file, every third is a check question.
+    A drawn set has two check questions per question of ``choose``. In a file, every third question is for the check.
     """
     parts = _read(plan) if plan.data is not None else _drawn(lm, plan)
     return CalibrationSet(*(samples_of(lm, questions, TEXTS[plan.task], plan.depths) for questions in parts))
@@ -107,7 +107,7 @@ def _drawn(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[
 
 
 def kv_pairs(lm: DebiasedLM) -> int:
-    """Return the number of pairs in the benchmark, 75, or the number that fits the window if it is smaller."""
+    """Return the number of pairs in a prompt: 75 as in the benchmark, or fewer if 75 do not fit the window."""
     (pair,) = kv_question(random.Random(0), 1).documents
     tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
     return max(2, min(MAX_PAIRS, (lm.window - RESERVED) // tokens))

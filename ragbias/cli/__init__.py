@@ -124,12 +124,12 @@ def _refused(error: Exception, command: str | None, with_traceback: bool) -> int
 
 
 def _drop_output() -> None:
-    """Discard unwritten output, because the interpreter would try again to write it when it ends."""
+    """Discard unwritten output, so that the interpreter does not try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
-    """Describe an error that the user can fix in one line, or return None for a bug in ``command``."""
+    """Describe in one line an error that the user can fix. Return None for any other error, which is a bug."""
     if isinstance(error, UsageError):
         return _usage(error)
     if isinstance(error, RagBiasError):

@@ -65,7 +65,7 @@ def adapt(
     from ragbias.lm import DebiasedLM
 
     options["prompt"] = None if prompt is None else read_text(prompt)
-    settings = {each.name: options[each.name] for each in fields(AdaptSettings) if each.name in options}
+    settings = {field.name: options[field.name] for field in fields(AdaptSettings) if field.name in options}
     console.print(f"Model: {model}")
     quiet_libraries()
     training_questions = read_sources(questions or (), documents or (), seed)
@@ -96,7 +96,7 @@ def adapt(
 
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
-    """The receipt as a few lines."""
+    """Print the main figures of the receipt."""
     plain = receipt["plain"]
     console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")
     worst, best = plain["worst_position"], plain["best_position"]

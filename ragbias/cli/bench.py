@@ -111,7 +111,7 @@ def bench(
 def _settings(
     files: list[Path], task: list[str], task_options: dict[str, Any], changes: dict[str, Any]
 ) -> BenchConfiguration:
-    """Read the settings from a file with ``changes`` applied, or only from the command line."""
+    """Read the settings from a YAML file and apply ``changes``, or take all settings from the command line."""
     from ragbias.evaluation.bench.configuration import checked, read_settings
 
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):

@@ -94,7 +94,7 @@ def _open(folder: Path) -> DocumentCache:
 def _print_stats(document_cache: DocumentCache, json_path: Path | None) -> None:
     from ragbias.cache.document_cache import size_text
 
-    found = document_cache.stats()
-    broken = f", {found.broken} set aside as broken" if found.broken else ""
-    console.print(f"{found.disk_entries} entries, {size_text(found.disk_bytes)}{broken}: {document_cache.folder}")
-    write_json(found.as_dict(), json_path)
+    counts = document_cache.stats()
+    broken = f", {counts.broken} set aside as broken" if counts.broken else ""
+    console.print(f"{counts.disk_entries} entries, {size_text(counts.disk_bytes)}{broken}: {document_cache.folder}")
+    write_json(counts.as_dict(), json_path)

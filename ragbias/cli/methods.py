@@ -97,7 +97,7 @@ def _advise(json_path: Path | None) -> None:
 
 
 def method_table() -> dict[str, dict[str, Any]]:
-    """Properties that each method declares, by name. An unusable method of another distribution raises a warning."""
+    """Return each method's declared properties, by name. Warn if a method of another distribution cannot be loaded."""
     from ragbias.methods import method_class, method_names
 
     rows = {}

@@ -66,7 +66,7 @@ def _own(path: Path) -> bool:
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Write an output file: remove it if writing fails, else record its digest so that later runs may overwrite it."""
+    """Record that this block wrote a file, so that later runs may overwrite it. If the block fails, remove the file."""
     with writing(path):
         yield
     if path.is_file():
@@ -77,7 +77,7 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Refuse to overwrite a file that no command wrote, or that has changed since, unless ``force`` is set."""
+    """Without ``force``, refuse to overwrite a file that no command wrote, or that has changed since it was written."""
     if not force and path.is_file() and path.stat().st_size and not _own(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 
