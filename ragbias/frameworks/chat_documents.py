@@ -27,20 +27,20 @@ class ChatDocument(NamedTuple):
 
     @property
     def known_text(self) -> KnownText:
-        """Text with the title as metadata."""
+        """The text, with the title as metadata."""
         return KnownText(self.text, self.fields.items())
 
 
 def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
     """Locate documents in a prompt. Return ``None`` unless all occur verbatim."""
-    found = locate(prompt, documents=texts)
-    return found if found.source == "documents" and found.n_found == len(texts) else None
+    located = locate(prompt, documents=texts)
+    return located if located.source == "documents" and located.n_found == len(texts) else None
 
 
 def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]) -> tuple[str, Boundaries] | None:
-    """Return the prompt with documents that the template renders, and their spans.
+    """Render the documents with the chat template, and return the prompt and their spans.
 
-    ``None`` if the conversation contains the documents already, or the template does not render them.
+    Returns None if the conversation already contains the documents, or the template does not render them.
     """
     texts, plain = [document.known_text for document in documents], chat_text()
     if not documents or in_prompt(plain, texts) is not None:
@@ -51,7 +51,7 @@ def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]
 def render_documents(
     plain: str, render: Callable[[dict[str, Any]], str], fields: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> tuple[str, Boundaries] | None:
-    """Render documents with the chat template, as Granite and Command R do; return the prompt and their spans.
+    """Render documents with a chat template that takes them, as Granite's does. Return the prompt and their spans.
 
     Args:
         plain: the prompt without documents.

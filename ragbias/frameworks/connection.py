@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server through the ``openai`` package; any thread may cancel them."""
+"""Send requests to an OpenAI-compatible server with the ``openai`` package. Any thread may cancel them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Connection:
         return answer
 
     async def _check_size(self, response: Any) -> None:
-        """Refuse an answer that is too large, and a compressed one, whose size is unknown beforehand."""
+        """Refuse an answer that is too large. Refuse compressed answers, because their size is not known in advance."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ServerError(f"{self.base_url} compresses its answers, but was sent 'Accept-Encoding: identity'")
         if int(response.headers.get("content-length", 0)) > MAX_ANSWER:

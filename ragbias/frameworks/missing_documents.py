@@ -25,11 +25,11 @@ class MissingDocumentsWarning(UserWarning):
 
 @dataclass
 class MissingDocuments:
-    """Checks a model's requests for missing documents. Warns once per call site and reason.
+    """Check a model's requests for missing documents. Warn once per call site and reason.
 
     Args:
         remedy: a sentence for users who passed no documents.
-        complete: additional sources whose documents must all occur in the prompt.
+        complete: sources besides ``GIVEN`` whose documents must all occur in the prompt.
     """
 
     remedy: str
@@ -48,14 +48,14 @@ class MissingDocuments:
     ) -> None:
         """Check the documents of a request whose method needs documents.
 
-        A single document is accepted, because it has no order. So is an empty list of documents.
+        A single document is accepted, because it has no order. An empty list of documents is accepted as well.
 
         Args:
             documents: documents of the call; ``None`` uses the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected: whether there may be unknown documents because the listener failed.
-            at_end: delays a warning to the end of the run, because later requests of the run may find documents;
-                ``None`` outside a run.
+            suspected: whether the listener failed and may have missed documents.
+            at_end: function that delays a warning to the end of the run, because later requests of the run may find
+                documents; ``None`` outside a run.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.

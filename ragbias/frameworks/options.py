@@ -1,4 +1,4 @@
-"""Options and constructor arguments of the integrations' models, and how to open the model that they describe."""
+"""Options and constructor arguments of the integrations' models. ``open_model`` opens the model that they describe."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
     """Rename constructor arguments to fields, and move arguments for loading a model into ``model_kwargs``.
 
     Args:
-        names: field for each argument; ``model`` is renamed only if it is a string.
-        known: names of fields and options.
+        names: maps an argument to its field. ``model`` is renamed only if it is a string.
+        known: names of all fields and options.
     """
     fields = dict(values)
     for name, field in names.items():
@@ -122,7 +122,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
-    """Move constructor arguments that are options into ``options``, which they override."""
+    """Move constructor arguments that are options into ``values["options"]``. They override the values there."""
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
@@ -141,7 +141,7 @@ def open_model(
     name: str,
     model_kwargs: Mapping[str, Any],
 ) -> tuple[LanguageModel, Options]:
-    """Return the described model, which is passed, remote or loaded, and the options with the model's settings."""
+    """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with the settings of that model."""
     if options.reader:
         fields.method = methods.get(fields.method, name or None, options.reader)
     if fields.base_url is not None:
@@ -175,7 +175,7 @@ def open_model(
 
 
 def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
-    """Copy the settings of ``lm`` to the fields, except a method that the user set. Return the options with them."""
+    """Copy the settings of ``lm`` to fields and options, except a method that the user set. Return the new options."""
     settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     requested = {name: getattr(options, name) for name in settings.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:

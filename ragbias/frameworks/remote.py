@@ -1,4 +1,4 @@
-"""Models behind servers. Documents are located and ordered as text; ``RemoteLM`` replaces a ``DebiasedLM``."""
+"""Models behind servers. ``RemoteLM`` takes the place of ``DebiasedLM``. Documents are located and ordered as text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RemoteLM:
         max_retries: retries of a request after connection errors and overload.
 
     Attributes:
-        window: maximum number of tokens in prompt and answer together.
+        window: maximum total number of tokens of prompt and answer.
         chat_template: format that joins messages for locating documents; empty if the model has no chat template.
         has_tools: whether the model's chat template shows tools.
 
@@ -108,7 +108,7 @@ class RemoteLM:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
     ) -> str:
         """Join a conversation into a text for locating documents. The server's chat template renders the prompt."""
-        shown = "".join(MESSAGE.format(role=each["role"], content=each["content"] or "") for each in messages)
+        shown = "".join(MESSAGE.format(role=turn["role"], content=turn["content"] or "") for turn in messages)
         if tools and self.has_tools:
             shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
         return shown
@@ -137,7 +137,7 @@ class RemoteLM:
         Raises:
             ServerError: the server did not answer.
         """
-        requests = [each for each in prompts if isinstance(each, RemoteRequest)]
+        requests = [request for request in prompts if isinstance(request, RemoteRequest)]
         bodies = [self._body(request, settings) for request in requests]
         answers = self._connection.post_all([request.path for request in requests], bodies, cancelled)
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
@@ -186,7 +186,7 @@ class RemoteLM:
         if request.messages is None:
             body |= {"prompt": request.text, "logprobs": 0 if logprobs else None}
         else:
-            body |= {"messages": [_message(each) for each in request.messages], "logprobs": logprobs}
+            body |= {"messages": [_message(turn) for turn in request.messages], "logprobs": logprobs}
             body["tools"] = list(request.tools) or None
         body |= {"model": self.name, "documents": _documents(request)}
         options = {"method": format_method(request.method), "on_missing": "ignore", "raw": True}
@@ -195,16 +195,16 @@ class RemoteLM:
 
 def _documents(request: RemoteRequest) -> list[Json] | None:
     """Return the documents located on the client, verbatim. ``None`` lets the server search for documents."""
-    found = request.origin.boundaries
-    if not found.spans:
-        return [] if found.source == "documents" else None
-    texts = [request.text[begin:end] for begin, end in found.texts or found.spans]
-    metadata = found.metadata or [()] * len(texts)
-    return [{"text": text, "printed": list(each)} for text, each in zip(texts, metadata, strict=True)]
+    located = request.origin.boundaries
+    if not located.spans:
+        return [] if located.source == "documents" else None
+    texts = [request.text[begin:end] for begin, end in located.texts or located.spans]
+    metadata = located.metadata or [()] * len(texts)
+    return [{"text": text, "printed": list(printed)} for text, printed in zip(texts, metadata, strict=True)]
 
 
 def _message(turn: Mapping[str, Any]) -> Json:
-    """Convert a message for the server, which takes the arguments of tool calls as text."""
+    """Convert a message for the server. It takes the arguments of tool calls as text."""
     if not turn.get("tool_calls"):
         return dict(turn)
     calls = []
@@ -251,13 +251,13 @@ def _report(request: RemoteRequest, sent: Json) -> Report:
 
 
 LanguageModel = DebiasedLM | RemoteLM
-"""A model in this process or behind a server; a server renders chat templates and begins formatted answers itself."""
+"""A model in this process or behind a server. A server renders chat templates and begins formatted answers itself."""
 
 # The functions below order documents as text, without a model.
 
 
 class _NoModel:
-    """Replacement for a model, which refuses methods that rank documents by attention."""
+    """Stand-in for a model. It raises ``MethodError`` if a method ranks documents by attention."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -278,7 +278,7 @@ def check_arranges_text(method: Method) -> None:
 
 
 def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
-    """Prepare a prompt for a model elsewhere. Its tokens are the bytes of the text; its documents keep their order."""
+    """Prepare a prompt for a model behind a server. UTF-8 bytes serve as tokens. Documents keep their order."""
     parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
     prefix, *documents, suffix = (
         list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
@@ -287,7 +287,7 @@ def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbe
 
 
 def order_text(origin: Origin) -> Request:
-    """Order the documents of a request by its method. Raise ``MethodError`` if the method needs a model."""
+    """Order the documents by the requested method. Raise ``MethodError`` if the method needs a model."""
     method, report = origin.method_requested, planned_report(origin)
     if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
         order = method.rank(origin.tokens.documents, _NoModel(method)).order

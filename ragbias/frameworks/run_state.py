@@ -37,7 +37,7 @@ class ContextScoped(Generic[T]):
 
     A copied context starts with the original value and changes a copy of it. Servers run each request in a copy of one
     context, and requests must not see each other. Between ``begin`` and the end of a run, copied contexts share one
-    value, because frameworks run the steps of a chain or an agent in copies. ``copy`` makes a new value.
+    value, because frameworks run the steps of a chain or an agent in copies. ``copy`` copies a value, or creates one.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -95,8 +95,8 @@ Tasks = tuple[tuple["ref[asyncio.Task[Any]]", Registry], ...]
 class Retrievals:
     """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
 
-    An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context. These
-    do not see each other's retrievals, because a server may run each request in one of them.
+    An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context.
+    Threads and child tasks do not see each other's retrievals, because a server may run each request in one of them.
 
     Two users of one process do not see each other's documents, unless one thread serves both in turn. In that case run
     each request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
@@ -118,11 +118,11 @@ class Retrievals:
         """Let the current asyncio task see the retrievals of threads and tasks that it starts from now on.
 
         Returns:
-            the current task and the tasks whose contexts it copied; outside tasks, the tasks of the copied context.
+            the current task and the tasks whose contexts it copied; outside a task, the tasks of the copied context.
         """
         current, tasks = _current_task(), self._tasks.get()
         if current is not None and not (tasks and tasks[0][0]() is current):
-            running = ((task, registry) for task, registry in tasks if (known := task()) and not known.done())
+            running = ((task, registry) for task, registry in tasks if (alive := task()) and not alive.done())
             tasks = ((ref(current), self._copy(None).registry), *running)
             self._tasks.set(tasks)
         return tasks
@@ -139,7 +139,7 @@ class Retrievals:
         return merged
 
     def _below(self) -> list[Registry]:
-        """Return copies of retrievals in threads and child tasks, of this task or of the task that began a request."""
+        """Copy the retrievals of threads and child tasks, both of this task and of the task that began the request."""
         current = _current_task()
         tasks = self.enter_task()[:1] if current else ()
         here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]
@@ -159,7 +159,7 @@ class Retrievals:
         seen.failure, seen.failed = failure, self._clock()
 
     def failure(self) -> str:
-        """Return the last failure if it is recent, otherwise an empty string."""
+        """Return the last failure, or an empty string if there is no recent one."""
         seen = self._shared or self._seen.get()
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
@@ -174,8 +174,8 @@ class Retrievals:
         ends += [self._seen.begin()] if shared else []
 
         def end() -> None:
-            for each in ends:
-                each()
+            for finish in ends:
+                finish()
 
         return end
 
@@ -203,7 +203,7 @@ class LastReports(ContextScoped[Reports]):
     """The last report of each LLM object, per context. The caller of a run sees the reports of its steps."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, lambda known: {owner: each for owner, each in list((known or {}).items()) if owner()})
+        super().__init__(name, lambda old: {owner: report for owner, report in list((old or {}).items()) if owner()})
 
     def note(self, owner: Owner, report: dict[str, Any]) -> None:
         """Store the report of the owner's last answer."""

@@ -19,7 +19,7 @@ _searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  #
 
 
 class SearchWatch:
-    """Passes the results of direct searches to ``seen``, which must not raise.
+    """Pass the results of direct searches to ``seen``, which must not raise.
 
     Args:
         base: base class of all vector stores.
@@ -57,13 +57,13 @@ class SearchWatch:
         lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # unbound
 
         def look_up(owner: Any, name: str) -> Any:
-            found = lookup(owner, name)
+            member = lookup(owner, name)
             if not name.startswith(names) or not self._installed or self._is_retrieving():
-                return found
+                return member
             self._before()
-            method = isinstance(found, MethodType) and isinstance(found.__func__, FunctionType)
-            searches = watched is self._base and method and found.__self__ is owner
-            return MethodType(self._watched(found.__func__), owner) if searches else found
+            method = isinstance(member, MethodType) and isinstance(member.__func__, FunctionType)
+            searches = watched is self._base and method and member.__self__ is owner
+            return MethodType(self._watched(member.__func__), owner) if searches else member
 
         self._installed[watched] = look_up
         watched.__getattribute__ = look_up  # type: ignore[method-assign, assignment]

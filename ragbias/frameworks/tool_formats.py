@@ -44,7 +44,7 @@ def call_id() -> str:
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split an answer into its content, without trailing blanks, and its tool calls, if it has any."""
+    """Split an answer into content and tool calls. Trailing blanks are removed if it has calls."""
     marker = _MARKER.search(text)
     if marker is None:
         calls, content = _bare_calls(text)
@@ -143,7 +143,7 @@ def _broken(raw: str, error: ValueError) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """Return the text after the prompt that forces a call of this or any tool; ``None`` if the format is unknown."""
+    """Return the beginning of an answer that calls the tool ``name``, or any tool. None: the format is unknown."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

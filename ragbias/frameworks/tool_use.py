@@ -1,4 +1,4 @@
-"""Tools and JSON formats in a prompt, and answers that may call tools, whole or streamed. Knows no framework."""
+"""Show tools and JSON formats in prompts, and read answers that may call tools. Used by the server and frameworks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def json_instruction(response_format: Any) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``: whether the prompt shows tools, and whether the model must call one, and which."""
+    """A parsed ``tool_choice``: whether the prompt shows tools, whether the model must call one, and which one."""
 
     offered: bool = True
     required: bool = False
@@ -158,10 +158,10 @@ class AnswerFormat:
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Return log-probabilities in OpenAI's format, without ``top_logprobs``, or ``None`` unless requested."""
-        found = lm.openai_logprobs(generation, self.settings.get("keep_special", ()))
-        tokens = (found or {}).get("content", ())
-        return found and {
+        """Return log-probabilities in OpenAI's format, without ``top_logprobs``. None if they were not requested."""
+        logprobs = lm.openai_logprobs(generation, self.settings.get("keep_special", ()))
+        tokens = (logprobs or {}).get("content", ())
+        return logprobs and {
             "content": [{name: token[name] for name in ("token", "logprob", "bytes")} for token in tokens]
         }
 
@@ -173,7 +173,7 @@ def answer_format(
 
     Args:
         tools: tools that the model may call.
-        choice: whether it must call one, see ``tool_choice``.
+        choice: whether the model must call a tool, see ``tool_choice``.
         response_format: OpenAI's field of this name.
 
     Raises:

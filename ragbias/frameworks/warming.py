@@ -52,7 +52,8 @@ def warm(
                     progress(begin + number)
 
             some = documents[begin:end]
-            parts, _, reason, _ = in_parts(prompt(some), [text(each) for each in some], None, lm.strip_numbering)
+            texts = [text(document) for document in some]
+            parts, _, reason, _ = in_parts(prompt(some), texts, None, lm.strip_numbering)
             if reason:
                 raise SpanError(f"the prompt cannot be split at its documents: {reason}")
             computed += lm.warm(parts.prefix, parts.documents, progress=done)

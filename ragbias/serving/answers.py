@@ -1,4 +1,4 @@
-"""Answers in OpenAI's format, whole or in chunks, with the report as ``ragbias``."""
+"""Format answers as OpenAI does, whole or in chunks. The field ``ragbias`` holds the report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fingerprint(report: Report) -> str:
 
 
 class _Formatter:
-    """Format one answer, whose chunks share an id and a time."""
+    """Format one answer. All its chunks have the same id and time."""
 
     def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
         self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())

@@ -96,14 +96,14 @@ def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
-    """Digest of API key and tenant header, then with ``prompt_cache_key``; empty without these or if tenants share."""
+    """Join a digest of API key and tenant to one that includes ``prompt_cache_key``. Empty if the cache is shared."""
     if settings.share_cache:
         return ""
     tenant = request.headers.get(settings.tenant_header, "") if settings.tenant_header else ""
     if settings.tenant_header and not tenant:
         raise refused(None, f"header {settings.tenant_header} is missing; the gateway must set it to the tenant's name")
     parts = [request.state.api_key, tenant, body.prompt_cache_key or ""]
-    digests = (hashlib.sha256(json.dumps(each).encode()).hexdigest()[:32] for each in (parts[:2], parts))
+    digests = (hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32] for fields in (parts[:2], parts))
     return "".join(digests) if any(parts) else ""
 
 

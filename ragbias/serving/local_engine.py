@@ -47,8 +47,8 @@ class _Job:
 class Scheduler:
     """Answer prepared requests with one model.
 
-    One padded batch runs at a time: the oldest request, and waiting requests with the same method and arguments as far
-    as the token budget allows. Meanwhile up to ``max_streams`` streams run unbatched. Call all methods from one loop.
+    One padded batch runs at a time. It holds the oldest request, and others with the same method, arguments and salt as
+    far as the token budget allows. Beside it, up to ``max_streams`` streams run. Call all methods from one event loop.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -74,7 +74,7 @@ class Scheduler:
     async def prepared(self, work: Callable[[threading.Event], T]) -> T:
         """Run ``work`` in a thread and return its result. ``work`` receives the event that cancels it.
 
-        If the client disconnects first, the thread keeps its slot and counts as waiting until it ends.
+        If the client disconnects first, the thread keeps its slot, and the request counts as waiting until it ends.
         """
         await self._preparing.acquire()
         loop, running, abandoned = asyncio.get_running_loop(), True, False
@@ -209,7 +209,7 @@ class ServedModel(Scheduler):
 
     @asynccontextmanager
     async def begun(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, dict[str, Any]]]:
-        """Admit and prepare a request. Yield it with its answer's formatter and arguments for ``DebiasedLM.batch``."""
+        """Admit and prepare a request. Yield it, a formatter for its answer, and arguments for ``DebiasedLM.batch``."""
         async with self.admitted():
             with translated("messages" if isinstance(body, ChatRequest) else "prompt"):
                 yield await self.prepared(lambda cancelled: self._prepare(body, cancelled))

@@ -20,7 +20,7 @@ from ragbias.serving.errors import METHOD, ApiError, refused
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, EarlierToolCall, Json, Message
 
 SEPARATOR = "\n\n"
-"""Text after each document that the server inserts before the user's last message."""
+"""Text after each document that the server inserts at the beginning of the user's last message."""
 CHARACTERS_PER_TOKEN = 16  # about three times the usual average
 # matches a method with a file path: a parameter that is a path, or characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
@@ -41,7 +41,7 @@ def client_method(requested: str | None, default: Method, model_name: str | None
 
 
 def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
-    """Raise a 400 for a text that cannot fit the model's window, judged by characters to avoid tokenising it."""
+    """Raise a 400 for a text with too many characters for the model's window, without tokenising it."""
     if len(text) > (limit := lm.window * CHARACTERS_PER_TOKEN):
         message = f"{param}: {len(text):,} characters; expected at most {limit:,}, because of the model's window"
         raise refused(param, message, "context_length_exceeded")
@@ -71,7 +71,7 @@ def check_found(request: Request, on_missing: str) -> None:
 
 
 def known_text(document: Document) -> KnownText:
-    """Return a document's text with the forms in which its title and metadata may be printed."""
+    """Return a document's text, with the forms in which a prompt may print its title and metadata."""
     fields = {**({"title": document.title} if document.title else {}), **document.metadata}
     known = KnownText.of(document.text, fields, document.id)
     printed = ((str(index), value) for index, value in enumerate(document.printed))
@@ -88,15 +88,15 @@ def prompt_with(
 ) -> tuple[str, Boundaries]:
     """Render the prompt with its documents, and return it with their spans.
 
-    Documents that all occur in the messages stay in the messages. Otherwise a chat template that supports documents
-    renders them. Without one, they are inserted before the user's last message, with a blank line after each.
+    If all documents occur in the messages, they stay there. If not, a chat template that supports documents renders
+    them. Without such a template, they begin the user's last message, each followed by a blank line.
 
     Args:
         render: function that renders messages as a flat prompt, given extra variables for the template.
     """
     text = render(messages, {})
-    if (found := in_prompt(text, documents)) is not None:
-        return text, found
+    if (boundaries := in_prompt(text, documents)) is not None:
+        return text, boundaries
     fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
     known = [known_text(doc) for doc in documents]
     if rendered := chat_documents.render_documents(text, lambda more: render(messages, more), fields, known):
@@ -110,10 +110,10 @@ def prompt_with(
         return render([*messages[:last], message, *messages[last + 1 :]], {})
 
     texts = inserted_texts(documents)
-    if (found := chat_documents.locate_printed(inserted, texts)) is None:
+    if (boundaries := chat_documents.locate_printed(inserted, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages"
         raise refused("documents", message, "invalid_documents")
-    return inserted(texts), found
+    return inserted(texts), boundaries
 
 
 def with_texts(content: str, texts: Sequence[str]) -> str:

@@ -41,7 +41,7 @@ ROLES = ("system", "developer", "user", "tool")  # roles whose messages may cont
 
 
 class PromptText(NamedTuple):
-    """A text that may contain documents. It is ``container[key]`` in the body, plus ``END`` if it is in a message."""
+    """A text that may contain documents: ``container[key]`` of the body, followed by ``END`` if it is in a message."""
 
     text: str
     container: Any
@@ -53,7 +53,7 @@ class Upstream:
     """The server behind the proxy.
 
     Args:
-        key: API key of the upstream server. If empty, the client's key is used if ``keep_clients_key``, else none.
+        key: API key of the upstream server. If it is empty, ``keep_clients_key`` forwards the client's key.
         timeout: maximum number of seconds without a byte.
     """
 
@@ -154,8 +154,8 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -> tuple[Json, Json]:
     """Arrange the documents of a body. Return the body without ragbias's fields, and the report.
 
-    Documents are arranged in the last text that contains them. If no text does, they are inserted before the user's
-    last message.
+    Documents are arranged in the last text that contains them. If no text does, they are inserted at the beginning of
+    the user's last message.
 
     Args:
         prompt: name of the field with the prompt, ``messages`` or ``prompt``.
@@ -209,7 +209,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _holder(
     texts: Sequence[PromptText], documents: Sequence[Document] | None, settings: ServerSettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains the documents, and their spans."""
+    """Return the last text that contains the documents, or None, and their spans."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")

@@ -26,7 +26,7 @@ SECONDS_FOR_ERRORS = 5  # for errors to reach clients after the grace period
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that limits connections without a request."""
+    """A uvicorn server that closes idle connections if they are too old or too many."""
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         self._state = app.state
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close idle connections: all that are too old, and the oldest if there are too many. Runs every 0.1 s."""
+        """Close idle connections that are too old, and the oldest idle ones if there are too many. Runs every 0.1 s."""
         now, before = time.monotonic(), self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]
@@ -81,7 +81,7 @@ def listening(host: str, port: int) -> socket.socket:
 def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Callable[[], None] | None = None) -> None:
     """Serve an application until a signal ends the process. Running requests finish within the grace period.
 
-    If threads still compute after the grace period, exit at once with code 0: at interpreter exit torch would abort.
+    If threads still compute after the grace period, exit at once with code 0, because torch would abort a normal exit.
 
     Args:
         load: function that loads the models while the server is not ready yet. An error in it ends the server.

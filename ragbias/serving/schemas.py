@@ -24,7 +24,7 @@ TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the fir
 
 
 def only(*neutral: Any) -> AfterValidator:
-    """Accept one of OpenAI's fields only with a value that has no effect."""
+    """Accept a field of OpenAI that ragbias does not support only with the ``neutral`` values, which have no effect."""
 
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
@@ -99,7 +99,7 @@ class StreamOptions(_Fields):
 
 
 class TemplateOptions(BaseModel):
-    """Variables for the model's chat template. ``documents`` means the same as in the body."""
+    """Variables for the model's chat template. ``documents`` has the same meaning here as in the body."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

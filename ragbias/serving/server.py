@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class JsonLines(logging.Formatter):
-    """Format a record as JSON. Of an error, only class and line numbers appear: the message may quote a prompt."""
+    """Format a log record as JSON. An error appears without its message, which may quote a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -115,7 +115,7 @@ def base_app(
     why_not_ready: Callable[[], Awaitable[str]],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
-    """Create an application with ``/health``, ``/ready`` and ``/metrics``. Not ready if ``app.state.draining``."""
+    """Create an application with ``/health``, ``/ready`` and ``/metrics``. While draining, ``/ready`` is a 503."""
     responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in STATUSES}
     app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
     app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
@@ -207,7 +207,7 @@ class BoundedRoute(APIRoute):
 class Guard:
     """Check the API key; log and count each request.
 
-    Routes may add fields without prompt text to ``scope["state"]["log_fields"]``. ``"api_key"`` is the key.
+    ``scope["state"]`` holds ``"api_key"``, the request's key, and ``"log_fields"``. Routes may log more fields there.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:
@@ -274,7 +274,7 @@ class Guard:
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Await ``work``. Cancel it with a 499 if the client disconnects, or a 503 when the grace period ends."""
+    """Await ``work``. If the client disconnects, cancel it and raise a 499; if the grace period ends, raise a 503."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     ended = asyncio.ensure_future(request.app.state.ended.wait())
     try:
@@ -295,7 +295,7 @@ async def _disconnected(request: Request) -> None:
 class EventStream(StreamingResponse):
     """Server-sent events. ``close`` is called after the last event, or when the client disconnects.
 
-    When the grace period of a shutdown ends, the last event is an error.
+    If the grace period of a shutdown ends first, the last event is an error.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ DOCUMENT_TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual 
 
 
 def document_elements(text: str) -> list[tuple[int, int]]:
-    """Return the span of each element, from a begin tag to the next end tag, in linear time."""
+    """Return the spans of elements such as ``<doc>...</doc>``, from a begin tag to the next end tag, in linear time."""
     spans, begin = [], None
     for tag in DOCUMENT_TAG.finditer(text):
         if tag[1] is None:
@@ -59,7 +59,7 @@ class ServerSettings(BaseModel):
     strip_numbering: bool = False  # used by the proxy only
 
     def recogniser(self, text: str) -> Segmenter | None:
-        """Return the segmenter for a prompt without `documents`. By default it finds XML elements, if several."""
+        """Return the segmenter for a prompt without ``documents``. By default, it finds two or more XML elements."""
         return self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
 
     @property
