@@ -1,4 +1,4 @@
-"""Training examples: a question with some of its documents, with one of several endings."""
+"""Training examples: prompts with a question, some of its documents, and one of several endings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BARE = 0.2  # share of the examples without the chat template
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with its documents, and what is known about the answer.
+    """A prompt with documents and, if they are known, its gold document and answer.
 
     Attributes:
         gold: index of the document that holds the answer; None: unknown.
@@ -41,12 +41,12 @@ class Example:
 
     @property
     def continuation(self) -> str:
-        """The answer as the model would write it: after a space where the prompt ends in a word, as in "Answer:"."""
+        """The answer as the model would write it: after a space if the prompt ends with a colon, as in ``Answer:``."""
         spaced = self.answer and self.prompt.suffix.endswith(":")
         return f" {self.answer}" if spaced else self.answer
 
     def plain_orders(self, count: int, rng: random.Random) -> list[list[int]]:
-        """Orders for the plain model: the gold document last, or ``count`` random ones if it is unknown."""
+        """Return the plain model's document orders: one with the gold document last, or ``count`` random ones."""
         indices = range(len(self.prompt.documents))
         if self.gold is not None:
             return [[*(index for index in indices if index != self.gold), self.gold]]
@@ -54,7 +54,7 @@ class Example:
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
-    """Draw ``settings.examples`` examples; every question is used equally often."""
+    """Draw ``settings.examples`` examples, or one per question. Uses of two questions differ by at most one."""
     count = settings.examples or len(questions)
     rng = random.Random(settings.seed)
     drawn: list[Example] = []
@@ -87,8 +87,8 @@ def prompt_of(
     """Return the prompt of one question, in the chat template if the model has one.
 
     Args:
-        text: the text of the prompt; None: a common one.
-        rng: draws the ending of the common text, and whether it is bare; None: the first ending, in the template.
+        text: your prompt, with ``{documents}`` and ``{question}``; None: a common prompt.
+        rng: draws an ending for the common prompt, and sometimes omits the chat template; None: uses the first ending.
     """
     templated = lm.tokenizer.chat_template is not None
     if text is None:

@@ -1,4 +1,4 @@
-"""The receipt of a reader: what it changes on held-out questions, in nats of the answer's log-probability."""
+"""The receipt of a reader: how it changes the log-probability of answers to held-out questions, in nats."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def receipt_of(
 ) -> dict[str, Any]:
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 
-    ``supported`` is whether the whole interval of its gain over the method without it is above zero. Without known
-    answers the measure is the plain model's own answer, so a gain means closer to the plain model, not more right.
+    ``supported`` is whether the gain of the reader, method with reader minus method, has an interval above zero. If
+    answers are unknown, the plain model's own answers are scored. A gain then means that the method is closer to the
+    plain model, not that it is right more often.
     """
     with_reader = replace(method, reader=reader)
     plain, before, after = [], [], []
@@ -65,7 +66,7 @@ def receipt_of(
 
 
 def _orders(example: Example, rng: random.Random) -> list[list[int]]:
-    """Orders with the gold document first, in the middle and last; or random ones."""
+    """Return orders with the gold document first, in the middle and last. Without a gold document, they are random."""
     count = len(example.prompt.documents)
     if example.gold is None:
         return [rng.sample(range(count), count) for _ in range(POSITIONS)]
@@ -81,13 +82,13 @@ def _logprob(lm: DebiasedLM, example: Example, lesson: Lesson, order: Sequence[i
 
 
 def _difference(first: Sequence[float], second: Sequence[float]) -> list[float | None]:
-    """Mean difference with its interval, paired by question."""
+    """Return the mean of ``first - second`` with its interval, paired by question."""
     pairs = zip(first, second, strict=True)
     return share({f"{index:06}": a - b for index, (a, b) in enumerate(pairs)}).as_list()
 
 
 def _is_invariant(lm: DebiasedLM, method: Method, held_out: Sequence[tuple[Example, Lesson]]) -> bool:
-    """Whether some held-out prompts have bit-identical log-probabilities in random orders."""
+    """Whether ``CHECKED`` held-out prompts have bit-identical log-probabilities in ``ORDERS`` random orders."""
     for index, (example, lesson) in enumerate(held_out[:CHECKED]):
         rng, count = random.Random(index), len(example.prompt.documents)
         orders = [rng.sample(range(count), count) for _ in range(ORDERS)]

@@ -1,4 +1,4 @@
-"""``adapt``: train a reader, resumable at any step, and write its folder with a receipt."""
+"""Train a reader and write its folder with a receipt. An interrupted training can resume."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def adapt(
 ) -> dict[str, Any]:
     """Train a reader adapter for a method, and write it to a folder.
 
-    An interrupted training goes on when called again with the same arguments.
+    To resume an interrupted training, call this function again with the same arguments.
 
     Args:
-        lm: the model; its dtype is that of the training. Its weights are not changed.
-        questions: with their documents, and, if known, answers and gold documents; a fifth of
-            them is held out, at least 5 and at most 40.
+        lm: the model. Training uses its dtype and does not change its weights.
+        questions: questions with documents and, if known, answers and gold documents. A fifth of the questions, at
+            least 5 and at most 40, is held out.
         out: the reader's folder.
         restart: delete an interrupted training or a finished reader there.
         settings: see ``AdaptSettings``.
@@ -126,7 +126,7 @@ def adapt(
 
 
 class Plan(NamedTuple):
-    """Questions, settings and folder of a training that can begin. ``data`` is the digest of all questions."""
+    """Settings, questions and folder of a training, all checked. ``data`` is a digest of all questions."""
 
     settings: AdaptSettings  # without "auto" and None
     training: Sequence[Question]
@@ -139,7 +139,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     """Check what can be checked without a model, and create the folder.
 
     Raises:
-        DataError: there are too few questions, one is wrong, or the objective needs answers that are not known.
+        DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
         ReaderError: the folder holds a finished reader or other files.
     """
     folder = Path(out).expanduser()
@@ -165,7 +165,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
 
 
 def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
-    """The folder of the unfinished training inside the reader's, new or with the same settings."""
+    """Return the folder of the unfinished training. Raise ``ReaderError`` if it was begun with other settings."""
     partial = plan.folder / PARTIAL
     if restart:
         shutil.rmtree(partial)
@@ -184,7 +184,7 @@ def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
 
 
 def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], list[Question]]:
-    """Return training and held-out questions. A repeated question is on one side, and held out once."""
+    """Return training and held-out questions, without a question in both. Held-out questions are not repeated."""
     by_text: dict[str, list[Question]] = {}
     for question in questions:
         by_text.setdefault(question.question.strip().casefold(), []).append(question)
@@ -200,7 +200,7 @@ def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], li
 
 
 def _checked(question: Question) -> Question:
-    """The question, or a ``DataError`` if its gold document or an answer cannot be."""
+    """Return the question. Raise ``DataError`` if ``gold`` is out of range or an answer is empty."""
     if question.gold is not None and not 0 <= question.gold < len(question.documents):
         raise DataError(
             f"question {question.question!r}: gold={question.gold} with {len(question.documents)} documents; expected "
@@ -221,7 +221,7 @@ def _lesson(lm: DebiasedLM, example: Example, index: int, options: AdaptSettings
 
 
 def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool) -> tuple[Example, Lesson]:
-    """A held-out example and its answer: the known one if all held-out questions have one, else the plain model's."""
+    """Return a held-out example and its answer: the known answer if ``labelled``, else the plain model's answer."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1
@@ -234,7 +234,7 @@ def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labell
 
 
 def _write(peft: Any, reader: Reader, folder: Path, base: str) -> None:
-    """Write the weights as peft names them, in bfloat16."""
+    """Write the weights in bfloat16, with peft's names and configuration."""
     tensors = {}
     for path, (down, up) in reader.lora.weights.items():
         for half, weight in (("A", down), ("B", up)):

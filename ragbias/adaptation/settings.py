@@ -25,22 +25,22 @@ WHOLE = {
 
 @dataclass(frozen=True)
 class AdaptSettings:
-    """How a reader is trained.
+    """Settings for the training of a reader.
 
     Attributes:
-        method: the method that the reader is for, with its parameters.
-        objective: ``"distil"`` matches the plain model's distributions, ``"labels"`` maximises the probability of the
-            known answers, ``"both"`` adds the two; ``"auto"`` is both if all questions have answers, else distil.
+        method: the method for which the reader is trained, with its parameters.
+        objective: ``"distil"`` matches the plain model's distributions. ``"labels"`` maximises the probability of the
+            known answers. ``"both"`` adds the two, and is ``"auto"`` if all training questions have answers.
         steps: optimiser steps, of ``batch`` examples each.
         rank: rank of the LoRA, on all linear layers of the decoder.
-        learning_rate: maximum; it rises over the first steps, and falls to zero linearly.
+        learning_rate: maximum learning rate. The rate rises in the first steps, then falls linearly to 2% of it.
         documents: maximum number of documents in an example.
-        orders: orders of the documents that the plain model's distributions are averaged over, if ``gold`` is unknown.
-        examples: number of examples, each of one question with some of its documents; default: one per
-            question, but at least 300 and at most 800.
-        prompt: a text with ``{documents}`` and ``{question}``, the prompt of your pipeline; default: a common
-            prompt with several endings, so that the reader generalises.
-        seed: of the examples and the initial weights.
+        orders: number of document orders over which the plain model's distributions are averaged, for questions
+            without ``gold``.
+        examples: number of examples. Default: one per question, but at least 300 and at most 800.
+        prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. Default: a common prompt with
+            several endings, so that the reader generalises.
+        seed: seed of the examples and of the initial weights.
     """
 
     method: str = "pcw"

@@ -1,4 +1,4 @@
-"""Training questions from files of questions, and from plain documents."""
+"""Read training questions from files, and make questions from plain documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 400  # questions from documents
 
 
 def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) -> list[Question]:
-    """Questions of all files, and one per passage of the documents."""
+    """Read the questions of all files, and make questions from long passages of the documents."""
     if not files and not documents:
         raise DataError("no data: give --questions FILE (JSON lines of question and documents), --documents, or both")
     questions = [question for file in files for question in read_questions(file)]
@@ -28,7 +28,7 @@ def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) ->
 
 
 def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question]:
-    """Ask for the continuation of words that occur in one of several passages."""
+    """Make questions that quote words of one of several passages, and ask for the words after them."""
     long = [passage for passage in passages if len(passage.split()) >= WORDS]
     if not long or len(passages) < 2:
         raise DataError(f"--documents takes two or more passages, one of {WORDS} words or more; add longer texts")

@@ -1,4 +1,4 @@
-"""The plain model as a teacher: its distributions over an answer's tokens, averaged over orders of the documents."""
+"""The plain model as a teacher: its distributions over the tokens of an answer, averaged over document orders."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FORWARD = 0.6  # share of KL(teacher || student); the rest is KL(student || teac
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a reader learns from one example.
+    """The target of one training example.
 
     Attributes:
-        target: tokens of the answer, and the one that ends it.
-        labelled: whether the answer is known, so that the objective with labels maximises its probability.
+        target: ``T`` tokens: the answer and, unless it was cut off, the end token.
+        labelled: whether the answer is known. Objectives with labels maximise the probability of known answers only.
         tokens: int64 ``[T, 64]``, the teacher's most probable tokens at each position; empty without a teacher.
-        logprobs: float32 ``[T, 65]``, their log-probabilities, and that of all other tokens together.
+        logprobs: float32 ``[T, 65]``, log-probabilities of these tokens. The last column is for all other tokens.
     """
 
     target: list[int]
@@ -36,7 +36,7 @@ class Lesson:
     logprobs: Tensor
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """The mean over positions of both divergences between the teacher and a student's logits ``[T, V]``."""
+        """Weighted sum of KL(teacher || student) and the reverse, averaged over ``T``. ``logits`` are ``[T, V]``."""
         student = logits.float().log_softmax(-1)
         student = _with_rest(student.gather(1, self.tokens.to(student.device)))
         teacher = self.logprobs.to(student.device)
@@ -45,14 +45,14 @@ class Lesson:
         return (FORWARD * forward + (1 - FORWARD) * reverse).mean()
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
-        """Mean negative log-probability of the known answer's tokens and of the one that ends it."""
+        """Mean negative log-probability of the target tokens, given a student's logits ``[T, V]``."""
         target = torch.tensor(self.target, device=logits.device)
         return torch.nn.functional.cross_entropy(logits.float(), target)
 
 
 @torch.no_grad()
 def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed: int) -> Lesson:
-    """The lesson of an example; ``distil`` runs the teacher."""
+    """Make the lesson of an example. Only ``distil`` computes the teacher's distributions."""
     rng = random.Random(seed)
     plain = [lm.prepare(example.prompt.reordered(order), method="none") for order in example.plain_orders(orders, rng)]
     end = lm.tokenizer.eos_token_id
@@ -68,12 +68,12 @@ def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed:
     if not distil:
         return Lesson(target, bool(example.answer), torch.empty(0, TOP, dtype=torch.int64), torch.empty(0, TOP + 1))
     logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in plain]
-    mean = torch.stack([each.log_softmax(-1) for each in logits]).logsumexp(0) - math.log(len(logits))
+    mean = torch.stack([by_order.log_softmax(-1) for by_order in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)
     return Lesson(target, bool(example.answer), tokens.cpu(), _with_rest(logprobs).cpu())
 
 
 def _with_rest(logprobs: Tensor) -> Tensor:
-    """Append the log-probability of all other tokens together: ``[T, K]`` becomes ``[T, K + 1]``."""
+    """Append a column with the log-probability of all remaining tokens: ``[T, K]`` becomes ``[T, K + 1]``."""
     rest = torch.log1p(-logprobs.exp().sum(1, keepdim=True).clamp(max=1 - 1e-6))
     return torch.cat([logprobs, rest], dim=1)

@@ -1,4 +1,4 @@
-"""Train the weights of a reader, from a checkpoint on if there is one."""
+"""Train the weights of a reader. Training resumes from the checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKEND = "torch"  # the other backends compute no gradients
 
 
 def dtype_of(name: str) -> torch.dtype | str:
-    """The dtype for training: bfloat16 where the processor or accelerator computes in it, unless named."""
+    """Return the dtype for training. ``"auto"``: bfloat16 on accelerators and CPUs that compute in it, else float32."""
     if name != "auto":
         return name
     native = torch.accelerator.is_available() or torch.cpu._is_avx512_bf16_supported()
@@ -36,7 +36,7 @@ def dtype_of(name: str) -> torch.dtype | str:
 
 
 class Reader(nn.Module):
-    """The weights that are trained, float32; ``lora`` applies them."""
+    """The trained weights, in float32. ``lora`` is the LoRA that applies them."""
 
     def __init__(self, lm: DebiasedLM, rank: int, seed: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Reader(nn.Module):
 def student_logits(
     lm: DebiasedLM, method: Method, lora: Lora, prompt: TokenisedPrompt, target: Sequence[int], cache: DocumentCache
 ) -> Tensor:
-    """Logits ``[len(target), V]`` that predict each token of a target, with gradients for the reader's weights."""
+    """Compute the logits ``[len(target), V]`` that predict the target, with gradients for the reader's weights."""
     with prepared_model(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
         seen = 0 if start.cache is None else start.cache.get_seq_length()
         ids = torch.tensor([[*prompt.ids[seen:], *target[:-1]]], device=lm.model.device)
@@ -70,13 +70,13 @@ def student_logits(
 
 
 def rate(step: int, settings: AdaptSettings) -> float:
-    """The learning rate of a step, counted from 0."""
+    """Return the learning rate of a step. Steps are counted from 0."""
     rising = (step + 1) / max(1, min(WARM_UP, settings.steps // 10))
     return settings.learning_rate * min(1.0, rising) * max(0.02, 1 - step / settings.steps)
 
 
 def loss_of(lesson: Lesson, logits: Tensor, objective: str) -> Tensor:
-    """The loss of one example, a scalar: divergence from the teacher, cross-entropy of the known answer, or the sum."""
+    """Compute the loss of one example: divergence from the teacher, cross-entropy of the known answer, or their sum."""
     loss = logits.new_zeros((), dtype=torch.float32)
     if objective in ("distil", "both"):
         loss = loss + lesson.divergence(logits)
@@ -98,7 +98,7 @@ def train(
     every: int,
     after_step: Callable[[int, float], None],
 ) -> None:
-    """Train in place. ``after_step`` gets the number of steps done and the loss; an error in it loses no checkpoint."""
+    """Train ``reader`` in place. ``after_step`` receives the step count and the loss, after any checkpoint is saved."""
     optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     done, lora = _restore(reader, optimiser, checkpoint), reader.lora
     with _frozen(lm.model):
@@ -132,7 +132,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
-    """The examples of a step. Each epoch has every example once, in a new order."""
+    """Return the indices of a step's examples. Each epoch has every example once, in a new order."""
     chosen = []
     for position in range(step * settings.batch, (step + 1) * settings.batch):
         epoch, at = divmod(position, count)
@@ -149,7 +149,7 @@ def _save(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> None:
 
 
 def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> int:
-    """Load a checkpoint; returns the number of steps done."""
+    """Load the checkpoint, if there is one, and return the number of finished steps."""
     if not file.exists():
         return 0
     tensors: Mapping[str, Tensor] = load_file(file)
