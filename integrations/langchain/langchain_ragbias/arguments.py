@@ -1,4 +1,4 @@
-"""Arguments of a call, which override the model's fields; and arguments of ``HuggingFacePipeline`` as fields."""
+"""Merge the arguments of a call with the model's fields, and accept the arguments of ``HuggingFacePipeline``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CallArguments(SamplingArguments, total=False):
 
 
 class TypedCalls(Generic[Output, Chunk]):
-    """Declares the arguments of LangChain's calls for type checkers. At run time it is empty.
+    """Declare the arguments of LangChain's calls for type checkers. At run time, this class is empty.
 
     LangChain's calls take arguments of any name, so mypy calls a subclass incompatible (``misc``).
     """

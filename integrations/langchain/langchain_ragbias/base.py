@@ -47,7 +47,7 @@ IDENTIFYING_OPTIONS = ("top_p", "top_k", "seed", "repetition_penalty", "strip_nu
 
 
 class RagBiasModel(BaseModel):
-    """Fields and behaviour that both models share."""
+    """Fields and behaviour that the chat model and the completion model share."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
@@ -128,7 +128,7 @@ class RagBiasModel(BaseModel):
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
-        """Whether the fields name another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
+        """Whether the fields name a model other than ``lm``, e.g. because a chain's configuration set ``model_id``.
 
         Raises:
             ArgumentError: the caller loaded ``lm``, so it cannot be replaced.
@@ -241,9 +241,9 @@ class RagBiasModel(BaseModel):
         """Prepare a templated prompt with the documents of the call, of its run tree, or of recent retrievals.
 
         Args:
-            artifacts: lists of the documents that messages carry, one for each message, the latest first.
+            artifacts: for each message that carries documents, their texts. The latest message comes first.
             system: texts of system messages, which are not searched for process-wide retrievals.
-            boundaries: the documents that the chat template rendered.
+            boundaries: spans of the documents if the chat template rendered them; None: locate the documents.
         """
         tree = listener.tree(parent_run_id)
         boundaries = boundaries or locate(

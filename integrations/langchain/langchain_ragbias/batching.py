@@ -31,7 +31,7 @@ Ended = SimpleQueue[BaseException | None]
 
 
 class PaddedBatch:
-    """Collects one request of each of several runs, and answers all of them at once."""
+    """Collect one request from each of several runs, and answer the requests as one batch."""
 
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
@@ -50,7 +50,7 @@ class PaddedBatch:
         return future
 
     def skip(self) -> None:
-        """Stop waiting for one run, and start the batch if it was the last one outstanding."""
+        """Stop waiting for one run. Start the batch if no other run is outstanding."""
         with self._lock:
             self._awaited -= 1
             complete = self._awaited == 0 and bool(self._waiting)
@@ -115,7 +115,7 @@ def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
 
 
 def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
-    """Return the results or errors of runs of ``model``, in padded batches of at most ``size``."""
+    """Run ``model`` in padded batches of at most ``size`` runs. Return each run's result or error."""
 
     def perform(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
         outcome: T | BaseException
@@ -161,7 +161,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
 async def arun_batched(
     model: object, runs: Sequence[Callable[[], Awaitable[T]]], size: int, answer: Answerer
 ) -> list[T | BaseException]:
-    """Run tasks as ``run_batched`` runs threads."""
+    """Do the same as ``run_batched``, with asyncio tasks instead of threads."""
 
     async def perform(run: Callable[[], Awaitable[T]], batch: PaddedBatch) -> T:
         with _slot_in(batch, model):

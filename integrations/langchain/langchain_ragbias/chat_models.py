@@ -1,4 +1,4 @@
-"""`ChatRagBias`, the chat model."""
+"""``ChatRagBias``, the chat model."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> tuple[list[Callable[[], T]], int]:
         """Return a run for each input, and the size of batches."""
         configs = get_config_list(config, len(inputs))
-        runs: list[Callable[[], T]] = [partial(invoke, each, own) for each, own in zip(inputs, configs, strict=True)]
+        runs: list[Callable[[], T]] = [partial(invoke, value, own) for value, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
     def _outputs(self, results: list[Any], return_exceptions: bool) -> list[Any]:
@@ -348,7 +348,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         form: AnswerFormat,
         documents: Sequence[str] | None,
     ) -> tuple[str, Boundaries | None]:
-        """Return the prompt, and the spans of the call's or blocks' documents if the chat template renders them."""
+        """Return the prompt, and the spans of the documents if the chat template renders them, else None.
+
+        If the call has no documents, those of content blocks are used.
+        """
         text = self.lm.chat_text(shown, tools=form.tools)
         if not self.lm.chat_template or (documents is not None and all(document in text for document in documents)):
             return text, None

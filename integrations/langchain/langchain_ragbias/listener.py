@@ -44,7 +44,7 @@ reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the run of a request. LangChain gives streams no run manager, but a config in their context."""
+    """Return the parent run of a request. Streams get no run manager from LangChain, but a config in their context."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
@@ -74,25 +74,25 @@ class RunTree:
 
         Documents that a chain passes on (not ``retrieved``) count as a retrieval only if one of them is new.
         """
-        known: dict[str, str] = {}
+        merged: dict[str, str] = {}
         for text in texts:
-            known[text] = with_fields_of_both(known.get(text, text), text)
+            merged[text] = with_fields_of_both(merged.get(text, text), text)
         counts = Counter(texts)
-        n_known = sum(text in counts for each in self.retrievals for text in each)
+        n_known = sum(text in counts for earlier in self.retrievals for text in earlier)
         is_new = retrieved or n_known < len(counts)
-        for each in self.retrievals:
-            for old in [text for text in each if text in counts]:
-                known[old] = with_fields_of_both(old, known[old])
-                counts[old] = max(counts[old], each.pop(old))
+        for earlier in self.retrievals:
+            for old in [text for text in earlier if text in counts]:
+                merged[old] = with_fields_of_both(old, merged[old])
+                counts[old] = max(counts[old], earlier.pop(old))
                 if not is_new:
-                    each[known[old]] = counts[old]
+                    earlier[merged[old]] = counts[old]
         if is_new:
-            self.retrievals.append(Counter({known[text]: count for text, count in counts.items()}))
-            self.retrievals = [each for each in self.retrievals if each]
+            self.retrievals.append(Counter({merged[text]: count for text, count in counts.items()}))
+            self.retrievals = [retrieval for retrieval in self.retrievals if retrieval]
 
     def latest_first(self) -> list[list[str]]:
         """Return the texts of each retrieval, the latest first."""
-        return [list(each.elements()) for each in reversed(self.retrievals)]
+        return [list(retrieval.elements()) for retrieval in reversed(self.retrievals)]
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
@@ -130,12 +130,12 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     def tree(self, run_id: UUID | None) -> RunTree:
         """Return a copy of the tree to which a run belongs."""
         with self._lock:
-            if known := self._tree_of(run_id):
-                return RunTree([each.copy() for each in known.retrievals], failure=known.failure)
+            if tree := self._tree_of(run_id):
+                return RunTree([retrieval.copy() for retrieval in tree.retrievals], failure=tree.failure)
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that adds a check for a root run without retrievals, or ``None`` without a run."""
+        """Return a function that adds a check to run at the end if nothing was retrieved, or ``None`` without a run."""
         with self._lock:
             tree = self._tree_of(run_id)
         return None if tree is None else tree.on_end_without_retrieval.append
@@ -304,7 +304,7 @@ def document_lists(value: object) -> Iterator[list[Document]]:
 
 
 def _document(item: object) -> Document | None:
-    """Return a document, also from a (document, score) pair, or None."""
+    """Return the item if it is a document, or the document of a (document, score) pair, or None."""
     if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
         item = item[0]
     return item if isinstance(item, Document) else None

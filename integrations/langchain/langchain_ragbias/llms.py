@@ -38,7 +38,7 @@ def _in_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
 
 
 class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
-    """Shows the remedy where ``ChatHuggingFace(llm=...)`` refuses the class and prints it."""
+    """Metaclass whose ``repr`` names the remedy, because ``ChatHuggingFace(llm=...)`` prints it in an error."""
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"

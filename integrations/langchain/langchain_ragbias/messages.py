@@ -1,4 +1,4 @@
-"""LangChain messages for chat templates, tool calls in answers, and structured output."""
+"""Convert LangChain's messages and tools for chat templates, and answers to messages or structured output."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
 
 
 def without_documents(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], list[ChatDocument]]:
-    """Return the messages without the document blocks of the last message that has any, and these documents."""
+    """Remove the document blocks of the last message that has any. Return the messages and the removed documents."""
     for index in reversed(range(len(messages))):
         content = messages[index].content
         blocks = {} if isinstance(content, str) else {at: _block_document(block) for at, block in enumerate(content)}
@@ -99,7 +99,7 @@ def without_documents(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage
 
 
 def _block_document(block: str | dict[Any, Any]) -> ChatDocument | None:
-    """Return title and text of LangChain's ``text-plain``, or of Anthropic's ``search_result`` or ``document``."""
+    """Return the document in a ``text-plain`` (LangChain), ``search_result`` or ``document`` block (Anthropic)."""
     if isinstance(block, str) or block.get("type") not in DOCUMENTS:
         return None
     content, source = block.get("text") or block.get("content"), block.get("source")

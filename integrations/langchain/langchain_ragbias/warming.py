@@ -58,7 +58,7 @@ def _list_documents(documents: VectorStore | Iterable[Document | str]) -> Sequen
         return list(of_faiss.values())
     of_memory = getattr(documents, "store", None)
     if isinstance(of_memory, dict):
-        return [each["text"] for each in of_memory.values()]
+        return [entry["text"] for entry in of_memory.values()]
     raise ArgumentError(f"{type(documents).__name__} cannot list its documents; pass them as a list")
 
 

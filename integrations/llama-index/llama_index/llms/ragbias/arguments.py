@@ -1,4 +1,4 @@
-"""Options of `RagBiasLLM`, and arguments of a call: their types, and the settings for `DebiasedLM`."""
+"""Options of ``RagBiasLLM``, the types of a call's arguments, and their conversion to settings of ``DebiasedLM``."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ OWN = _REQUEST + _SAMPLING
 
 
 class RagBiasLLMOptions(RagBiasOptions):
-    """`RagBiasOptions` with the rarely needed arguments of `HuggingFaceLLM`."""
+    """``RagBiasOptions`` with the rarely needed arguments of ``HuggingFaceLLM``."""
 
     device_map: SkipValidation[str | int | dict[str, Any] | None] = "auto"
     """Devices of the model's layers."""
     generate_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Default arguments of calls: sampling, or any setting of transformers' `GenerationConfig`."""
+    """Default arguments of calls: sampling, or any setting of transformers' ``GenerationConfig``."""
     stopping_ids: list[int] = Field(default_factory=list)
     """Token ids that end an answer."""
     tokenizer_outputs_to_remove: list[str] = Field(default_factory=list)
-    """Tokenizer outputs to drop, as in `HuggingFaceLLM`. The model only gets `input_ids` and `attention_mask`."""
+    """Tokenizer outputs to drop, as in ``HuggingFaceLLM``. The model only gets ``input_ids`` and ``attention_mask``."""
 
     @field_validator("tokenizer_outputs_to_remove")
     @classmethod
@@ -54,20 +54,20 @@ def context_window(limit: int, requested: int | None) -> int:
 
 
 class CompletionArguments(DecodingArguments, total=False):
-    """Keyword arguments of `complete`, `stream_complete` and their async forms, which override fields of the LLM."""
+    """Keyword arguments of ``complete``, ``stream_complete`` and their async forms. They override fields of the LLM."""
 
     documents: Sequence[str | BaseNode | NodeWithScore] | None
     """Documents in the prompt, or [] for none. The default is the documents of the synthesis that makes the call."""
     method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int | None
-    """The same as `max_new_tokens`."""
+    """The same as ``max_new_tokens``."""
     logprobs: bool | None
-    """Whether to return each token's log-probability, in `logprobs` and `raw["logprobs"]` of the response."""
+    """Whether to return each token's log-probability, in ``logprobs`` and ``raw["logprobs"]`` of the response."""
 
 
 class ChatArguments(CompletionArguments, total=False):
-    """Keyword arguments of `chat`, `stream_chat` and their async forms."""
+    """Keyword arguments of ``chat``, ``stream_chat`` and their async forms."""
 
     tools: Sequence[Tool] | None
     """Tools to offer, in the format of chat templates."""
@@ -101,8 +101,8 @@ _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
     """Override the defaults by the arguments of one call. None counts as not given.
 
-    `max_tokens` is another name of `max_new_tokens`. `pad_token_id` has no effect and is left out. Any other setting of
-    transformers' `GenerationConfig` is passed on.
+    ``max_tokens`` is another name of ``max_new_tokens``. ``pad_token_id`` has no effect and is left out. Any other
+    setting of transformers' ``GenerationConfig`` is passed on.
     """
     return {**_check(defaults), **_check(call)}
 

@@ -1,4 +1,4 @@
-"""`RagBiasLLM`, the replacement for LlamaIndex's `HuggingFaceLLM`."""
+"""``RagBiasLLM``, the replacement for LlamaIndex's ``HuggingFaceLLM``."""
 
 from __future__ import annotations
 
@@ -62,14 +62,15 @@ OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "m
 class RagBiasLLM(FunctionCallingLLM):
     """A local Hugging Face model whose answers do not depend on the order of the retrieved documents.
 
-    It replaces `HuggingFaceLLM`; retriever, prompts and synthesizers stay the same. The retrieved documents are found
-    in the final prompt. They are named by `documents=` of the call or by `ragbias.documents(...)`, else they are the
-    nodes of the synthesis that makes the call, else recent retrievals.
+    It replaces ``HuggingFaceLLM``; retriever, prompts and synthesizers stay the same. The retrieved documents are found
+    in the final prompt. ``documents=`` of the call or ``ragbias.documents(...)`` names them. Without either, they are
+    the nodes of the synthesis that makes the call, or recent retrievals.
 
-    Calls take `documents`, `method`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
-    `seed`, `logprobs` and any setting of transformers' `GenerationConfig`. Agents and structured outputs call tools if
-    the tokenizer's chat template knows them. Each response has a report in `additional_kwargs["ragbias"]`, and the
-    token usage in `additional_kwargs` and `raw["usage"]`. In a stream, the last chunk has them.
+    Calls take ``documents``, ``method``, ``max_tokens`` (or ``max_new_tokens``), ``temperature``, ``top_p``,
+    ``top_k``, ``stop``, ``seed``, ``logprobs`` and any setting of transformers' ``GenerationConfig``. Agents and
+    structured outputs call tools if the tokenizer's chat template shows them. Each response has a report in
+    ``additional_kwargs["ragbias"]``, and the token usage in ``additional_kwargs`` and ``raw["usage"]``. In a stream,
+    the last chunk has both.
 
     Example:
         >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
@@ -171,7 +172,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name in serialised components."""
+        """Return the name of the class for serialised components."""
         return "RagBiasLLM"
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -193,8 +194,9 @@ class RagBiasLLM(FunctionCallingLLM):
     def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens by the model's own tokenizer, without special tokens.
 
-        LlamaIndex counts with another tokenizer by default. Set `Settings.tokenizer = llm.token_ids`,
-        `ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`, `TokenCountingHandler(tokenizer=llm.token_ids)`.
+        LlamaIndex counts with another tokenizer by default. To count with this one, set ``Settings.tokenizer =
+        llm.token_ids``, ``ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`` and
+        ``TokenCountingHandler(tokenizer=llm.token_ids)``.
         """
         return self.lm.token_ids(text)
 
@@ -211,7 +213,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer a prompt. `formatted` means that templates were already applied."""
+        """Answer a prompt. ``formatted`` means that templates were already applied."""
         return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
 
     @llm_chat_callback()
@@ -235,26 +237,26 @@ class RagBiasLLM(FunctionCallingLLM):
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer like `complete`, without blocking the event loop."""
+        """Answer like ``complete``, without blocking the event loop."""
         return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
-        """Answer like `chat`, without blocking the event loop."""
+        """Answer like ``chat``, without blocking the event loop."""
         return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
-        """Answer like `stream_complete`, without blocking the event loop."""
+        """Answer like ``stream_complete``, without blocking the event loop."""
         return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
-        """Answer like `stream_chat`, without blocking the event loop."""
+        """Answer like ``stream_chat``, without blocking the event loop."""
         return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
 
     # tools
@@ -270,7 +272,7 @@ class RagBiasLLM(FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Return the arguments of `chat`."""
+        """Return the arguments of ``chat``."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
         shown, required = conversation.offer_tools(tools, tool_choice)
@@ -285,7 +287,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
-        """Return the tool calls. Raise `RagBiasError` if there are none and `error_on_no_tool_call` is true."""
+        """Return the tool calls. Raise ``RagBiasError`` if there are none and ``error_on_no_tool_call`` is true."""
         return conversation.selections(response, error_on_no_tool_call)
 
     @property
@@ -317,7 +319,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _prepare(
         self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
     ) -> PreparedCall:
-        """Prepare a call. Documents are found now, because a generator that is read later has left its synthesis."""
+        """Prepare a call. Locate its documents now, because a generator may be read after its synthesis has ended."""
         settings = arguments.merge(self._defaults(), call)
         method = methods.get(settings.pop("method"), self.lm.name)
         documents = settings.pop("documents", None)
@@ -365,7 +367,10 @@ class RagBiasLLM(FunctionCallingLLM):
     def _with_documents(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
     ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
-        """Return the prompt, the call with documents from content blocks, and the documents the template renders."""
+        """Return the prompt, the call, and the spans of the documents if the chat template renders them, else None.
+
+        If the call has no documents, those of content blocks are added to it.
+        """
         bare, documents = conversation.without_documents(messages)
         if call.get("documents") is None:
             call = {**call, "documents": [str(document) for document in documents] or None}

@@ -37,27 +37,27 @@ Parser = Callable[[str], tuple[bool | None, float | None, str | None]]
 
 
 class PairwiseJudge(PairwiseComparisonEvaluator):
-    """`PairwiseComparisonEvaluator` with both answers as documents of an order-invariant method.
+    """A ``PairwiseComparisonEvaluator`` that treats the two answers as documents of an order-invariant method.
 
     The stock evaluator calls the first answer A, so the judge may prefer a position or a letter. Here the answer with
     the smaller SHA-256 is A, and its label is part of its document. Both orders are then the same set of documents, and
-    an order-invariant method (pine, canonical-order, ...) gives the same verdict, token for token. `enforce_consensus`
-    removes a preference for a letter. It evaluates again with the letters exchanged, and a disagreement is a tie. Equal
-    answers are a tie without evaluation.
+    an order-invariant method (pine, canonical-order, ...) gives the same verdict, token for token. To remove a
+    preference for a letter, ``enforce_consensus`` evaluates again with the letters exchanged. If the two verdicts
+    disagree, the result is a tie. Equal answers are a tie without evaluation.
 
     Args:
         llm: the judge.
-        eval_template: template with `{query}`, `{reference}`, `{answer_1}` and `{answer_2}`. Only white space may
-            separate the answers, because they carry their labels.
-        answer_template: template of an answer in the prompt, with `{label}` (A or B) and `{answer}`.
+        eval_template: template with ``{query}``, ``{reference}``, ``{answer_1}`` and ``{answer_2}``. Only white space
+            may separate the answers, because they carry their labels.
+        answer_template: template of an answer in the prompt, with ``{label}`` (A or B) and ``{answer}``.
         parser_function: function from the judge's text to passing, score and feedback; passing means that A is better.
         enforce_consensus: whether to evaluate again with the letters exchanged.
-        explain: False restricts the judge to a verdict (`[[A]]`, `[[B]]` or `[[C]]`), for speed and small models.
+        explain: False restricts the judge to a verdict (``[[A]]``, ``[[B]]`` or ``[[C]]``), for speed and small models.
 
-    An LLM that reuses documents (a `document_cache`, and a method such as ape) warns, because it cannot compare them.
+    Warns if the LLM has a ``document_cache`` and a method such as ape, which computes the answers separately.
 
     Raises:
-        RagBiasError: the LLM is not a `RagBiasLLM`, or the template has text between the answers.
+        RagBiasError: the LLM is not a ``RagBiasLLM``, or the template has text between the answers.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         sleep_time_in_seconds: int = 0,
         **kwargs: Any,
     ) -> EvaluationResult:
-        """Compare two answers. The result's `score` is 1.0 if `response` is better, and 0.0 if `second_response` is."""
+        """Compare two answers. ``score`` is 1.0 if ``response`` is better, 0.0 if ``second_response`` is."""
         if query is None or response is None or second_response is None:
             raise ValueError("query, response and second_response must be given")
         await asyncio.sleep(sleep_time_in_seconds)
@@ -180,7 +180,7 @@ def _check_template(template: BasePromptTemplate) -> None:
 
 
 def one_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
-    """Return a `prefix_allowed_tokens_fn` that restricts a model to one of the texts."""
+    """Return a ``prefix_allowed_tokens_fn`` that restricts a model to one of the texts."""
     options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
     longest = max(len(option) for option in options)
 

@@ -46,9 +46,9 @@ PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # s
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A `synthesize` span: the texts of its nodes, failures to read nodes, and the enclosing synthesis.
+    """A ``synthesize`` span: the texts of its nodes, failures to read nodes, and the enclosing synthesis.
 
-    `one_by_one` means that each call gets one node by design.
+    ``one_by_one`` means that each call gets one node by design.
     """
 
     id: str
@@ -64,7 +64,7 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 
 
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
-    """Collects the texts of retrieved nodes. Never changes what LlamaIndex does.
+    """Collect the texts of retrieved nodes, without changing what LlamaIndex does.
 
     The dispatcher swallows exceptions of its handlers, so failures are added to reports.
     """
@@ -125,7 +125,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None if ends is None else lambda check: ends.append(lambda: None if id_ in self._retrieving else check())
 
     def _begin(self, id_: str, empty: bool) -> None:
-        """Begin a run, whose steps share retrievals and reports with the caller. `empty` drops earlier reports."""
+        """Begin a run, whose steps share retrievals and reports with the caller. ``empty`` drops earlier reports."""
         ends = [self._retrievals.begin(), reports.begin(empty)]
         with self._changing:
             self._runs[id_] = ends
@@ -154,16 +154,16 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None
 
     def _read(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the nodes' texts as LlamaIndex prints them, and the failures. Add bare texts as another retrieval."""
+        """Add the nodes' texts, and their texts without metadata, as retrievals. Return the first and the failures."""
         texts: list[str] = []
         bare: list[str] = []
         failures: list[str] = []
         if not isinstance(nodes, Sequence):
             failures.append(f"the listener cannot read nodes of type {type(nodes).__name__}")
             nodes = ()
-        for index, each in enumerate(nodes):
+        for index, scored in enumerate(nodes):
             try:
-                node = each.node if isinstance(each, NodeWithScore) else each
+                node = scored.node if isinstance(scored, NodeWithScore) else scored
                 texts.append(node.get_content(MetadataMode.LLM))
                 bare.append(node.get_content(MetadataMode.NONE))
             except Exception as error:  # noqa: PERF203 - only its type is safe, as its message may contain a document
@@ -226,7 +226,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
     """Attach the listener to LlamaIndex's root dispatcher, once. Call it again to change a setting.
 
     Args:
-        searches: also listen to direct calls of `query` and `aquery` on vector stores.
+        searches: also listen to direct calls of ``query`` and ``aquery`` on vector stores.
         process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
             By default a request finds only the documents of its run or context.
     """
@@ -245,7 +245,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Detach the listener and forget all documents. `documents=` and `ragbias.documents` still work."""
+    """Detach the listener and forget all documents. ``documents=`` and ``ragbias.documents`` still work."""
     with _installing:
         _detach()
         _searches.uninstall()
@@ -283,7 +283,7 @@ def registry() -> Registry | None:
 def locate_documents(
     text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None, system: Sequence[str]
 ) -> Boundaries:
-    """Locate documents in the final prompt: documents of the call, of its synthesis, or of recent retrievals.
+    """Locate the documents of the call, of its synthesis, or of recent retrievals in the final prompt.
 
     Process-wide retrievals are not searched for in the texts of ``system`` messages.
     """
@@ -302,18 +302,18 @@ def locate_documents(
 
 
 def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
-    """Return the texts of a call's documents. Nodes are printed as LlamaIndex prints them."""
+    """Return the texts of a call's documents. Nodes have the text that LlamaIndex puts into prompts."""
     check_lasting(documents)
     return document_texts(documents, _printed)
 
 
 def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """Return the retrieved texts that a synthesis joined into its only node, each on separate lines; else none."""
+    """Return the texts of a retrieval that occur on separate lines in a synthesis's only node; else nothing."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
     for retrieval in recent.candidates():
-        inside = [each for each in retrieval if f"\n{each.strip()}\n" in node and len(each.strip()) < len(node) - 2]
+        inside = [text for text in retrieval if f"\n{text.strip()}\n" in node and len(text.strip()) < len(node) - 2]
         if len(inside) > 1:
             return inside
     return ()

@@ -1,4 +1,4 @@
-"""Messages, tools and tool calls of LlamaIndex for chat templates, and tool calls in answers."""
+"""Convert LlamaIndex's messages and tools for chat templates, and read tool calls in answers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDoc
 
 
 def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
-    """Return the messages without the document blocks of the last message that has any, and these documents."""
+    """Remove the document blocks of the last message that has any. Return the messages and the removed documents."""
     for index in reversed(range(len(messages))):
         message = messages[index]
         blocks = [block for block in message.blocks if isinstance(block, _DOCUMENTS)]
@@ -117,7 +117,7 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
 
 
 def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """Split an answer into text, tool calls (only the first without `parallel`), and errors of malformed calls.
+    """Split an answer into text, tool calls (only the first without ``parallel``), and errors of malformed calls.
 
     Malformed calls stay in the text.
     """

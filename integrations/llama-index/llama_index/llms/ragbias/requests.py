@@ -1,4 +1,4 @@
-"""Prepared calls, which are answered whole or in chunks, with or without an event loop; and the responses."""
+"""Answer prepared calls, whole or in chunks, with or without an event loop, and build LlamaIndex's responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from ragbias.generation.streaming import Stream
 class Answer:
     """The text of an answer so far, and its last piece.
 
-    A complete answer has a `generation`, `logprobs` in OpenAI's format, tool `calls`, and `errors` of malformed calls.
+    Only a complete answer has a ``generation``, ``logprobs`` in OpenAI's format, tool ``calls``, and ``errors`` of
+    malformed calls.
     """
 
     text: str
@@ -51,7 +52,7 @@ class Answer:
         """Return the response of a chat.
 
         The message itself has no details, because memories would print them into later prompts. Tool calls are in its
-        blocks and in `additional_kwargs`, where LlamaIndex's streaming programs look for them.
+        blocks and in ``additional_kwargs``, where LlamaIndex's streaming programs look for them.
         """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
         fields = self._fields()
@@ -82,7 +83,7 @@ Respond = Callable[[Answer], Response]
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A prepared call of the LLM. The settings are arguments of `DebiasedLM.batch` and `DebiasedLM.stream`."""
+    """A prepared call of the LLM. The settings are arguments of ``DebiasedLM.batch`` and ``DebiasedLM.stream``."""
 
     owner: Owner
     lm: LanguageModel
@@ -96,7 +97,7 @@ class PreparedCall:
         return respond(self._whole(self._generation(None)))
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
-        """Return a generator over a stream that is opened now, so that the call itself raises errors of the request."""
+        """Open a stream and return a generator over it. This call, not the generator, raises errors of the request."""
         return self._chunks(self.lm.stream(self.request, **self.settings), respond)
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
@@ -131,7 +132,7 @@ class PreparedCall:
 
 
 async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
-    """Return the whole answer. The prompt is also prepared outside of the event loop."""
+    """Return the whole answer. The prompt, too, is prepared outside the event loop."""
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
         prepared = prepare()
@@ -142,6 +143,6 @@ async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response
 
 
 async def astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
-    """Return a generator over an open stream. The prompt is also prepared outside of the event loop."""
+    """Return a generator over an open stream. The prompt, too, is prepared outside the event loop."""
     prepared = await bridge.run(lambda _: prepare())
     return prepared._achunks(prepared.lm.stream(prepared.request, **prepared.settings), respond)

@@ -1,4 +1,4 @@
-"""Compute documents at indexing time, for an LLM with a `document_cache`."""
+"""Compute documents at indexing time, for an LLM with a ``document_cache``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def warm(
     template: BasePromptTemplate | None = None,
     progress: bool = True,
 ) -> int:
-    """Compute documents for the LLM's `document_cache`. Cached documents are skipped.
+    """Compute documents for the LLM's ``document_cache``. Cached documents are skipped.
 
     Args:
         documents: nodes, or an index with its nodes in a docstore.
-        template: the query engine's `text_qa_template`, with `context_str` and `query_str`; None uses LlamaIndex's own.
-            The question must follow the documents.
+        template: the query engine's ``text_qa_template``, with ``context_str`` and ``query_str``; None uses
+            LlamaIndex's own. The question must follow the documents.
         progress: whether to show a bar.
 
     Returns:
@@ -45,7 +45,7 @@ def warm(
 
 
 class WarmDocuments(TransformComponent):
-    """The last step of an `IngestionPipeline`, which computes the nodes for an LLM's `document_cache`."""
+    """A last step for an ``IngestionPipeline``. It computes the nodes for an LLM's ``document_cache``."""
 
     llm: RagBiasLLM = Field(exclude=True)
     template: Any = Field(default=None, exclude=True)
