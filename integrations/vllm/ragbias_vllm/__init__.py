@@ -1,4 +1,4 @@
-"""Documents computed once, inside vLLM, for methods of ragbias: a KV connector.
+"""A KV connector with which vLLM computes each document once and reuses it in other prompts.
 
 vLLM imports this module for ``RagBiasConnector``. Other environments need no vLLM to import the rest.
 """

@@ -47,9 +47,9 @@ class Part:
     """The prefix or a document of a prompt.
 
     Attributes:
-        key: name of its entry.
-        begin, end: its tokens in the prompt.
-        start: position of its first token, which differs from ``begin`` if the method moves it.
+        key: name of its entry in the cache.
+        begin, end: range of its tokens in the prompt.
+        start: position of its first token. It differs from ``begin`` if the method moves the part.
     """
 
     key: str
@@ -64,8 +64,8 @@ class Load:
 
     Attributes:
         request: id of the request, for messages.
-        parts: adjacent parts, of which the tokens from ``first`` on are written.
-        first: number of tokens that vLLM's prefix cache holds already.
+        parts: adjacent parts. Their tokens from index ``first`` of the prompt on are written.
+        first: number of tokens at the beginning of the prompt that vLLM's prefix cache holds already.
         blocks: all blocks of the request.
         refusal: why the request must fail; empty for other requests.
     """
@@ -98,12 +98,12 @@ class Tracked:
     """A request with a plan, in the scheduler.
 
     Attributes:
-        parts: its prefix, if there is one, and its documents.
-        refusal: reason and message why it must fail, if it must.
+        parts: the prefix, unless it is empty, and the documents.
+        refusal: why the request must fail; None: it may run.
         loads: whether its entries are loaded; False for a document that is computed now.
         matched: number of tokens that vLLM's prefix cache holds.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
-        saved: whether the worker was given its save.
+        saved: whether the worker was asked to save the entries.
     """
 
     request: Request
@@ -117,10 +117,10 @@ class Tracked:
 
 
 class RagBiasConnector(KVConnectorBase_V1):
-    """Stores documents that vLLM computes, and composes prompts of stored documents.
+    """Store documents that vLLM computes, and compose prompts from stored documents.
 
-    Settings in ``kv_connector_extra_config``: ``folder`` of the entries, its maximum size ``disk``, and the size of the
-    entries in memory, ``memory``. The folder has the format of ``ragbias.DocumentCache``.
+    Settings in ``kv_connector_extra_config``: ``folder`` for the entries, ``disk`` (maximum size of the folder), and
+    ``memory`` (maximum size of entries in memory). The folder has the format of ``ragbias.DocumentCache``.
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -297,15 +297,15 @@ class RagBiasConnector(KVConnectorBase_V1):
         self._counts.add(**counted, loaded_bytes=sum(entry.nbytes for entry in entries))
 
     def _entries(self, parts: list[Part]) -> list[States]:
-        """Return the entries of all parts. All damaged entries are set aside, so that they can be stored again."""
+        """Return the entries of all parts. Raise ``RefusedError`` if one is missing. Set damaged entries aside."""
         shapes = [(layer.heads, layer.head_dim) for layer in self._layers]
-        found = {
+        entries = {
             part.key: self._cache.get(part.key, [(heads, part.end - part.begin, dim) for heads, dim in shapes])
             for part in parts
         }
-        if missing := [key for key, entry in found.items() if entry is None]:
+        if missing := [key for key, entry in entries.items() if entry is None]:
             raise RefusedError("missing", f"{len(missing)} entries are missing or damaged, such as {missing[0]}")
-        return [entry for part in parts if (entry := found[part.key])]
+        return [entry for part in parts if (entry := entries[part.key])]
 
     @torch.inference_mode()
     def wait_for_save(self) -> None:

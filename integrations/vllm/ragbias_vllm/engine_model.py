@@ -48,14 +48,15 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
         f"kv_cache_dtype={cache_dtype} differs from the model's dtype": full
         and specs[0].dtype != config.model_config.dtype,
     }
-    if found := [cause for cause, holds in causes.items() if holds]:
-        raise ArgumentError(f"RagBiasConnector: {'; '.join(found)}")
+    if reasons := [cause for cause, holds in causes.items() if holds]:
+        raise ArgumentError(f"RagBiasConnector: {'; '.join(reasons)}")
 
 
 def spare_slots(config: VllmConfig) -> int | None:
     """Return how many LoRA adapters an engine may use; None for any number.
 
-    Beside a request with an adapter, vLLM's CPU kernels read the last slot for a request without one. It must be empty.
+    If a batch mixes requests with and without an adapter, vLLM's CPU kernels read the last adapter slot for requests
+    without one. So on CPUs, the last slot must stay empty.
     """
     if config.lora_config is None or not current_platform.is_cpu():
         return None
@@ -63,10 +64,10 @@ def spare_slots(config: VllmConfig) -> int | None:
 
 
 def identity_of(config: VllmConfig) -> str:
-    """Identify the model with all that changes its keys and values: weights, configuration, dtype, version, device.
+    """Return a digest of all that changes keys and values: weights, configuration, dtype, version, backend, device.
 
-    Differs from the identity of ``DocumentCache``, whose entries have the same bits wherever they are used. Those of
-    vLLM depend on what else is in the batch.
+    It differs from the identity in ``DocumentCache``, whose entries are always bit-identical. Entries of vLLM depend on
+    the other requests in a batch.
     """
     model = config.model_config
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
@@ -97,7 +98,7 @@ def _digest(path: Path) -> str:
 
 
 def encodings_of(config: VllmConfig) -> list[Encoding]:
-    """Return the positional encoding of each layer. Raise ``UnsupportedModelError`` if it depends on the length."""
+    """Return each layer's encoding. Raise ``UnsupportedModelError`` if it is not rotary, or depends on the length."""
     hf_config = config.model_config.hf_config
     with torch.device("meta"):  # no weights
         model = AutoModelForCausalLM.from_config(hf_config)
@@ -121,7 +122,7 @@ def encodings_of(config: VllmConfig) -> list[Encoding]:
 
 
 def without_positions(encoding: Encoding, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return keys ``[G, T, d]``, which are encoded at ``positions``, without their encoding."""
+    """Remove the positional encoding from keys ``[G, T, d]`` that are encoded at ``positions``."""
     if not isinstance(encoding, Rotary):
         return keys
     return (encoding(keys.float(), -positions) / encoding.scaling**2).to(keys.dtype)

@@ -19,7 +19,7 @@ REFUSED = "refused:"  # before the reason
 
 
 class Counts(KVConnectorStats):
-    """Counts since the last report, by the names of ``DOCUMENTED`` or ``REFUSED`` and a reason."""
+    """Counts since the last report. Keys are those of ``DOCUMENTED``, or ``REFUSED`` followed by a reason."""
 
     data: dict[str, int]
 

@@ -41,8 +41,8 @@ class PagedLayer:
     def layout(self) -> Tensor:
         """Return where a block's keys and values are inside one head of the block: int64 ``[block size, 2, d]``.
 
-        Backends pack blocks in different ways. So each number is marked with its index, written by the backend itself,
-        and found again.
+        Backends pack blocks in different ways. So the backend writes indices into a copy of a block, and the layout is
+        read from where they are.
         """
         marks = torch.arange(self.block_size * 2 * self.head_dim).view(self.block_size, 2, self.head_dim)
         found, scale = torch.zeros(marks.numel(), dtype=torch.int64), 1

@@ -1,4 +1,4 @@
-"""What a request asks of the connector, and the positions at which a method puts a prompt's parts. Needs no vLLM."""
+"""Read what a request asks of the connector, and compute the positions of a prompt's parts. Needs no vLLM."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Plan:
     def cache_salt(self) -> str:
         """The salt that vLLM's prefix cache must use.
 
-        Keys of an answer are rotated by amounts that depend on all lengths, so only answers of equal lengths share
-        blocks. A stored document has the plain model's keys.
+        In a request for an answer, the rotation of keys depends on all lengths, so only requests with equal lengths
+        share blocks. A document to store has the plain model's keys.
         """
         parts = ["store", self.scope] if self.store else [self.method, self.scope, list(self.lengths)]
         return hashlib.sha256(json.dumps(["ragbias", *parts]).encode()).hexdigest()
@@ -103,8 +103,8 @@ def method_of(text: str) -> ParallelContextWindows:
 def starts_of(method: ParallelContextWindows, lengths: Sequence[int]) -> list[int]:
     """Return the positions at which prefix and documents start if the suffix starts at ``sum(lengths)``.
 
-    vLLM counts tokens, so the suffix is later than the method puts it. Everything before the suffix moves with it,
-    because rotary scores depend on differences of positions only.
+    vLLM puts the suffix after all tokens, which is later than the method puts it. All parts before it move by the same
+    distance. This changes no attention, because rotary scores depend only on differences of positions.
     """
     edges = list(accumulate(lengths))
     keys = torch.empty(1, edges[-1], 0)

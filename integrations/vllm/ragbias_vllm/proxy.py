@@ -1,6 +1,6 @@
 """``ragbias proxy`` in front of vLLM, for methods that run inside the model.
 
-Requests become token ids here, by the code that ``ragbias serve`` runs. vLLM computes; its connector stores each
+The proxy turns requests into token ids with the code of ``ragbias serve``. vLLM answers them; its connector stores each
 document once and places stored documents in front of the question.
 """
 
@@ -47,13 +47,13 @@ SEEDS = 2**64  # vLLM's seeds are signed
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """What the proxy needs to know besides the settings of a server.
+    """The address of the upstream server, and how its model answers requests.
 
     Attributes:
         url, key, timeout: see ``Vllm``.
         model: folder or name of the model's tokenizer and configuration; empty: the path that the server reports.
         method: default method.
-        reader: name of the adapter in the upstream server that answers requests with the default method; empty: none.
+        reader: name of a reader adapter in the upstream server, for requests with the default method; empty: none.
     """
 
     url: str = field(repr=False)  # may contain a password
@@ -95,7 +95,7 @@ def create_proxy(upstream: UpstreamModel, settings: ServerSettings, metrics: Met
 
 
 class WeightlessLM(DebiasedLM):
-    """A model without weights, which prepares requests. ``window`` is that of the upstream server."""
+    """A model without weights, which prepares requests. ``window`` is at most the upstream server's."""
 
     def __init__(self, name: str, method: Method, window: int) -> None:
         refuse_irregular(name)
@@ -220,7 +220,7 @@ class VllmModel(ServedModel):
         return request, formatter, arguments
 
     def _reader_of(self, request: Request) -> str:
-        """Return the adapter for a request: a reader is trained for one method."""
+        """Return the reader for a request: none unless it has the default method, because a reader fits one method."""
         return self._reader if request.method == self.lm.method else ""
 
     async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
@@ -278,7 +278,7 @@ class VllmModel(ServedModel):
     def _body(
         self, request: Request, settings: GenerationSettings, salt: str, streamed: bool
     ) -> tuple[Json, Sequence[int], Segments | None]:
-        """Return the request to vLLM, the tokens that end its answer, and what must be stored before.
+        """Return the request to vLLM, the tokens that end its answer, and the segments that must be stored first.
 
         Sampling defaults are those of ``DebiasedLM``, not those of vLLM.
         """

@@ -144,7 +144,7 @@ def parameters_of(plan: Plan) -> Json:
 
 @dataclass(frozen=True)
 class Segments:
-    """The documents of one prompt, in the order in which the upstream server gets them.
+    """The prefix and documents of one prompt, in the order in which the upstream server gets them.
 
     Attributes:
         method: the method as text, for the connector.
@@ -171,10 +171,10 @@ class Segments:
         return Plan(document is not None, self.method, lengths, self.scope)
 
     def keys(self) -> list[bytes]:
-        """Return a digest of each document with all that its stored states depend on, after that of the prefix."""
+        """Return digests that name stored states: first of the prefix, then of each document after the prefix."""
         about = json.dumps([self.model, self.scope]).encode()
         prefix = hashlib.sha256(about + array("q", self.prefix).tobytes()).digest()
-        return [prefix, *(hashlib.sha256(prefix + array("q", each).tobytes()).digest() for each in self.documents)]
+        return [prefix, *(hashlib.sha256(prefix + array("q", ids).tobytes()).digest() for ids in self.documents)]
 
 
 @dataclass(eq=False)
@@ -250,7 +250,7 @@ class StoredDocuments:
         """Store the documents that are not known to be stored. Return the number of tokens that were stored before."""
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
-        missing = {key: each for key, each in zip(keys, segments.documents, strict=True) if key not in self._known}
+        missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
         queue = self._queues.get(segments.tenant)
         if queue and len(queue) + len(missing) > MOST_WAITING:
             raise ApiError(429, TOO_MANY, None, "too_many_documents", retry_after=5)
@@ -264,7 +264,7 @@ class StoredDocuments:
         finally:
             for task in tasks:  # after an error, the request needs no other document
                 task.cancel()
-        reused = [len(each) for key, each in zip(keys, segments.documents, strict=True) if not computed.get(key)]
+        reused = [len(ids) for key, ids in zip(keys, segments.documents, strict=True) if not computed.get(key)]
         return sum(reused) + (len(segments.prefix) if prefix_known or reused else 0)
 
     async def _stored_once(self, keys: tuple[bytes, bytes], segments: Segments, document: Sequence[int]) -> bool:
@@ -332,6 +332,6 @@ class StoredDocuments:
 
 
 def _report_of(answer: Json) -> tuple[Json, int | None]:
-    """Return the connector's report, which streams lack, and how many tokens of the prompt vLLM did not compute."""
+    """Return the connector's report, empty for a stream, and how many tokens of the prompt vLLM did not compute."""
     transferred, details = answer.get("kv_transfer_params") or {}, answer["usage"].get("prompt_tokens_details") or {}
     return transferred.get("ragbias") or {}, details.get("cached_tokens")
