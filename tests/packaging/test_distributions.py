@@ -80,7 +80,8 @@ def test_a_wheel_says_what_it_is(wheel):
         *(f"Classifier: Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)),
     ):
         assert line in metadata.splitlines()
-    assert {"Homepage", "Source", "Issues", "Changelog"} == set(re.findall(r"^Project-URL: (\w+),", metadata, re.M))
+    urls = {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    assert urls == set(re.findall(r"^Project-URL: (\w+),", metadata, re.M))
     assert "Description-Content-Type: text/markdown" in metadata
 
 
