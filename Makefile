@@ -24,7 +24,7 @@ LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py tests/models/test_gguf.py
 
-.PHONY: venv models gemma vllm results results-page demo test test-vllm demo-vllm test-fast coverage lint types docs dist lowest clean
+.PHONY: venv models gemma vllm demo test test-vllm test-fast coverage lint types docs dist lowest clean
 
 venv: $(TOOLS)
 
@@ -84,41 +84,7 @@ MODEL := tiny
 demo: $(READY) $(addprefix $(VENV)/.,$(filter smollm2 gemma3-270m,$(MODEL)))
 	$(BIN)/ragbias demo --model $(MODEL)
 
-# studies on real models: each takes hours, resumes after an interruption, and reads benchmark files from data/
-RUNS := runs
-SUMMARIES := $(patsubst docs/results/real/%.yaml,$(RUNS)/%/summary.json,$(wildcard docs/results/real/*.yaml))
-CALIBRATION := $(RUNS)/calibration
-CALIBRATED := $(patsubst %,$(CALIBRATION)/%.json,smollm2-released smollm2-paper smollm2-siw smollm2-ape \
-	gemma3-270m-released gemma3-270m-paper)
-results: $(SUMMARIES) $(CALIBRATED)
-
-$(RUNS)/%/summary.json: docs/results/real/%.yaml | $(TOOLS) $(MODELS)
-	$(BIN)/ragbias bench $< --out $(@D)
-
-$(CALIBRATION)/questions.jsonl: | $(TOOLS)
-	mkdir -p $(@D)
-	$(BIN)/python -m studies.calibration_questions \
-		data/mdqa_real_distractors/nq-open-10_total_documents_gold_at_0.jsonl.gz $@
-
-$(CALIBRATION)/fewer.jsonl: $(CALIBRATION)/questions.jsonl
-	head -n 18 $< > $@
-
-# exits with 1 when nothing beats the plain model; the record is written all the same
-SETTINGS = --model $* --data $< --depths 3 --dtype bfloat16 --out $@
-CALIBRATE = $(BIN)/ragbias calibrate $(SETTINGS)
-SEARCH = $(BIN)/python -m studies.parameter_search $(SETTINGS)
-$(CALIBRATION)/%-released.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
-	$(CALIBRATE) --strings 300 || test -f $@
-$(CALIBRATION)/%-paper.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
-	$(CALIBRATE) --strings 300 --variant paper || test -f $@
-$(CALIBRATION)/%-siw.json: $(CALIBRATION)/fewer.jsonl | $(MODELS)
-	$(SEARCH) --method siw || test -f $@
-$(CALIBRATION)/%-ape.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
-	$(SEARCH) --method ape
-
-# records of finished runs, with the tables and the advice that follow from them
-results-page: venv
-	$(BIN)/python -m studies.publish $(RUNS)
+include studies/studies.mk
 
 test test-fast coverage: export OMP_NUM_THREADS := 1
 
@@ -130,10 +96,6 @@ test: venv
 # tests with a real vLLM engine, one after another, because each engine takes all cores
 test-vllm: vllm
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm
-
-# vLLM with stored documents beside stock vLLM; about ten minutes on two cores
-demo-vllm: vllm
-	$(VLLM_VENV)/bin/python -m studies.vllm_demo
 
 # under two minutes on two cores: enough for most changes
 test-fast: venv

@@ -191,7 +191,8 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
     if program == "python":
         run_script([*words, *more], only_parse=not runs)
     elif program == "make":
-        assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in words if "=" not in target)
+        makefiles = "".join((ROOT / name).read_text() for name in ("Makefile", "studies/studies.mk"))
+        assert all(f"\n{target}:" in makefiles for target in words if "=" not in target)
     elif program == "pip":
         check_install(words)
     elif program == "pytest":
