@@ -90,9 +90,8 @@ def _overview(summaries: Summaries) -> str:
 
 
 def _source(study: str, hours: float) -> str:
-    return (
-        f"[Report with curves]({study}/report.html), [settings](real/{study}.yaml); {hours:.1f} hours on one machine."
-    )
+    links = f"See the [report with curves]({study}/report.html) and the [settings](real/{study}.yaml)."
+    return f"{links} The study took {hours:.1f} hours on one machine."
 
 
 def _table(result: Mapping[str, Any], measure: str) -> str:

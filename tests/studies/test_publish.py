@@ -80,13 +80,13 @@ def test_the_page_holds_only_summary_figures_with_intervals(runs, root):
     (result,) = stored_runs.read_stored(root / "docs/results" / NAME)["results"]
     for figures in (result["methods"]["pine"], result["methods"]["pine"]["logprob"]):
         assert only_with_interval(figures["minus_plain"]["mean"], "+.2f") in page
-    assert f"[Report with curves]({NAME}/report.html), [settings](real/{NAME}.yaml)" in page
+    assert f"the [report with curves]({NAME}/report.html) and the [settings](real/{NAME}.yaml)" in page
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| pine", "| canonical"))]
     assert len(rows) == 4
     assert page.count(f"| {NAME} | accuracy | 6 |") == page.count(f"| {NAME} | log-probability | 6 |") == 2
     assert {line.count("|") for line in page.splitlines() if line.startswith("| ")} <= {8, 7, 6}
     assert f"### {NAME}: tiny, 4 documents, model tiny: log-probability of the gold answer" in page
-    assert "\nA study of the embedded model, and of nothing else. [Report with curves]" in page
+    assert "\nA study of the embedded model, and of nothing else. See the [report with curves]" in page
     assert "| prefill |" not in page.split("### ")[1]  # the cost was not measured with an interval
     assert "copied to the others: canonical-order, pine." in page
 
