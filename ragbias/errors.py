@@ -1,6 +1,6 @@
-"""The errors of ragbias.
+"""The errors and warnings of ragbias.
 
-All are ``RuntimeError``s, because LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and
+Errors are ``RuntimeError``s, because LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and
 answer "Empty Response" instead. Only ``WrongTypeError`` is a ``TypeError`` as well.
 """
 
@@ -117,6 +117,26 @@ class ServerError(RagBiasError):
 
 class MissingExtraError(RagBiasError, ImportError):
     """A package of an optional extra is not installed. The message says how to install it. Also an ``ImportError``."""
+
+
+class MissingDocumentsWarning(UserWarning):
+    """Documents that a method needs are missing from the prompt."""
+
+
+class NumberedHeadersWarning(UserWarning):
+    """The text around the documents numbers them, so the model can see their order."""
+
+
+class BackendFallbackWarning(UserWarning):
+    """``backend="auto"`` computes with ``torch`` because Triton cannot be imported, fails or computes wrong results."""
+
+
+class DocumentCacheWarning(UserWarning):
+    """A document cannot be cached, or the cache cannot be used. Answers are the same without it."""
+
+
+class UnsupportedReaderWarning(UserWarning):
+    """A reader whose receipt does not show that it is better than the method without it."""
 
 
 def first_line(error: BaseException) -> str:

@@ -15,12 +15,12 @@ from typing_extensions import Unpack
 from ragbias import methods
 from ragbias.attention.backends import check_backend
 from ragbias.binding.architectures import window_of
-from ragbias.boundaries import Boundaries, NumberedHeadersWarning
+from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
 from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event, check_not_cancelled
 from ragbias.display import shown
-from ragbias.errors import ArgumentError, MethodError, WrongTypeError
+from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation.answering import Answering, resolve
 from ragbias.generation.arguments import GenerationArguments, GenerationSettings
 from ragbias.generation.decoding import openai_logprobs

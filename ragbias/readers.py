@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from ragbias.binding.architectures import architecture_of, decoder_of
 from ragbias.call_site import warn
-from ragbias.errors import ReaderError
+from ragbias.errors import ReaderError, UnsupportedReaderWarning
 from ragbias.methods import Method, format_method, get
 
 FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
@@ -37,10 +37,6 @@ UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # set
 SHIPPED = Path(__file__).parent / "models" / "readers"  # folders that are used by name
 SAMPLED = 4096  # numbers of each weight in a model's fingerprint
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
-
-
-class UnsupportedReaderWarning(UserWarning):
-    """A reader whose receipt does not show that it is better than the method without it."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,14 @@ import torch
 
 import ragbias
 from ragbias import DebiasedLM, Prompt, documents, methods
-from ragbias.boundaries import NumberedHeadersWarning
-from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
+from ragbias.errors import (
+    ArgumentError,
+    CancelledError,
+    DocumentNotFoundError,
+    MethodError,
+    NumberedHeadersWarning,
+    WrongTypeError,
+)
 from ragbias.methods import AttentionSorting, ChannelScaling, ReorderingMethod, RoToR
 from ragbias.methods.base import Ranking
 from support.prompts import DOCUMENTS, PROMPT

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 import ragbias
 from ragbias import DebiasedLM, DocumentCache, Prompt
-from ragbias.errors import MethodError, ReaderError
+from ragbias.errors import MethodError, ReaderError, UnsupportedReaderWarning
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import AttentionMethod, default_method, format_method, get
 from ragbias.models.named import PACKAGED
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import SHIPPED, UnsupportedReaderWarning, check_readers, fingerprint, shipped
+from ragbias.readers import SHIPPED, check_readers, fingerprint, shipped
 from support.random_models import FAMILIES, random_model
 from support.readers import write_reader
 

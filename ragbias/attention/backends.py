@@ -27,7 +27,7 @@ from torch import Tensor
 from ragbias import attention
 from ragbias.attention.keys import Alibi, Group, Rotary, Scoring
 from ragbias.call_site import warn
-from ragbias.errors import BackendError
+from ragbias.errors import BackendError, BackendFallbackWarning
 
 BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
@@ -44,10 +44,6 @@ TOKENS = DOCUMENTS[-1][1] + SUFFIX
 _auto_device = "cuda"  # the device type on which ``auto`` considers triton
 _verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # empty, or why triton is not used
 _lock = threading.Lock()
-
-
-class BackendFallbackWarning(UserWarning):
-    """``backend="auto"`` computes with ``torch`` because Triton cannot be imported, fails or computes wrong results."""
 
 
 def check_backend(backend: str) -> None:

@@ -6,14 +6,13 @@ and ``splitting`` then separate the documents, for ``ragbias.Prompt.from_text``.
 """
 
 from ragbias.boundaries.locating import Boundaries, locate
-from ragbias.boundaries.numbering import NumberedHeadersWarning, has_numbering, strip_numbering
+from ragbias.boundaries.numbering import has_numbering, strip_numbering
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.boundaries.sources import KnownText, Registry, current_documents, documents
 
 __all__ = [
     "Boundaries",
     "KnownText",
-    "NumberedHeadersWarning",
     "Registry",
     "Segmenter",
     "current_documents",

@@ -167,10 +167,6 @@ def _alike(char: str) -> str:
 Series = Sequence[Candidate]  # one candidate for each document
 
 
-class NumberedHeadersWarning(UserWarning):
-    """The text around the documents numbers them, so the model can see their order."""
-
-
 def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
     """Whether headers, footers, tags, attributes or fields number the documents.
 

@@ -2,4 +2,3 @@
 
 from ragbias.cache.document_cache import CacheStats as CacheStats
 from ragbias.cache.document_cache import DocumentCache as DocumentCache
-from ragbias.cache.document_cache import DocumentCacheWarning as DocumentCacheWarning

@@ -12,17 +12,13 @@ from typing import Any, NoReturn
 from ragbias.cache.stores import BrokenEntryError, FolderStore, MemoryStore, Shapes, States, read_entry
 from ragbias.call_site import warn
 from ragbias.display import shown
-from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.errors import ArgumentError, DocumentCacheWarning, WrongTypeError
 
 MEMORY = "2GB"
 DISK = "20GB"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 _MOST = 10**18  # maximum number of bytes
-
-
-class DocumentCacheWarning(UserWarning):
-    """A document cannot be cached, or the cache cannot be used. Answers are the same without it."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from ragbias.adaptation.run import _split
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.training import Reader, student_logits
-from ragbias.errors import ArgumentError, DataError, ReaderError
+from ragbias.errors import ArgumentError, DataError, ReaderError, UnsupportedReaderWarning
 from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.prompts import tiny_question
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import UnsupportedReaderWarning
 from support.random_models import FAMILIES, random_model
 
 SHORT = dict(steps=4, batch=2, examples=8, rank=2, documents=3)

@@ -22,7 +22,7 @@ from ragbias.attention import (
     backends,
 )
 from ragbias.attention.backends import check_backend, chosen
-from ragbias.errors import BackendError
+from ragbias.errors import BackendError, BackendFallbackWarning
 from support.random_models import random_model
 from support.segments import Segments
 
@@ -52,7 +52,7 @@ def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
     assert chosen(on_cuda(), scoring(encoding=Alibi(torch.ones(4)))) == "torch"
     monkeypatch.setattr(backends, "_verdicts", {})
     monkeypatch.setattr(backends, "_import_error", lambda backend: "is not there")
-    with pytest.warns(backends.BackendFallbackWarning, match="is not there"):
+    with pytest.warns(BackendFallbackWarning, match="is not there"):
         assert chosen(on_cuda(), scoring()) == "torch"
 
 
@@ -204,8 +204,8 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]
     del sys.modules[name]
 sys.path.insert(0, sys.argv[1])
 from ragbias.attention import Rotary, Scoring
-from ragbias.attention.backends import BackendFallbackWarning, check_backend, chosen
-from ragbias.errors import BackendError
+from ragbias.attention.backends import check_backend, chosen
+from ragbias.errors import BackendError, BackendFallbackWarning
 
 query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(4, 64), requires_grad=False)
 with warnings.catch_warnings(record=True) as caught:

@@ -22,8 +22,7 @@ from ragbias.attention import (
     document_mass,
     segment_mass,
 )
-from ragbias.attention.backends import BackendFallbackWarning
-from ragbias.errors import BackendError
+from ragbias.errors import BackendError, BackendFallbackWarning
 from support.random_models import random_model
 from support.segments import Segments, padded
 

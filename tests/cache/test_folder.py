@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
-from ragbias.cache import DocumentCache, DocumentCacheWarning
+from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import size_of, size_text
 from ragbias.cache.stores import FolderStore, States, write_entry
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, DocumentCacheWarning
 
 
 def states(seed=0, tokens=5, dtype=torch.float32):

@@ -73,7 +73,7 @@ CHANGES_OF_ADAPTERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
+@pytest.mark.filterwarnings("ignore::ragbias.errors.DocumentCacheWarning")
 @pytest.mark.parametrize(
     "change",
     [
@@ -89,7 +89,7 @@ def test_whatever_changes_what_a_model_computes_is_noticed(change):
     assert cache.stats().memory_hits == 0
 
 
-@pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
+@pytest.mark.filterwarnings("ignore::ragbias.errors.DocumentCacheWarning")
 @pytest.mark.parametrize("change", CHANGES_OF_ADAPTERS)
 def test_adapters_share_no_entries(change, tmp_path):
     model, prompt = adapted(random_model("llama")), tokens()
@@ -130,7 +130,7 @@ def test_autocast_and_thread_counts_have_separate_entries(monkeypatch):
     assert identity_of(model, "torch") != plain
 
 
-@pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
+@pytest.mark.filterwarnings("ignore::ragbias.errors.DocumentCacheWarning")
 def test_offloaded_weights_are_read_where_they_are(tmp_path):
     accelerate = pytest.importorskip("accelerate")
     devices = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), "cpu")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ragbias.cache import DocumentCache, DocumentCacheWarning
+from ragbias.cache import DocumentCache
 from ragbias.cache.stores import UNCOUNTED
+from ragbias.errors import DocumentCacheWarning
 from support import cache_hammer
 
 SIZE = cache_hammer.states(0).nbytes

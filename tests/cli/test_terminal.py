@@ -8,8 +8,8 @@ import warnings
 import pytest
 from rich.table import Table
 
-from ragbias.cache import DocumentCacheWarning
 from ragbias.cli import terminal
+from ragbias.errors import DocumentCacheWarning
 
 NAME = "runs/[bold]x[/i] :owl: [/]"
 

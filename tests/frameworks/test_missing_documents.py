@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from ragbias.boundaries import Boundaries
-from ragbias.errors import DocumentNotFoundError, NoDocumentsError
-from ragbias.frameworks.missing_documents import MissingDocuments, MissingDocumentsWarning
+from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
+from ragbias.frameworks.missing_documents import MissingDocuments
 from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbias import DebiasedLM, DocumentCache, Prompt
-from ragbias.cache import DocumentCacheWarning
-from ragbias.errors import ArgumentError, CancelledError, PromptTooLongError, WrongTypeError
+from ragbias.errors import ArgumentError, CancelledError, DocumentCacheWarning, PromptTooLongError, WrongTypeError
 from support.random_models import FAMILIES, random_model
 from support.reuse import TARGET, logits, tokens
 

@@ -12,8 +12,8 @@ from langchain_core.runnables import RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM, Prompt
-from ragbias.boundaries import NumberedHeadersWarning, locate
-from ragbias.frameworks.missing_documents import MissingDocumentsWarning
+from ragbias.boundaries import locate
+from ragbias.errors import MissingDocumentsWarning, NumberedHeadersWarning
 from ragbias.generation.request import in_parts
 from support.three_documents import SENTENCES
 

@@ -9,7 +9,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias import DebiasedLM
-from ragbias.boundaries import NumberedHeadersWarning
+from ragbias.errors import NumberedHeadersWarning
 from support.three_documents import SENTENCES
 
 PAGES = {"none": {}, "files": {"file_path": "{name}.txt"}, "pages": {"file_path": "{name}.txt", "page_label": "{page}"}}

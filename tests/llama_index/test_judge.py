@@ -13,8 +13,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
 
 from ragbias import DebiasedLM, DocumentCache
-from ragbias.cache import DocumentCacheWarning
-from ragbias.errors import RagBiasError
+from ragbias.errors import DocumentCacheWarning, RagBiasError
 from ragbias.models.tiny.world import Passage, held_out_questions
 
 Judge = PairwiseComparisonEvaluator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ragbias.boundaries import NumberedHeadersWarning
+from ragbias.errors import NumberedHeadersWarning
 
 
 def assert_warned_at_their_lines(places: Sequence[Callable[[], Any]]) -> None:

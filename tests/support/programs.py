@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ragbias import DebiasedLM
-from ragbias.boundaries import NumberedHeadersWarning
-from ragbias.frameworks.missing_documents import MissingDocumentsWarning
+from ragbias.errors import MissingDocumentsWarning, NumberedHeadersWarning
 from support.scripted import RecordingLM
 
 Item = TypeVar("Item")

@@ -7,7 +7,7 @@ from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.listener import install_listener, uninstall_listener
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.warming import warm
-from ragbias.frameworks.missing_documents import MissingDocumentsWarning
+from ragbias.errors import MissingDocumentsWarning
 from ragbias.frameworks.options import RagBiasOptions
 
 install_listener()

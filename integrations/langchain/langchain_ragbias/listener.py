@@ -27,7 +27,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
 from ragbias.boundaries.sources import document_texts, with_fields_of_both
-from ragbias.frameworks.missing_documents import MissingDocumentsWarning
+from ragbias.errors import MissingDocumentsWarning
 from ragbias.frameworks.run_state import MAX_AGE, LastReports, Retrievals
 from ragbias.frameworks.searches import SearchWatch
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from llama_index.llms.ragbias.judge import PairwiseJudge
     from llama_index.llms.ragbias.warming import WarmDocuments, warm
 
-    from ragbias.frameworks.missing_documents import MissingDocumentsWarning
+    from ragbias.errors import MissingDocumentsWarning
 
 _MODULES = {
-    "MissingDocumentsWarning": "ragbias.frameworks.missing_documents",
+    "MissingDocumentsWarning": "ragbias.errors",
     "PairwiseJudge": "llama_index.llms.ragbias.judge",
     "RagBiasLLM": "llama_index.llms.ragbias.base",
     "RagBiasLLMOptions": "llama_index.llms.ragbias.arguments",

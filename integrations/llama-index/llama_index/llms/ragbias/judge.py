@@ -15,9 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
-from ragbias.cache import DocumentCacheWarning
 from ragbias.call_site import warn
-from ragbias.errors import RagBiasError
+from ragbias.errors import DocumentCacheWarning, RagBiasError
 from ragbias.lm import DebiasedLM
 
 USER_TEMPLATE = (
