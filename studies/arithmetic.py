@@ -24,9 +24,9 @@ from ragbias.methods import (
     Pine,
     PositionInterpolation,
     Segmented,
+    SegmentMethod,
     SelfExtend,
 )
-from ragbias.methods.segments import SegmentMethod
 from ragbias.prompt import TokenisedPrompt
 
 UNGATED = ("gpt_neox", "mpt")

@@ -20,9 +20,8 @@ from ragbias.binding.hooks import attach
 from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
-from ragbias.methods import MsPoE
+from ragbias.methods import MsPoE, SequenceCall
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.methods.base import SequenceCall
 from ragbias.prompt import TokenisedPrompt
 from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, page, parser, run
 

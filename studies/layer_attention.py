@@ -19,8 +19,7 @@ from ragbias.evaluation.measures.metrics import source
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionMethod, Method
-from ragbias.methods.base import AttentionCall
+from ragbias.methods import AttentionCall, AttentionMethod, Method
 from ragbias.prompt import TokenisedPrompt
 from studies.interventions import Intervened, Intervention
 from studies.interventions.intervened import PlainAttention

@@ -25,8 +25,8 @@ from ragbias.evaluation.report.figures import PALE
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
-from ragbias.methods import ChannelScaling
-from ragbias.methods.profiles import Profile, find, of_model
+from ragbias.methods import ChannelScaling, Profile
+from ragbias.methods.profiles import find, of_model
 from ragbias.prompt import TokenisedPrompt
 from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, perturbed_curves
 from studies.experiment import Result, Track, curves, page, parser, run

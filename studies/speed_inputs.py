@@ -18,7 +18,8 @@ from ragbias.binding.architectures import family_of
 from ragbias.checks import check_whole_between
 from ragbias.errors import ArgumentError
 from ragbias.generation.request import padded
-from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get, split, without_blanks
+from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
+from ragbias.methods.parsing import split, without_blanks
 from ragbias.models import local_path
 from ragbias.models.loading import load_model, refuse_irregular
 from ragbias.prompt import Span, TokenisedPrompt

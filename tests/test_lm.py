@@ -17,8 +17,7 @@ from ragbias.errors import (
     NumberedHeadersWarning,
     WrongTypeError,
 )
-from ragbias.methods import AttentionSorting, ChannelScaling, ReorderingMethod, RoToR
-from ragbias.methods.base import Ranking
+from ragbias.methods import AttentionSorting, ChannelScaling, Ranking, ReorderingMethod, RoToR
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import FAMILIES, random_model
 from support.side_by_side import side_by_side

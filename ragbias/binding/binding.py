@@ -23,7 +23,7 @@ from ragbias.attention import Encoding, Scoring, rotate
 from ragbias.attention.backends import check_backend
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.errors import BindingError, NoDocumentsError, SpanError, UnsupportedModelError
-from ragbias.methods.base import AttentionCall, AttentionMethod, SequenceLayout
+from ragbias.methods import AttentionCall, AttentionMethod, SequenceLayout
 from ragbias.prompt import Span
 
 Rotation: TypeAlias = tuple[Tensor, Tensor] | None

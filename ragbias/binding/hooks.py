@@ -28,8 +28,7 @@ from ragbias.attention.backends import chosen
 from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, missing_documents, opening
 from ragbias.errors import MethodError, UnsupportedModelError
-from ragbias.methods import get
-from ragbias.methods.base import AttentionMethod, Method
+from ragbias.methods import AttentionMethod, Method, get
 from ragbias.prompt import Span, check_spans
 
 PREFIX = "ragbias-over-"

@@ -1,5 +1,5 @@
 """Calibration: find the channel that channel scaling needs for a model."""
 
-from ragbias.methods.profiles import Profile
+from ragbias.methods import Profile
 
 __all__ = ["Profile"]

@@ -24,8 +24,7 @@ from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationPlan, CalibrationSet, CalibrationSettings, calibration_set
 from ragbias.evaluation.prompts import Sample
 from ragbias.lm import DebiasedLM
-from ragbias.methods import ChannelScaling, NoMethod
-from ragbias.methods.profiles import Profile
+from ragbias.methods import ChannelScaling, NoMethod, Profile
 
 CANDIDATES, BEST = 10, 3  # number of channels whose loss is measured, and of channels tried with all factors
 FACTORS = (0.5, 0.0, -0.5, -1.0)

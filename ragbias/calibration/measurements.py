@@ -20,9 +20,8 @@ from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefilled
 from ragbias.lm import DebiasedLM
-from ragbias.methods import ChannelScaling, NoMethod
+from ragbias.methods import AttentionCall, AttentionMethod, ChannelScaling, NoMethod, SequenceLayout
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.methods.base import AttentionCall, AttentionMethod, SequenceLayout
 from ragbias.prompt import TokenisedPrompt
 
 

@@ -22,8 +22,7 @@ from transformers import (
 from ragbias.errors import NonFiniteLogitsError
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Generation
-from ragbias.methods import Method
-from ragbias.methods.base import JointMethod
+from ragbias.methods import JointMethod, Method
 
 CONTEXT = 4  # tokens before a token that can change its text: half a character, a leading blank
 GREEDY = 1e-6  # lower temperatures overflow the logits and sample the argmax anyway

@@ -1,52 +1,54 @@
-"""The methods, each in a small file, and how to create them from text such as ``pine`` or ``siw+self-extend``.
-
-Another distribution registers a method under its name in the entry point group ``ragbias.methods``::
-
-    [project.entry-points."ragbias.methods"]
-    my-method = "my_package:MyMethod"
-"""
+"""The methods, each in a small file. ``parsing`` creates them from text and finds those of other distributions."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
-
-from ragbias.display import did_you_mean
-from ragbias.errors import MethodError, UnknownMethodError
-from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding as AdaptiveParallelEncoding
-from ragbias.methods.attention_sorting import AttentionSorting as AttentionSorting
-from ragbias.methods.base import AttentionMethod as AttentionMethod
-from ragbias.methods.base import Method as Method
-from ragbias.methods.base import Ranking as Ranking
-from ragbias.methods.base import ReorderingMethod as ReorderingMethod
-from ragbias.methods.canonical_order import CanonicalOrder as CanonicalOrder
-from ragbias.methods.channel_scaling import ChannelScaling as ChannelScaling
-from ragbias.methods.compose import Compose as Compose
-from ragbias.methods.in_context_reranking import InContextReranking as InContextReranking
-from ragbias.methods.long_context_reorder import LongContextReorder as LongContextReorder
-from ragbias.methods.ms_poe import MsPoE as MsPoE
-from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention as NoInterDocumentAttention
-from ragbias.methods.no_positions import NoPositions as NoPositions
-from ragbias.methods.parallel_context_windows import ParallelContextWindows as ParallelContextWindows
-from ragbias.methods.parallel_experts import ParallelExperts as ParallelExperts
-from ragbias.methods.permutation_vote import PermutationVote as PermutationVote
-from ragbias.methods.pine import Pine as Pine
-from ragbias.methods.plain import NoMethod as NoMethod
-from ragbias.methods.plain import Segmented as Segmented
-from ragbias.methods.position_interpolation import PositionInterpolation as PositionInterpolation
-from ragbias.methods.rotor import RoToR as RoToR
-from ragbias.methods.self_extend import SelfExtend as SelfExtend
-from ragbias.methods.siw import SIW as SIW
-from ragbias.methods.structured_prompting import StructuredPrompting as StructuredPrompting
+from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
+from ragbias.methods.attention_sorting import AttentionSorting
+from ragbias.methods.base import (
+    AttentionCall,
+    AttentionMethod,
+    DocumentScorer,
+    JointMethod,
+    Method,
+    Ranking,
+    ReorderingMethod,
+    SequenceCall,
+    SequenceLayout,
+)
+from ragbias.methods.canonical_order import CanonicalOrder
+from ragbias.methods.channel_scaling import ChannelScaling
+from ragbias.methods.compose import Compose
+from ragbias.methods.in_context_reranking import InContextReranking
+from ragbias.methods.long_context_reorder import LongContextReorder
+from ragbias.methods.ms_poe import MsPoE
+from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
+from ragbias.methods.no_positions import NoPositions
+from ragbias.methods.parallel_context_windows import ParallelContextWindows
+from ragbias.methods.parallel_experts import ParallelExperts
+from ragbias.methods.parsing import format_method, get, method_class, method_names, parse_methods
+from ragbias.methods.permutation_vote import PermutationVote
+from ragbias.methods.pine import Pine
+from ragbias.methods.plain import NoMethod, Segmented
+from ragbias.methods.position_interpolation import PositionInterpolation
+from ragbias.methods.profiles import Profile
+from ragbias.methods.rotor import RoToR
+from ragbias.methods.segments import SegmentMethod
+from ragbias.methods.self_extend import SelfExtend
+from ragbias.methods.siw import SIW
+from ragbias.methods.structured_prompting import StructuredPrompting
 from ragbias.models.named import PACKAGED
 
+__all__ = [
+    "DEFAULT_METHOD", "METHODS", "SIW", "AdaptiveParallelEncoding", "AttentionCall", "AttentionMethod",
+    "AttentionSorting", "CanonicalOrder", "ChannelScaling", "Compose", "DocumentScorer", "InContextReranking",
+    "JointMethod", "LongContextReorder", "Method", "MsPoE", "NoInterDocumentAttention", "NoMethod", "NoPositions",
+    "ParallelContextWindows", "ParallelExperts", "PermutationVote", "Pine", "PositionInterpolation", "Profile",
+    "Ranking", "ReorderingMethod", "RoToR", "SegmentMethod", "Segmented", "SelfExtend", "SequenceCall",
+    "SequenceLayout", "StructuredPrompting", "default_method", "format_method", "get", "method_class",
+    "method_names", "parse_methods",
+]  # fmt: skip
+
 DEFAULT_METHOD = Pine.name  # default of classes, integrations and commands
-DECLARED = ("acts_on", "cost", "source")  # every method declares these besides its name
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
@@ -72,55 +74,6 @@ METHODS: dict[str, type[Method]] = {
         ParallelExperts,
     )
 }
-_ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
-_QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
-# blanks inside a word are kept, because without them it would be another word or the path of another file
-_BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
-Named = TypeVar("Named")
-
-
-def method_names() -> list[str]:
-    """Return the names of all methods. The methods of this package come first."""
-    return [*METHODS, *_entry_points()]
-
-
-def method_class(name: str) -> type[Method]:
-    """Return the class of the method with this name. Raise ``UnknownMethodError`` if there is none."""
-    if isinstance(name, type) and issubclass(name, Method):
-        raise UnknownMethodError(f"{name.__name__} is a class; pass an instance, e.g. {name.__name__}()")
-    if not isinstance(name, str):
-        raise UnknownMethodError(f"expected a method's name or an instance, got {name!r}; 'none' runs the plain model")
-    if name in METHODS:
-        return METHODS[name]
-    if name in _entry_points():
-        return _load(name)
-    names = method_names()
-    raise UnknownMethodError(f"unknown method {name!r}; {did_you_mean(name, names)}known methods: {', '.join(names)}")
-
-
-@cache
-def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of other distributions by name, without names of this package."""
-    return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in METHODS}
-
-
-@cache
-def _load(name: str) -> type[Method]:
-    entry = _entry_points()[name]
-    described = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
-    try:
-        cls = entry.load()
-    except (Exception, SystemExit) as error:  # a module may raise anything on import
-        raise MethodError(f"{described} cannot be imported: {type(error).__name__}: {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise MethodError(f"{described} is {cls!r}; expected a class derived from ragbias.methods.Method")
-    if getattr(cls, "name", None) != name:
-        raise MethodError(f"{described} has the name {getattr(cls, 'name', None)!r}; expected the entry point's name")
-    if undeclared := [name for name in DECLARED if not isinstance(getattr(cls, name, None), str)]:
-        raise MethodError(f"{described} declares no {', '.join(undeclared)}; see ragbias.methods.Method")
-    return cls
 
 
 def default_method(model: str, reader: str = "") -> tuple[str, str]:
@@ -129,119 +82,3 @@ def default_method(model: str, reader: str = "") -> tuple[str, str]:
     if packaged is None or packaged.method is None:
         return DEFAULT_METHOD, reader
     return packaged.method, reader or packaged.reader
-
-
-def get(method: str | Method, model_name: str | None = None, reader: str = "") -> Method:
-    """Create a method from text. An instance is returned unchanged, or as a copy with ``reader`` if that is given.
-
-    Args:
-        method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), two methods that a
-            paper combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals;
-            words and paths need no quotes.
-        model_name: name of the model, for methods with a profile per model (``"channel-scaling"``).
-        reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
-
-    Raises:
-        UnknownMethodError: no method has this name.
-        MethodError: the text is malformed, a parameter is unknown or out of range, or this model has no profile.
-    """
-    if not isinstance(method, Method):
-        if not isinstance(method, str):
-            method_class(method)  # raises the error for this type
-        method = _parse(without_blanks(method), model_name)
-    if not isinstance(reader, str):
-        raise MethodError(f"reader={reader!r}; expected the path of a folder as text")
-    method = replace(method, reader=reader) if reader else method
-    if method.reader and not method.takes_reader:
-        raise MethodError(f"{method.name} takes no reader; expected none, pine, pcw or another method inside attention")
-    return method
-
-
-def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list, as in ``get``. Keys are the texts of methods, without blanks."""
-    parsed: dict[str, Method] = {}
-    for label in split(without_blanks(text), ",", text):
-        method = _parse(label, model_name)
-        for other, same in parsed.items():
-            if method == same:
-                raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
-        parsed[label] = method
-    return parsed
-
-
-def without_blanks(text: str) -> str:
-    """Return the text without white space at its ends and around its brackets and separators."""
-    return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
-
-
-def split(text: str, at: str, whole: str) -> list[str]:
-    """Split a text at the separators outside of brackets and quotes. Errors show ``whole``."""
-    parts, depth = [""], 0
-    for token in _TOKEN.findall(text):
-        depth += (token in "([{") - (token in ")]}")
-        if depth < 0:
-            break
-        if token == at and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += token
-    if depth != 0:
-        raise MethodError(f"{whole!r}: the brackets do not match; expected e.g. 'attention-sorting(rounds=2)'")
-    if not all(parts):
-        raise MethodError(f"{whole!r}: nothing before or after {at!r}; expected e.g. 'a{at}b'")
-    return parts
-
-
-def _parse(label: str, model_name: str | None) -> Method:
-    parts = [_single(part, model_name) for part in (split(label, "+", label) if "+" in label else [label])]
-    return parts[0] if len(parts) == 1 else Compose(*parts)
-
-
-def _single(label: str, model_name: str | None) -> Method:
-    cls, values = class_and_values(label, "method", method_class)
-    if not values:
-        return cls.from_parameters({}, model_name)
-    try:
-        return cls.from_parameters(values, model_name)
-    except MethodError as error:
-        raise MethodError(f"method {label!r}: {error}") from error
-
-
-def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
-    """Parse ``name(parameter=value,...)`` without blanks. Return the result of ``find(name)``, and the parameters."""
-    match = _ENTRY.fullmatch(label)
-    if match is None:
-        raise MethodError(f"{kind} {label!r}: expected a name, or name(parameter=value,...)")
-    name, arguments = match.groups()
-    found = find(name)
-    values: dict[str, Any] = {}
-    for argument in split(arguments, ",", label) if arguments else ():
-        parameter, equals, value = argument.partition("=")
-        if not equals or not value:
-            raise MethodError(f"{kind} {label!r}: {argument!r}; expected parameter=value")
-        if parameter in values:
-            raise MethodError(f"{kind} {label!r}: {parameter!r} is given twice")
-        try:
-            values[parameter] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # literal_eval raises all these
-            if not _WORD.fullmatch(value):
-                message = f"{kind} {label!r}: {value!r} is neither a Python literal nor a word"
-                raise MethodError(message) from None
-            values[parameter] = value
-    return found, values
-
-
-def format_method(method: Method) -> str:
-    """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
-    if isinstance(method, Compose):
-        return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
-    given = {part.name: getattr(method, part.name) for part in fields(method) if part.init}
-    given = {name: value for name, value in given.items() if name != "reader" or value}
-    text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
-    try:
-        same = get(text) == method
-    except MethodError:
-        same = False
-    if not same:
-        raise MethodError(f"{method!r} cannot be written as text, because a parameter has no literal")
-    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_parameters, check_whole_between
@@ -14,13 +14,13 @@ from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor
+    from typing_extensions import Self
 else:  # declarations of methods import no torch
     Tensor = Any
 
 LayerRange = tuple[int, int | None]
 LAYER_INDEX = Bounds(0, 9_999)  # no model has more layers
 QUERIES_AT_ONCE = 64  # limits the memory for scores of queries with all keys
-Self = TypeVar("Self", bound="Method")
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _WithReader:
-    """The field ``reader`` of all methods; keyword-only, so that it follows the parameters of each method."""
+    """The field of every method. If ``Method`` were a dataclass, its declarations would become fields too."""
 
     reader: str = field(default="", kw_only=True)
 
@@ -230,7 +230,7 @@ class Method(_WithReader):
         return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
 
     @classmethod
-    def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:
+    def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> Self:
         """Create the method with parameters from text. ``model_name`` is for methods with a profile per model."""
         check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
@@ -267,9 +267,9 @@ class AttentionMethod(Method):
 
     def attention(self, call: AttentionCall) -> Tensor:
         """Compute the layer's attention output, ``[batch, queries, heads, d]``."""
-        return by_sequence(call, lambda sequence: self.attend_sequence(sequence, call.prefill)[0])
+        return by_sequence(call, lambda seq: self.attend_sequence(seq, call.prefill)[0])
 
-    def attend_sequence(self, sequence: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         """Compute the attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 

@@ -18,8 +18,9 @@ from ragbias.checks import (
 from ragbias.display import shown
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionCall, LayerRange, Tensor, in_layers
+from ragbias.methods.compose import Reweightable
 from ragbias.methods.profiles import Profile, find, of_model
-from ragbias.methods.siw import SIW, Reweightable
+from ragbias.methods.siw import SIW
 
 
 @dataclass(frozen=True)

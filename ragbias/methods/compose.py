@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionCall, AttentionMethod, Method, Tensor
-from ragbias.methods.siw import SIW, Reweightable
+from ragbias.methods.siw import SIW
+
+
+class Reweightable(AttentionMethod):
+    """Base class of the methods that ``Compose`` combines with SIW."""
+
+    def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
+        """Compute the attention of a prompt with weights changed by SIW: ``[batch, queries, heads, d]``."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, init=False)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ragbias import attention
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.methods.base import AttentionCall, SequenceCall, Tensor, by_sequence
-from ragbias.methods.siw import SIW, Reweightable
+from ragbias.methods.compose import Reweightable
+from ragbias.methods.siw import SIW
 
 
 @dataclass(frozen=True)

@@ -95,14 +95,6 @@ class SIW(AttentionMethod):
         return alpha
 
 
-class Reweightable(AttentionMethod):
-    """Base class of the methods that ``Compose`` combines with SIW."""
-
-    def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """Compute the attention of a prompt with weights changed by SIW: ``[batch, queries, heads, d]``."""
-        raise NotImplementedError
-
-
 def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """Count the tokens of each document that are in the ``HIGHEST`` share of all weights ``[T]``. Return ``[n]``."""
     import torch

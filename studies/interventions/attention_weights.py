@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ragbias.checks import Bounds, check_between, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import MethodError, SpanError
-from ragbias.methods.base import LayerRange, SequenceLayout
+from ragbias.methods import SequenceLayout
+from ragbias.methods.base import LayerRange
 from studies.interventions.base import Intervention
 from studies.interventions.reweighting import Reweighting
 from studies.interventions.spans import GOLD, Where, checked_where, index_of, overlapping, tokens_in

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import LayerRange, SequenceLayout, in_layers, layers_of
+from ragbias.methods import SequenceLayout
+from ragbias.methods.base import LayerRange, in_layers, layers_of
 from studies.interventions.reweighting import Reweighting
 from studies.interventions.spans import GOLD, resolved
 

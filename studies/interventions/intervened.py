@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.errors import MethodError
-from ragbias.methods import get
-from ragbias.methods.base import AttentionCall, AttentionMethod, Method
+from ragbias.methods import AttentionCall, AttentionMethod, Method, get
 from ragbias.methods.plain import NoMethod
 from studies.interventions.base import Intervention
 from studies.interventions.reweighting import Reweighting, biased, reweighted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ragbias.checks import check_parameters
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import MethodError
-from ragbias.methods import class_and_values, split, without_blanks
+from ragbias.methods.parsing import class_and_values, split, without_blanks
 from studies.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
 from studies.interventions.base import Intervention
 from studies.interventions.channels import AddToChannel, ScaleChannel

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.errors import SpanError
-from ragbias.methods.base import LayerRange, SequenceLayout
+from ragbias.methods import SequenceLayout
+from ragbias.methods.base import LayerRange
 from studies.interventions.base import Intervention
 from studies.interventions.spans import Where, checked_where, tokens_in
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ragbias import attention
 from ragbias.errors import MethodError
-from ragbias.methods.base import QUERIES_AT_ONCE, AttentionCall, AttentionMethod
+from ragbias.methods import AttentionCall, AttentionMethod
+from ragbias.methods.base import QUERIES_AT_ONCE
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ragbias.display import shown
 from ragbias.errors import MethodError, SpanError
-from ragbias.methods.base import SequenceLayout
+from ragbias.methods import SequenceLayout
 
 if TYPE_CHECKING:
     import torch

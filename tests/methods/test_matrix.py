@@ -22,10 +22,10 @@ from ragbias.methods import (
     Pine,
     PositionInterpolation,
     RoToR,
+    SegmentMethod,
     SelfExtend,
     StructuredPrompting,
 )
-from ragbias.methods.segments import SegmentMethod
 from support.random_models import FAMILIES, random_model
 from support.segments import Segments, padded
 

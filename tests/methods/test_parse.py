@@ -12,13 +12,13 @@ from ragbias.methods import (
     LongContextReorder,
     NoMethod,
     Pine,
+    Profile,
     RoToR,
     SelfExtend,
     format_method,
     get,
     parse_methods,
 )
-from ragbias.methods.profiles import Profile
 
 
 def test_a_list_gives_labels_as_typed_and_the_methods_they_mean():

@@ -5,6 +5,7 @@ from transformers import AutoConfig
 
 from ragbias.methods import (
     SIW,
+    AttentionMethod,
     ChannelScaling,
     MsPoE,
     NoInterDocumentAttention,
@@ -16,7 +17,6 @@ from ragbias.methods import (
     SelfExtend,
     StructuredPrompting,
 )
-from ragbias.methods.base import AttentionMethod
 from studies.arithmetic import (
     ModelShape,
     PromptLengths,

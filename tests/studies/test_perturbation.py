@@ -6,7 +6,7 @@ import pytest
 
 import ragbias
 from ragbias.errors import MethodError
-from ragbias.methods.profiles import Profile
+from ragbias.methods import Profile
 from studies.perturbation import measure
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import ragbias
+from ragbias.methods import Profile
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 from studies.experiment import Questions
 from studies.perturbation import attention_by_factor, thirds

@@ -14,8 +14,7 @@ import torch
 from ragbias import methods
 from ragbias.attention import Encoding, Scoring
 from ragbias.errors import RagBiasError
-from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows
-from ragbias.methods.base import SequenceCall
+from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, SequenceCall
 
 LONGEST_TEXT = 100  # characters of a method, which comes from clients
 RUNNABLE = "pcw, ape(temperature=1,scale=1)"

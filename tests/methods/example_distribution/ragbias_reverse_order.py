@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
+from ragbias.methods import DocumentScorer, Ranking, ReorderingMethod
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 import ragbias
 from ragbias import calibration
 from ragbias.errors import MethodError
-from ragbias.methods import ChannelScaling, get
-from ragbias.methods.profiles import Profile, find, shipped
+from ragbias.methods import ChannelScaling, Profile, get
+from ragbias.methods.profiles import find, shipped
 
 PROFILE = Profile("some/model", 64, 3, 7, -0.5, (1, 2), {"check": {"loss": 0.5}, "curve": list(range(200))})
 METHOD = ChannelScaling(7, -0.5, layers=(1, 2))
