@@ -30,7 +30,7 @@ from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.streaming import Stream
 from ragbias.methods import DEFAULT_METHOD, Method
-from ragbias.models.control_tokens import control_tokens, render_chat
+from ragbias.models.control_tokens import render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
 from ragbias.prompt import Prompt, shielded, tokenise
@@ -56,6 +56,7 @@ class DebiasedLM:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         method: str | Method = DEFAULT_METHOD,
+        *,
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
@@ -128,7 +129,7 @@ class DebiasedLM:
         check_backend(backend)
         check_readers([method := methods.get(method, name, reader)])
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
-        return cls(model, tokenizer, method, name, strip_numbering, backend, cache)
+        return cls(model, tokenizer, method, name=name, strip_numbering=strip_numbering, backend=backend, cache=cache)
 
     @property
     def window(self) -> int:
@@ -286,12 +287,7 @@ class DebiasedLM:
             WrongTypeError: ``cancelled`` is not an event.
         """
         check_event(cancelled)
-        prompt = shielded(prompt, self.tokenizer) if isinstance(prompt, Prompt) else prompt
-        parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering)
-        if isinstance(prompt, str):
-            text = control_tokens(self.tokenizer).shield(getattr(prompt, "shielded", prompt), boundaries.spans)
-            if text != prompt:  # of the same length, so that the spans remain
-                parts, _, _, flat = in_parts(text, None, boundaries, self.strip_numbering)
+        parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "kept":
             classes = "DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM"

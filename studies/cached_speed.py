@@ -27,7 +27,7 @@ from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
 from ragbias.evaluation.cost import now, spread
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.generation.reuse import prepared_model
+from ragbias.generation.attached import prepared_model
 from ragbias.generation.scoring import prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import TokenisedPrompt

@@ -16,7 +16,7 @@ from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
 from ragbias.files import write_atomically
-from ragbias.generation.reuse import prepared_model
+from ragbias.generation.attached import prepared_model
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import TokenisedPrompt

@@ -19,11 +19,10 @@ from ragbias.binding.hooks import attach
 from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
+from ragbias.generation.attached import memory_errors
 from ragbias.generation.request import Origin
-from ragbias.generation.reuse import memory_errors
-from ragbias.methods import Method, ReorderingMethod
+from ragbias.methods import DocumentScorer, Method, Ranking, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
 from ragbias.models.control_tokens import encode
 from ragbias.prompt import Span, check_spans

@@ -26,9 +26,9 @@ from ragbias.errors import (
 )
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Report
-from ragbias.methods import Method, NoMethod
-from ragbias.methods.base import JointMethod
-from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, split_text, tokenise_whole
+from ragbias.methods import JointMethod, Method, NoMethod
+from ragbias.models.control_tokens import control_tokens
+from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, shielded, split_text, tokenise_whole
 
 PARTS_ARE_LEFT = "the documents are numbered, but a prompt that is passed in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
@@ -115,8 +115,12 @@ def in_parts(
     documents: Sequence[str] | None,
     boundaries: Boundaries | None,
     strip_numbering: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> InParts:
-    """Split a prompt at its documents. Raise ``DocumentNotFoundError`` if one of ``documents`` is missing."""
+    """Split a prompt at its documents. Raise ``DocumentNotFoundError`` if one of ``documents`` is missing.
+
+    With a tokenizer, control-token strings in the documents are marked as data.
+    """
     if boundaries is not None and not isinstance(boundaries, Boundaries):
         raise WrongTypeError(
             f"boundaries={shown(boundaries)}; expected the result of ragbias.boundaries.locate, or no boundaries"
@@ -124,6 +128,7 @@ def in_parts(
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
+        prompt = prompt if tokenizer is None else shielded(prompt, tokenizer)
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
         numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).seen)
         return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", Flat.of(prompt))
@@ -139,6 +144,8 @@ def in_parts(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
             "pass each text exactly as the prompt has it"
         )
+    if tokenizer is not None:  # marks keep the text's length, and so the spans
+        prompt = control_tokens(tokenizer).shield(prompt, boundaries.spans)
     numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
     try:
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)

@@ -7,11 +7,8 @@ batch, cached or not.
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,17 +19,15 @@ from transformers import DynamicCache, PreTrainedModel
 from ragbias import attention
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import attach, backend_of, hooked
+from ragbias.binding.hooks import backend_of, hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.stores import States
 from ragbias.checks import check_not_cancelled
-from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
 from ragbias.generation.request import check_length
-from ragbias.methods import METHODS, NoMethod
-from ragbias.methods.base import AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
-from ragbias.prompt import Span, TokenisedPrompt
-from ragbias.readers import Lora, reader_of, reading
+from ragbias.methods import METHODS, AttentionMethod, Method, SequenceCall, SequenceLayout
+from ragbias.prompt import TokenisedPrompt
+from ragbias.readers import Lora, reading
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
@@ -126,68 +121,6 @@ class DocumentStates:
         )
 
 
-@contextmanager
-def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Raise ``OutOfMemoryError`` if memory runs out for prompts of these lengths in tokens."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        raise OutOfMemoryError(
-            f"no memory left on {device} for {len(lengths)} prompts of up to {max(lengths)} tokens "
-            f"({first_line(error)}); make batch_size smaller, retrieve fewer or shorter documents, or load the model "
-            "with a dtype of fewer bytes"
-        ) from error
-
-
-class PreparedCache(NamedTuple):
-    """The cache from which generation starts (None if it is empty), and each prompt's number of reused tokens."""
-
-    cache: DynamicCache | None
-    reused: Sequence[int]
-
-
-@contextmanager
-def prepared_model(
-    model: PreTrainedModel,
-    method: Method,
-    prompts: Sequence[TokenisedPrompt],
-    spans: list[list[Span]],
-    backend: str,
-    cache: DocumentCache | None = None,
-    cancelled: threading.Event | None = None,
-    lora: Lora | None = None,
-) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of prompts, padded on the left, and yield the cache from which generation starts.
-
-    ``spans`` are the documents in padded columns. ``lora`` is a reader in training, by default the method's reader.
-    """
-    if lora is None and method.reader:
-        lora = reader_of(model, method)
-    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents nothing to read
-    with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
-        if not computes_documents_separately(model, method, prompts):
-            if cache is not None and method.reusable_documents:
-                cache.warn_unused(
-                    method.name,
-                    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after "
-                    "its documents",
-                )
-            rule = NoMethod() if isinstance(method, JointMethod) else method
-            with attach(model, rule, spans, private=True, backend=backend), _with(model, lora, after):
-                yield PreparedCache(None, [0] * len(prompts))
-            return
-        states = DocumentStates(model, backend, cache, cancelled)
-        binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
-        with hooked(binding), _with(model, lora, after):
-            yield PreparedCache(filled, reused)
-
-
-def _with(model: PreTrainedModel, lora: Lora | None, starts: Sequence[int]) -> AbstractContextManager[None]:
-    return nullcontext() if lora is None else reading(model, lora, starts)
-
-
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
     """Whether documents are computed in separate passes. Not if rotary frequencies depend on the prompt's length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
@@ -226,7 +159,7 @@ def start_from_states(
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
-            with _with(model, lora, [0]):
+            with reading(model, lora, [0]):
                 run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))

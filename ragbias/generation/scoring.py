@@ -13,11 +13,10 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.binding.hooks import copied_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
+from ragbias.generation.attached import prepared_model
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
-from ragbias.generation.reuse import prepared_model
-from ragbias.methods import Method, NoMethod
-from ragbias.methods.base import JointMethod
+from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.models.control_tokens import encode
 from ragbias.prompt import TokenisedPrompt
 

@@ -39,13 +39,16 @@ class ControlTokens:
         self._tokenizer, self.size = ref(tokenizer), len(tokenizer)
 
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
-        """Mark all control-token strings in a text, or only the strings that touch one of the spans."""
+        """Mark all control-token strings in a text, or only the strings that touch one of the spans.
+
+        Marks of a ``ChatText`` remain.
+        """
 
         def mark(match: re.Match[str]) -> str:
             inside = spans is None or any(begin < match.end() and match.start() < end for begin, end in spans)
             return match[0][0].translate(self._mark) + match[0][1:] if inside else match[0]
 
-        return re.sub(self.unmarked, mark, text)
+        return re.sub(self.unmarked, mark, text.shielded if isinstance(text, ChatText) else text)
 
     def restore(self, text: str) -> str:
         """Return the text without marks."""

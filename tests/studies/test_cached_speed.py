@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbias.generation.reuse import prepared_model
+from ragbias.generation.attached import prepared_model
 from studies import cached_speed
 from studies.arithmetic import ModelShape, PromptLengths, plain_prefill
 from studies.cached_speed import cached_prefill, main

@@ -100,7 +100,7 @@ class WeightlessLM(DebiasedLM):
     def __init__(self, name: str, method: Method, window: int) -> None:
         refuse_irregular(name)
         tokenizer = load_tokenizer(name, {})
-        super().__init__(_weightless(name), tokenizer, method, name)
+        super().__init__(_weightless(name), tokenizer, method, name=name)
         self._window = min(window, super().window)
 
     @property

@@ -1,0 +1,78 @@
+"""Attach a method and its reader to the model for a batch of prompts, with cached documents if it reuses them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from ragbias.binding.hooks import attach, hooked
+from ragbias.cache import DocumentCache
+from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
+from ragbias.generation.reuse import DocumentStates, computes_documents_separately, start_from_states
+from ragbias.methods import JointMethod, Method, NoMethod
+from ragbias.prompt import Span, TokenisedPrompt
+from ragbias.readers import Lora, reader_of, reading
+
+
+@contextmanager
+def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
+    """Raise ``OutOfMemoryError`` if memory runs out for prompts of these lengths in tokens."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise OutOfMemoryError(
+            f"no memory left on {device} for {len(lengths)} prompts of up to {max(lengths)} tokens "
+            f"({first_line(error)}); make batch_size smaller, retrieve fewer or shorter documents, or load the model "
+            "with a dtype of fewer bytes"
+        ) from error
+
+
+class PreparedCache(NamedTuple):
+    """The cache from which generation starts (None if it is empty), and each prompt's number of reused tokens."""
+
+    cache: DynamicCache | None
+    reused: Sequence[int]
+
+
+@contextmanager
+def prepared_model(
+    model: PreTrainedModel,
+    method: Method,
+    prompts: Sequence[TokenisedPrompt],
+    spans: list[list[Span]],
+    backend: str,
+    cache: DocumentCache | None = None,
+    cancelled: threading.Event | None = None,
+    lora: Lora | None = None,
+) -> Iterator[PreparedCache]:
+    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents in padded columns.
+
+    ``lora`` is a reader in training; default: the method's reader.
+    """
+    if lora is None and method.reader:
+        lora = reader_of(model, method)
+    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents nothing to read
+    with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
+        if not computes_documents_separately(model, method, prompts):
+            if cache is not None and method.reusable_documents:
+                cache.warn_unused(
+                    method.name,
+                    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after "
+                    "its documents",
+                )
+            rule = NoMethod() if isinstance(method, JointMethod) else method
+            with attach(model, rule, spans, private=True, backend=backend), reading(model, lora, after):
+                yield PreparedCache(None, [0] * len(prompts))
+            return
+        states = DocumentStates(model, backend, cache, cancelled)
+        binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
+        with hooked(binding), reading(model, lora, after):
+            yield PreparedCache(filled, reused)
