@@ -13,6 +13,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "integrations").glob("*/README.md")),
+    *(path for name in ("training", "studies", "tests") for path in sorted((ROOT / name).rglob("README.md"))),
 ]
 IN_REPOSITORY = re.compile(
     r"https://(?:github\.com/ragbias/ragbias/blob|raw\.githubusercontent\.com/ragbias/ragbias)/main/"
