@@ -20,13 +20,14 @@ from torch import Tensor
 
 from ragbias.calibration.measurements import retrieving_layers
 from ragbias.evaluation.prompts import Sample
+from ragbias.evaluation.report.figures import styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
 from studies.experiment import (
     Result,
     Track,
-    by_position,
+    by_question,
     check_acts_on_attention,
     curves,
     heat_map,
@@ -46,56 +47,56 @@ class GoldAttention(Result):
 
     Attributes:
         positions: positions of the gold document, counted from 0.
-        gold: ``[P, n_layers, H]``, attention to the gold document.
-        other: ``[P, n_layers, H]``, mean attention to the other documents.
-        instead: ``[P, n_layers, H]``, attention to other documents at the gold document's position, which shows the
-            effect of position alone. NaN with only one position.
+        gold: ``[Q, P, n_layers, H]``, attention to the gold document.
+        other: ``[Q, P, n_layers, H]``, mean attention to the other documents.
+        instead: ``[Q, P, n_layers, H]``, attention to other documents at the gold document's position, which shows the
+            effect of position alone; None with only one position.
     """
 
     positions: list[int]
     gold: Tensor
     other: Tensor
-    instead: Tensor
+    instead: Tensor | None
 
     @property
     def reference(self) -> Tensor:
         """Attention that ``gold`` is compared with: ``instead``, or ``other`` if ``instead`` is not known."""
-        return self.other if self.instead.isnan().any() else self.instead
+        return self.other if self.instead is None else self.instead
 
     @property
     def retrieval_layers(self) -> list[int]:
         """Layers that retrieve compared with the reference, see ``retrieving_layers``."""
-        by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 2))
+        by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 1, 3))
         return sorted(retrieving_layers(by_layer.tolist()))
 
     @property
     def best_heads(self) -> list[tuple[int, int]]:
         """Layer and index of the heads whose attention to the gold document exceeds the reference most."""
-        excess = (self.gold - self.reference).mean(0)
+        excess = (self.gold - self.reference).mean((0, 1))
         return [
             divmod(index, excess.shape[1])
             for index in excess.flatten().topk(min(BEST, excess.numel())).indices.tolist()
         ]
 
-    def figure(self, title: str) -> Figure:
-        figure, (layers, heads, lines) = page(title)
-        label, where = "attention to the gold document", "position of the gold document"
-        heat_map(layers, self.gold.mean(2).T, self._numbers(), "mean over heads", where, label)
-        heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
-        retrieve = self.retrieval_layers
-        by_label = {
-            f"gold document, {named_layers(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
-            "another document there": self.instead[:, retrieve].mean((1, 2)).tolist(),
-        }
-        for layer, head in self.best_heads:
-            by_label[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
-        numbered = [position + 1 for position in self.positions]
-        curves(lines, numbered, by_label, "layers that retrieve, best heads", where, "attention")
+    def figure(self) -> Figure:
+        figure, (documents, best, layers, heads) = page(4)
+        label, where, retrieve = "attention", "position of the gold document", self.retrieval_layers
+        means = {"gold document": self.gold[:, :, retrieve].mean((2, 3))}
+        if self.instead is not None:
+            means["another document there"] = self.instead[:, :, retrieve].mean((2, 3))
+        single = {f"layer {layer} head {head}": self.gold[:, :, layer, head] for layer, head in self.best_heads}
+        styles, numbered = styles_of([*means, *single]), [position + 1 for position in self.positions]
+        curves(documents, numbered, means, f"mean over heads, {named_layers(retrieve)}", where, label, styles=styles)
+        curves(best, numbered, single, "to the gold document, best heads", where, label, styles=styles)
+        gold = self.gold.mean(0)
+        heat_map(layers, gold.mean(2).T, self._numbers(), "to the gold document, mean over heads", where, label)
+        heads_named = range(gold.shape[2])
+        heat_map(heads, gold.mean(0), heads_named, "to the gold document, mean over positions", "head", label)
         return figure
 
     def table(self) -> Table:
         table = plain_table("Attention to the gold document by its position", "layer", *self._numbers())
-        for layer, values in enumerate(self.gold.mean(2).T.tolist()):
+        for layer, values in enumerate(self.gold.mean((0, 3)).T.tolist()):
             mark = " retrieves" if layer in self.retrieval_layers else ""
             table.add_row(f"{layer}{mark}", *(f"{value:.3f}" for value in values))
         return table
@@ -103,9 +104,9 @@ class GoldAttention(Result):
     def as_dict(self) -> dict[str, Any]:
         return {
             "positions": self.positions,
-            "gold": self.gold.tolist(),
-            "another": self.other.tolist(),
-            "another_at_that_position": None if self.instead.isnan().any() else self.instead.tolist(),
+            "gold": self.gold.mean(0).tolist(),
+            "another": self.other.mean(0).tolist(),
+            "another_at_that_position": None if self.instead is None else self.instead.mean(0).tolist(),
             "retrieval_layers": self.retrieval_layers,
             "best_heads": self.best_heads,
         }
@@ -123,11 +124,12 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
     check_acts_on_attention(method)
     count = len(samples[0].prompt.documents)
     masses = [attention_by_head(lm, sample.prompt, method)[:, :, :count] for sample in track(samples)]
-    positions, mass = by_position(samples, masses)
-    gold = torch.stack([each[:, :, position] for each, position in zip(mass, positions, strict=True)])
-    other = (mass.sum(3) - gold) / (mass.shape[3] - 1)
-    total = mass[:, :, :, positions].sum(0).permute(2, 0, 1)  # attention to any document at each position
-    return GoldAttention(positions, gold, other, (total - gold) / (len(positions) - 1))
+    positions, mass = by_question(samples, masses)
+    gold = torch.stack([mass[:, index, :, :, position] for index, position in enumerate(positions)], 1)
+    other = (mass.sum(4) - gold) / (count - 1)
+    total = mass[..., positions].sum(1).permute(0, 3, 1, 2)  # attention to any document at each position
+    instead = (total - gold) / (len(positions) - 1) if len(positions) > 1 else None
+    return GoldAttention(positions, gold, other, instead)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -135,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser(__doc__, method="none"),
         arguments,
         lambda lm, samples, track, parsed: measure(lm, samples, get(parsed.method, parsed.model), track),
-        "Attention of the last token to the gold document: {model}, {method}",
+        "Attention of the last token to the gold document\n{model}, {method}",
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,25 +36,45 @@ class ChannelCurves:
 
     Attributes:
         channel: index into the hidden state.
-        strings, length: number and length of the random strings.
         span, by: perturbed tokens, and the number subtracted from their position ids.
-        curves: by perturbation, the channel's mean after each layer but the last, float64 ``[n_layers - 1, T]``.
-        halves: curves without perturbation, for the even and the odd strings, ``[2, n_layers - 1, T]``.
-        changes: by perturbation, the change of the channel's mean in the span, per string, float64
-            ``[strings, n_layers - 1]``.
-        expected: by perturbation, the change if the span took on the plain curve of the positions to which the
-            perturbation moves it: the first positions (mask), or the positions ``by`` earlier (position ids).
+        states: by perturbation, the channel after each layer but the last, float64 ``[strings, n_layers - 1, T]``.
     """
 
     channel: int
-    strings: int
-    length: int
     span: tuple[int, int]
     by: int
-    curves: dict[str, Tensor]
-    halves: Tensor
-    changes: dict[str, Tensor]
-    expected: dict[str, Tensor]
+    states: dict[str, Tensor]
+
+    @property
+    def strings(self) -> int:
+        """Number of random strings."""
+        return len(self.states[PLAIN])
+
+    @property
+    def length(self) -> int:
+        """Length of the random strings."""
+        return self.states[PLAIN].shape[2]
+
+    @property
+    def perturbations(self) -> list[str]:
+        """Names of the perturbations."""
+        return [name for name in self.states if name != PLAIN]
+
+    def change(self, name: str) -> Tensor:
+        """Change of the channel's mean in the span, ``[strings, n_layers - 1]``."""
+        return self._in_span(name) - self._in_span(PLAIN)
+
+    def expected(self, name: str) -> Tensor:
+        """Change if the span took on the plain curve of the positions to which the perturbation moves it.
+
+        These are the first positions (mask), or the positions ``by`` earlier (position ids).
+        """
+        begin, end = self.span
+        source = {MASK: 0, IDS: begin - self.by}[name]
+        return self.states[PLAIN][..., source : source + end - begin].mean(-1) - self._in_span(PLAIN)
+
+    def _in_span(self, name: str) -> Tensor:
+        return self.states[name][..., slice(*self.span)].mean(-1)
 
     @property
     def _noisy(self) -> int:
@@ -64,14 +83,14 @@ class ChannelCurves:
     @property
     def repeats(self) -> list[float]:
         """Pearson's correlation between the curves of both halves of the strings, by layer; 1 without noise."""
-        first, second = self.halves[..., self._noisy :]
+        first, second = (self.states[PLAIN][half::2, :, self._noisy :].mean(0) for half in (0, 1))
         return [_correlation(*pair) for pair in zip(first, second, strict=True)]
 
     @property
     def follows(self) -> list[float]:
         """Pearson's correlation of the curve with the position, by layer."""
         positions = torch.arange(self._noisy, self.length, dtype=torch.float64)
-        return [_correlation(curve, positions) for curve in self.curves[PLAIN][:, self._noisy :]]
+        return [_correlation(curve, positions) for curve in self.states[PLAIN][..., self._noisy :].mean(0)]
 
     @property
     def where(self) -> str:
@@ -100,34 +119,13 @@ def perturbed_curves(
     changed = {MASK: HideKeys((begin, end), (0, begin)), IDS: ShiftPositions((begin, end), -by)}
     if architecture_of(lm.model).positions != "rotary":
         del changed[IDS]
-    sources = {MASK: 0, IDS: begin - by}  # position to which each perturbation moves the span
-    sums: dict[str, Any] = dict.fromkeys([PLAIN, *changed], 0)
-    halves: Any = 0
-    changes: dict[str, list[Tensor]] = {name: [] for name in changed}
-    expected: dict[str, list[Tensor]] = {name: [] for name in changed}
+    states: dict[str, list[Tensor]] = {name: [] for name in (PLAIN, *changed)}
     for first in track(range(0, strings, batch_size)):
         ids = random_strings(lm, first, min(first + batch_size, strings), length, seed)
-        plain = channel_states(lm, ids, channel)
-        sums[PLAIN] = sums[PLAIN] + plain.sum(0)
-        odd = (torch.arange(first, first + len(ids)) % 2).double()
-        halves = halves + torch.stack([torch.einsum("b,blt->lt", part, plain) for part in (1 - odd, odd)])
-        plain_mean = plain[..., begin:end].mean(-1)
+        states[PLAIN].append(channel_states(lm, ids, channel))
         for name, intervention in changed.items():
-            states = channel_states(lm, ids, channel, Intervened(intervention))
-            sums[name] = sums[name] + states.sum(0)
-            changes[name].append(states[..., begin:end].mean(-1) - plain_mean)
-            expected[name].append(plain[..., sources[name] : sources[name] + end - begin].mean(-1) - plain_mean)
-    return ChannelCurves(
-        channel,
-        strings,
-        length,
-        (begin, end),
-        by,
-        {name: total / strings for name, total in sums.items()},
-        halves / torch.tensor([strings - strings // 2, max(1, strings // 2)])[:, None, None],
-        {name: torch.cat(parts) for name, parts in changes.items()},
-        {name: torch.cat(parts) for name, parts in expected.items()},
-    )
+            states[name].append(channel_states(lm, ids, channel, Intervened(intervention)))
+    return ChannelCurves(channel, (begin, end), by, {name: torch.cat(parts) for name, parts in states.items()})
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +24,7 @@ from ragbias.checks import check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError, RunError
 from ragbias.evaluation.data.questions import read_questions
+from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores, curve
 from ragbias.evaluation.prompts import (
     Sample,
     as_user_message,
@@ -36,16 +36,17 @@ from ragbias.evaluation.prompts import (
     tiny_question,
     tiny_text,
 )
-from ragbias.evaluation.report.figures import PALE, canvas, line, literal, save, styles_of
+from ragbias.evaluation.report.figures import PALE, Style, canvas, line, literal, save, styles_of
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
 from studies import arguments_of
 from studies.layer_attention import check_equally_many
-from studies.pictures import save_pair
+from studies.pictures import COLOURS, save_pair, titled
 
 MOST_TICKS = 8
+NARROW = 5  # width of a picture in inches, readable at 420 pixels
 FEW = 4  # maximum number of layers that are listed individually
 M = TypeVar("M", bound=Method)
 
@@ -126,14 +127,18 @@ class Questions:
         return {**vars(self), "file": self.file and self.file.name}
 
 
-def by_position(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[list[int], Tensor]:
-    """Average measurements by the gold document's position. Return the positions and the means ``[P, ...]``."""
+def by_question(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[list[int], Tensor]:
+    """Arrange measurements by question and the gold document's position. Return the positions and ``[Q, P, ...]``."""
     positions = sorted({sample.gold for sample in samples})
-    means = [
-        torch.stack([each for sample, each in zip(samples, measured, strict=True) if sample.gold == position]).mean(0)
-        for position in positions
-    ]
-    return positions, torch.stack(means)
+    order = sorted(range(len(samples)), key=lambda index: (samples[index].question, samples[index].gold))
+    return positions, torch.stack([measured[index] for index in order]).unflatten(0, (-1, len(positions)))
+
+
+def intervals(values: Tensor) -> list[Estimate]:
+    """Compute means over questions ``[Q, X]`` with bootstrap intervals: ``[mean, low, high]`` for each column."""
+    each = values.double().numpy()
+    scores = Scores(tuple(map(str, range(len(each)))), tuple(range(each.shape[1])), each)
+    return [interval.as_list() for interval in curve(scores)["by_position"]]
 
 
 def check_acts_on_attention(method: Method) -> None:
@@ -143,17 +148,19 @@ def check_acts_on_attention(method: Method) -> None:
 
 
 class Result:
-    """Base class of an experiment's figures."""
+    """Base class of an experiment's figures. The first axis of each tensor is the question."""
 
-    def figure(self, title: str) -> Figure:
+    def figure(self) -> Figure:
         raise NotImplementedError
 
     def table(self) -> Table:
         raise NotImplementedError
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data for JSON."""
-        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
+        """Return the fields as plain data for JSON, tensors as means over questions."""
+        return {
+            name: value.mean(0).tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()
+        }
 
 
 def parser(documentation: str | None, method: str | None = None, **defaults: Any) -> argparse.ArgumentParser:
@@ -189,7 +196,8 @@ def run(
     """Measure, draw, print and write an experiment.
 
     Args:
-        title: title of the picture. Names of options in braces are replaced by their values.
+        title: title of the picture; the second line is extended by the number of questions. Names of options in braces
+            are replaced by their values.
     """
     chosen = options.parse_args(arguments)
     try:
@@ -202,7 +210,9 @@ def run(
         with progress() as bar:
             result = measure(lm, samples, lambda items: bar.track(items, description="prompts"), chosen)
         count = len({sample.question for sample in samples})
-        figure = result.figure(f"{title.format(**vars(chosen))}, {count} question{'s' * (count > 1)}")
+        figure = result.figure()
+        questions_shown = f"{count} question{'s' * (count > 1)}" + ", 95% intervals" * (count >= FEWEST)
+        titled(figure, f"{title.format(**vars(chosen))}, {questions_shown}")
         (save_pair if chosen.themes else save)(figure, chosen.out)
         console.print(result.table())
         console.print(f"Written: {chosen.out}")
@@ -233,17 +243,17 @@ def named_layers(layers: Sequence[int]) -> str:
 
 def heat_map(
     axis: Axes, values: Tensor, columns: Sequence[object], title: str, x: str, label: str, y: str = "layer",
-    white: float | None = 0,
+    lowest: float | None = 0,
 ) -> None:  # fmt: skip
-    """Draw ``[rows, columns]`` as a heat map in greys, darker for larger values, with a colour bar.
+    """Draw ``[rows, columns]`` as a heat map with a colour bar. Larger values contrast more with the page.
 
     Args:
         columns: names of the columns.
         label: label of the colour bar.
-        white: value that is drawn white; None: the smallest value.
+        lowest: value with which the colours begin; None: the smallest value.
     """
     rows = len(values)
-    image = axis.imshow(values.numpy(), cmap="Greys", vmin=white, aspect="auto", interpolation="nearest")
+    image = axis.imshow(values.numpy(), cmap=COLOURS, vmin=lowest, aspect="auto", interpolation="nearest")
     shown = range(0, len(columns), -(-len(columns) // MOST_TICKS))
     axis.set_xticks(shown, [str(columns[column]) for column in shown])
     axis.set_yticks(range(0, rows, -(-rows // MOST_TICKS)))
@@ -252,29 +262,30 @@ def heat_map(
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     assert axis.figure is not None
-    axis.figure.colorbar(image, ax=axis, pad=0.03, aspect=30, label="\n".join(wrap(label, 28)), ticks=MaxNLocator(5))
+    axis.figure.colorbar(image, ax=axis, pad=0.03, aspect=30, label=label, ticks=MaxNLocator(5))
 
 
 def curves(
-    axis: Axes, xs: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, x: str, y: str,
-    level: tuple[str, float] | None = None, from_zero: bool = True,
+    axis: Axes, xs: Sequence[float], lines: Mapping[str, Tensor], title: str, x: str, y: str,
+    level: tuple[str, float] | None = None, from_zero: bool = True, styles: Mapping[str, Style] | None = None,
 ) -> None:  # fmt: skip
-    """Draw a line for each label, and an optional named horizontal line, with a legend below the panel."""
-    styles = styles_of(lines)
+    """Draw the means over questions ``[Q, len(xs)]`` of each label with intervals, and an optional named level."""
+    styles = styles or styles_of(lines)
     for label, values in lines.items():
-        line(axis, xs, [[value, None, None] for value in values], styles[label], label)
+        line(axis, xs, intervals(values), styles[label], label)
     if level is not None:
         axis.axhline(level[1], color=PALE, linewidth=1, label=literal(level[0]))
     axis.set_title(literal(title), fontsize=10)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
-    axis.locator_params(axis="x", nbins=MOST_TICKS)
+    axis.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=all(float(at).is_integer() for at in xs)))
     if from_zero:
         low, high = axis.get_ylim()
-        axis.set_ylim(min(0, low), high + 0.05 * (high - low))
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, handlelength=3, fontsize=9)
+        axis.set_ylim(min(0, low), high)
 
 
-def page(title: str, panels: int = 3) -> tuple[Figure, list[Axes]]:
+def page(panels: int) -> tuple[Figure, list[Axes]]:
     """Create a picture with one column of panels."""
-    return canvas(panels, columns=1, height=3.2, title=title)
+    figure, axes = canvas(panels, columns=1, height=2.4)
+    figure.set_figwidth(NARROW)
+    return figure, axes

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
@@ -20,15 +21,16 @@ from ragbias.calibration.measurements import retrieving_layers
 from ragbias.display import shown
 from ragbias.errors import RunError
 from ragbias.evaluation.prompts import Sample
+from ragbias.evaluation.report.figures import PALE, line, styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod
-from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.experiment import Result, Track, by_question, intervals, method_of, named_layers, page, parser, run
 from studies.layer_attention import attention_by_head, gold_and_other
-from studies.pictures import cell_text
 
 Range = tuple[int, int]
+SPREAD = 0.7  # width over which the factors at one place are spread
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class FactorSweep(Result):
         positions: positions of the gold document, counted from 0.
         factors: factors; a factor of 1 is the plain model.
         layers: ranges of layers, with both ends included.
-        attention: ``[R, F, P]``, attention to the gold document, averaged over heads and over the layers that retrieve
-            in the plain model (``retrieval_layers``).
-        loss: ``[R, F, P]``, mean negative log-likelihood per token of the answer, in nats.
+        attention: ``[Q, P, R, F]``, attention to the gold document, averaged over heads and over the layers that
+            retrieve in the plain model (``retrieval_layers``).
+        loss: ``[Q, P, R, F]``, mean negative log-likelihood per token of the answer, in nats.
+        plain_loss: ``[Q, P]``, the same of the plain model.
     """
 
     channels: tuple[int, ...]
@@ -50,31 +53,41 @@ class FactorSweep(Result):
     layers: list[Range]
     attention: Tensor
     loss: Tensor
+    plain_loss: Tensor
     retrieval_layers: list[int]
 
-    def figure(self, title: str) -> Figure:
-        figure, (attention, loss, swept) = page(title)
-        numbered, where = [position + 1 for position in self.positions], "position of the gold document"
-        for axis, name, values in (
-            (attention, "attention to the gold document", self.attention[0]),
-            (loss, "loss of the answer (nats per token)", self.loss[0]),
-        ):
-            lines = {f"factor {factor:g}": line for factor, line in zip(self.factors, values.tolist(), strict=True)}
-            curves(axis, numbered, lines, f"{name}, {self._scaled[0]}", where, name.split(" (")[0])
-        means, names = self.loss.mean(2), [f"{factor:g}" for factor in self.factors]
-        heat_map(swept, means, names, "loss, mean over positions", "factor", "nats per token", "scaled in", white=None)
-        swept.set_yticks(range(len(self.layers)), self._scaled)
-        halfway = float(means.min() + means.max()) / 2
-        for row, values in enumerate(means.tolist()):
-            for column, value in enumerate(values):
-                cell_text(swept, (column, row), value, dark=value > halfway)
+    def figure(self) -> Figure:
+        figure, (attention, loss, swept) = page(3)
+        change, own = self.loss - self.plain_loss[..., None, None], self._scaled[0]
+        numbered = [position + 1 for position in self.positions]
+        self._draw(attention, numbered, self.attention[:, :, 0], f"attention to the gold document, {own}", "attention")
+        self._draw(loss, numbered, change[:, :, 0], f"change of the answer's loss, {own}", "nats per token")
+        title = "change of the answer's loss, mean over positions"
+        self._draw(swept, range(len(self.layers)), change.mean(1), title, "nats per token")
+        for axis in (attention, loss):
+            axis.set_xticks(numbered)
+            axis.set_xlabel("position of the gold document")
+        attention.set_ylim(bottom=0)
+        swept.set_xticks(range(len(self.layers)), self._scaled)
+        swept.set_xlabel("layers in which the channel is scaled")
         return figure
+
+    def _draw(self, axis: Axes, xs: Sequence[float], values: Tensor, title: str, label: str) -> None:
+        """Draw ``[Q, len(xs), F]`` as one point with an interval for each place and factor."""
+        styles = styles_of(f"factor {factor:g}" for factor in self.factors)
+        for index, (name, style) in enumerate(styles.items()):
+            shift = SPREAD * ((index + 0.5) / len(styles) - 0.5)
+            points = intervals(values[..., index])
+            line(axis, [x + shift for x in xs], points, replace(style, dashes="none"), name, band=False)
+        axis.axhline(0, color=PALE, linewidth=0.8, zorder=1)
+        axis.set_title(title, fontsize=10)
+        axis.set_ylabel(label)
 
     def table(self) -> Table:
         title = "Loss of the answer; in brackets: attention to the gold document"
         table = plain_table(title, "scaled in", *(f"factor {factor:g}" for factor in self.factors))
         for index, layers in enumerate(self._scaled):
-            both = zip(self.loss[index].mean(1).tolist(), self.attention[index].mean(1).tolist(), strict=True)
+            both = zip(*(each[:, :, index].mean((0, 1)).tolist() for each in (self.loss, self.attention)), strict=True)
             table.add_row(layers, *(f"{loss:.3f} ({attention:.3f})" for loss, attention in both))
         return table
 
@@ -109,14 +122,17 @@ def measure(
         method.validate(config.hidden_size, config.num_hidden_layers)
     plain = torch.stack([_gold_by_layer(lm, sample, NoMethod()) for sample in track(samples)]).mean(0)
     retrieve = sorted(retrieving_layers(plain.tolist()))
-    measured = []
-    for row, sample in track([(row, sample) for row in methods for sample in samples]):
-        gold = [_gold_by_layer(lm, sample, method)[retrieve, 0].mean() for method in row]
-        measured.append(torch.stack([torch.stack(gold), torch.stack([_loss(lm, sample, method) for method in row])]))
-    by_range = [measured[begin : begin + len(samples)] for begin in range(0, len(measured), len(samples))]
-    positions = by_position(samples, by_range[0])[0]
-    attention, loss = torch.stack([by_position(samples, each)[1] for each in by_range]).permute(2, 0, 3, 1)
-    return FactorSweep(scaling.channels, positions, list(factors), ranges, attention, loss, retrieve)
+    plain_loss, measured = [], []
+    for sample in track(samples):
+        attention = [[_gold_by_layer(lm, sample, each)[retrieve, 0].mean() for each in row] for row in methods]
+        loss = [[_loss(lm, sample, each) for each in row] for row in methods]
+        plain_loss.append(_loss(lm, sample, NoMethod()))
+        measured.append(torch.tensor([attention, loss]))
+    positions, both = by_question(samples, measured)
+    _, plain_losses = by_question(samples, plain_loss)
+    return FactorSweep(
+        scaling.channels, positions, list(factors), ranges, both[:, :, 0], both[:, :, 1], plain_losses, retrieve
+    )
 
 
 def _default_ranges(scaling: ChannelScaling, n_layers: int) -> list[Range]:
@@ -166,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lm, samples, method_of(parsed.method, parsed.model, ChannelScaling), factors_of(parsed.factors),
             None if parsed.layers is None else ranges_of(parsed.layers), track,
         ),
-        "Channel scaled by factors: {model}",
+        "Channel scaled by factors\n{model}",
     )  # fmt: skip
 
 

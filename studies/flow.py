@@ -21,7 +21,7 @@ from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
-from studies.experiment import Result, Track, by_position, check_acts_on_attention, curves, page, parser, run
+from studies.experiment import Result, Track, by_question, check_acts_on_attention, curves, page, parser, run
 from studies.layer_attention import OTHERS, attention_by_head
 
 PARTS = ("gold document", "other documents", *OTHERS)
@@ -33,32 +33,33 @@ class Flow(Result):
 
     Attributes:
         positions: positions of the gold document, counted from 0.
-        mass: ``[P, n_layers, 5]``, attention to each of ``PARTS``, averaged over heads.
-        norms: ``[P, n_layers, 5]``, attention times value norm, as shares of the sum over heads and parts.
+        mass: ``[Q, P, n_layers, 5]``, attention to each of ``PARTS``, averaged over heads.
+        norms: ``[Q, P, n_layers, 5]``, attention times value norm, as shares of the sum over heads and parts.
     """
 
     positions: list[int]
     mass: Tensor
     norms: Tensor
 
-    def figure(self, title: str) -> Figure:
-        figure, (mass, norms, moved) = page(title)
-        layers = list(range(self.mass.shape[1]))
+    def figure(self) -> Figure:
+        figure, (mass, norms, moved) = page(3)
+        layers = list(range(self.mass.shape[2]))
         for axis, name, values in ((mass, "attention", self.mass), (norms, "attention times value norm", self.norms)):
-            lines = {part: values[:, :, index].mean(0).tolist() for index, part in enumerate(PARTS)}
-            curves(axis, layers, lines, name, "layer", "share")
-        middle = len(self.positions) // 2
-        lines = {
-            f"gold document at {self.positions[at] + 1}": self.norms[at, :, 0].tolist()
-            for at in sorted({0, middle, len(self.positions) - 1})
-        }
-        curves(moved, layers, lines, "from the gold document, value norm", "layer", "share")
+            lines = {part: values[..., index].mean(1) for index, part in enumerate(PARTS)}
+            curves(axis, layers, lines, f"{name}, by layer", "layer", "share")
+        layer = int(self.norms[..., 0].mean((0, 1)).argmax())
+        lines = {part: self.norms[:, :, layer, index] for index, part in enumerate(PARTS)}
+        numbered = [position + 1 for position in self.positions]
+        title = f"attention times value norm, layer {layer}"
+        curves(moved, numbered, lines, title, "position of the gold document", "share")
         return figure
 
     def table(self) -> Table:
         title = "Flow to the last token by layer: attention; in brackets: attention times value norm"
         table = plain_table(title, "layer", *PARTS, wrap=True)
-        for layer, both in enumerate(zip(self.mass.mean(0).tolist(), self.norms.mean(0).tolist(), strict=True)):
+        for layer, both in enumerate(
+            zip(self.mass.mean((0, 1)).tolist(), self.norms.mean((0, 1)).tolist(), strict=True)
+        ):
             table.add_row(str(layer), *(f"{mass:.3f} ({norms:.3f})" for mass, norms in zip(*both, strict=True)))
         return table
 
@@ -66,8 +67,8 @@ class Flow(Result):
         return {
             "positions": self.positions,
             "parts": PARTS,
-            "attention": self.mass.tolist(),
-            "attention_times_value_norm": self.norms.tolist(),
+            "attention": self.mass.mean(0).tolist(),
+            "attention_times_value_norm": self.norms.mean(0).tolist(),
         }
 
 
@@ -83,8 +84,8 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
         mass, norms = (_parts(attention_by_head(lm, sample.prompt, method, by), sample) for by in (False, True))
         norms = norms.sum(1)
         measured.append(torch.stack([mass.mean(1), norms / norms.sum(1, keepdim=True)]))
-    positions, means = by_position(samples, measured)
-    return Flow(positions, means[:, 0], means[:, 1])
+    positions, both = by_question(samples, measured)
+    return Flow(positions, both[:, :, 0], both[:, :, 1])
 
 
 def _parts(mass: Tensor, sample: Sample) -> Tensor:
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser(__doc__, method="none"),
         arguments,
         lambda lm, samples, track, parsed: measure(lm, samples, get(parsed.method, parsed.model), track),
-        "Information flow to the last token: {model}, {method}",
+        "Information flow to the last token\n{model}, {method}",
     )
 
 

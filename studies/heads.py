@@ -23,7 +23,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE, SequenceCall
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
-from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, page, parser, run
+from studies.experiment import Result, Track, by_question, curves, heat_map, method_of, page, parser, run
 
 PART = 4  # the most and the least aware heads are each one quarter of the heads
 
@@ -34,11 +34,10 @@ class HeadAwareness(Result):
 
     Attributes:
         positions: positions of the gold document, counted from 0.
-        score: ``[n_layers, H]``, mean over prompts of the share of tokens with more than ``alpha`` times the mean
-            weight.
-        gold: ``[P, n_layers, H]``, attention to the gold document.
-        most, least: ``[P, n_layers]``, attention to the gold document, averaged over the quarter of heads that are most
-            and least aware in the prompt and layer.
+        score: ``[Q, P, n_layers, H]``, share of tokens with more than ``alpha`` times the mean weight.
+        gold: ``[Q, P, n_layers, H]``, attention to the gold document.
+        most, least: ``[Q, P, n_layers]``, attention to the gold document, averaged over the quarter of heads that are
+            most and least aware in the prompt and layer.
     """
 
     positions: list[int]
@@ -47,30 +46,24 @@ class HeadAwareness(Result):
     most: Tensor
     least: Tensor
 
-    def figure(self, title: str) -> Figure:
-        figure, (scores, spread, lines) = page(title)
-        count = self.score.shape[1]
-        label = "share of tokens above alpha times the mean"
-        heat_map(scores, self.score, range(count), "position-awareness", "head", label)
-        ranked = self.score.sort(dim=1, descending=True).values
-        heat_map(spread, ranked, range(1, count + 1), "heads sorted by it", "rank in the layer", label)
-        where = "position of the gold document"
+    def figure(self) -> Figure:
+        figure, (lines, scores) = page(2)
+        count = self.score.shape[3]
         shown = {
-            f"most aware {self._part} of {count} heads": self.most.mean(1).tolist(),
-            f"least aware {self._part} of {count} heads": self.least.mean(1).tolist(),
-            "all heads": self.gold.mean((1, 2)).tolist(),
+            f"{part_of(count)} of {count} heads, most aware": self.most.mean(2),
+            f"{part_of(count)} of {count} heads, least aware": self.least.mean(2),
+            "all heads": self.gold.mean((2, 3)),
         }
         numbered = [position + 1 for position in self.positions]
-        curves(lines, numbered, shown, "attention to the gold document", where, "mean over layers")
+        where = "position of the gold document"
+        curves(lines, numbered, shown, "attention to the gold document, mean over layers", where, "attention")
+        score = self.score.mean((0, 1))
+        heat_map(scores, score, range(count), "position-awareness", "head", "share of tokens", lowest=None)
         return figure
-
-    @property
-    def _part(self) -> int:
-        return part_of(self.score.shape[1])
 
     def table(self) -> Table:
         table = plain_table("Position-awareness by layer", "layer", "lowest", "mean", "highest", "head with it")
-        for layer, scores in enumerate(self.score):
+        for layer, scores in enumerate(self.score.mean((0, 1))):
             low, high = float(scores.min()), float(scores.max())
             table.add_row(
                 str(layer), f"{low:.3f}", f"{float(scores.mean()):.3f}", f"{high:.3f}", str(int(scores.argmax()))
@@ -118,9 +111,9 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], alpha: float, track: Trac
         scores.append(score)
         golds.append(gold)
         ends.append(torch.stack([ranked[:, :part].mean(1), ranked[:, -part:].mean(1)]))
-    positions, gold_means = by_position(samples, golds)
-    _, end_means = by_position(samples, ends)
-    return HeadAwareness(positions, torch.stack(scores).mean(0), gold_means, end_means[:, 0], end_means[:, 1])
+    positions, score = by_question(samples, scores)
+    (_, gold), (_, end) = by_question(samples, golds), by_question(samples, ends)
+    return HeadAwareness(positions, score, gold, end[:, :, 0], end[:, :, 1])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -130,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lambda lm, samples, track, parsed: measure(
             lm, samples, method_of(parsed.method, parsed.model, MsPoE).alpha, track
         ),
-        "Position-awareness of heads, {method}: {model}",
+        "Position-awareness of heads\n{model}, {method}",
     )
 
 

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
 from ragbias.evaluation.prompts import Sample
-from ragbias.evaluation.report.figures import PALE
+from ragbias.evaluation.report.figures import PALE, line, styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
@@ -29,7 +28,7 @@ from ragbias.methods import ChannelScaling, Profile
 from ragbias.methods.profiles import find, of_model
 from ragbias.prompt import TokenisedPrompt
 from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, perturbed_curves
-from studies.experiment import Result, Track, curves, page, parser, run
+from studies.experiment import Result, Track, by_question, curves, intervals, page, parser, run
 from studies.layer_attention import attention_by_head
 
 FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
@@ -42,50 +41,50 @@ class Perturbations(Result):
 
     Attributes:
         perturbed: curves of the channel, plain and perturbed.
-        thirds: by factor, the last token's attention to the first and the last third of all document tokens.
+        thirds: ``[Q, P, F, 2]``, by factor, the last token's attention to the first and the last third of all document
+            tokens.
     """
 
     perturbed: ChannelCurves
-    thirds: dict[float, tuple[float, float]]
+    thirds: Tensor
 
-    def figure(self, title: str) -> Figure:
-        layers = evenly_spread(len(self.perturbed.curves[PLAIN]), PANELS)
-        figure, axes = page(f"{title}: {self.perturbed.where}", len(layers) + 1)
-        for axis, layer in zip(axes, layers, strict=False):
-            self._draw(axis, layer)
-        factors = sorted(self.thirds)
-        lines = {
-            f"{which} third of the documents": [self.thirds[factor][index] for factor in factors]
-            for index, which in enumerate(("first", "last"))
-        }
-        curves(axes[-1], factors, lines, "the last token's attention", "factor of the channel", "attention")
-        return figure
-
-    def _draw(self, axis: Axes, layer: int) -> None:
+    def figure(self) -> Figure:
         found = self.perturbed
+        layers = evenly_spread(found.states[PLAIN].shape[1], PANELS)
+        figure, axes = page(len(layers) + 1)
+        named = {PLAIN: PLAIN, **{name: f"{name} perturbed" for name in found.perturbations}}
+        ends = ["attention to the first third", "attention to the last third"]
+        styles = styles_of([*named.values(), *ends])
+        thin = {label: replace(style, marker="") for label, style in styles.items()}
         width = max(1, found.length // POINTS)
-        lines = {
-            "plain" if name == PLAIN else f"{name} perturbed": [
-                float(part.mean()) for part in curve[layer].split(width)
-            ]
-            for name, curve in found.curves.items()
-        }
+        first = found.span[0] // width
         middles = [begin + min(width, found.length - begin) / 2 for begin in range(0, found.length, width)]
-        title = f"channel {found.channel} after layer {layer}: r with position {found.follows[layer]:.2f}"
-        label = f"mean, {width} positions each" if width > 1 else "mean"
-        curves(axis, middles, lines, title, "position", label, from_zero=False)
-        axis.axvspan(*found.span, color=PALE, alpha=0.3, linewidth=0, zorder=0)
+        for axis, layer in zip(axes, layers, strict=False):
+            means = {
+                name: torch.stack([part.mean(1) for part in states[:, layer].split(width, dim=1)], 1)
+                for name, states in found.states.items()
+            }
+            title = f"channel {found.channel} after layer {layer}: r with position {found.follows[layer]:.2f}"
+            plain = {PLAIN: means[PLAIN]}
+            curves(axis, middles, plain, title, "position", "value", from_zero=False, styles=thin)
+            for name in found.perturbations:  # equal to the plain curve before the span
+                points = intervals(means[name][:, first:])
+                line(axis, middles[first:], points, thin[named[name]], named[name])
+            axis.axvspan(*found.span, color=PALE, alpha=0.3, linewidth=0, zorder=0)
+        lines = {label: self.thirds[..., index].mean(1) for index, label in enumerate(ends)}
+        curves(axes[-1], FACTORS, lines, "the last token's attention", "factor of the channel", "share", styles=styles)
+        return figure
 
     def table(self) -> Table:
         found = self.perturbed
         title = f"Channel {found.channel}: {found.where}; change ± 2 standard errors, and change expected if it moved"
-        headings = [f"{name}: {column}" for name in found.changes for column in ("change", "if it moved")]
+        headings = [f"{name}: {column}" for name in found.perturbations for column in ("change", "if it moved")]
         table = plain_table(title, "after layer", "r, position", "r, halves", *headings, wrap=True)
         for layer, (follows, repeats) in enumerate(zip(found.follows, found.repeats, strict=True)):
             cells = [
-                _with_error(measured[name][:, layer])
-                for name in found.changes
-                for measured in (found.changes, found.expected)
+                _with_error(measured(name)[:, layer])
+                for name in found.perturbations
+                for measured in (found.change, found.expected)
             ]
             table.add_row(str(layer), f"{follows:.2f}", f"{repeats:.2f}", *cells)
         return table
@@ -100,13 +99,13 @@ class Perturbations(Result):
             "correlation_with_position": found.follows,
             "correlation_of_halves": found.repeats,
             "perturbations": {
-                name: {"change": _summary(found.changes[name]), "if_moved_all_the_way": _summary(found.expected[name])}
-                for name in found.changes
+                name: {"change": _summary(found.change(name)), "if_moved_all_the_way": _summary(found.expected(name))}
+                for name in found.perturbations
             },
-            "curves": {name: curve.tolist() for name, curve in found.curves.items()},
+            "curves": {name: states.mean(0).tolist() for name, states in found.states.items()},
             "attention_by_factor": [
                 {"factor": factor, "first_third": first, "last_third": last}
-                for factor, (first, last) in self.thirds.items()
+                for factor, (first, last) in zip(FACTORS, self.thirds.mean((0, 1)).tolist(), strict=True)
             ],
         }
 
@@ -137,22 +136,18 @@ def measure(
     )
 
 
-def attention_by_factor(
-    lm: DebiasedLM, profile: Profile, samples: Sequence[Sample], track: Track
-) -> dict[float, tuple[float, float]]:
+def attention_by_factor(lm: DebiasedLM, profile: Profile, samples: Sequence[Sample], track: Track) -> Tensor:
     """Measure the last token's attention to the first and the last third of all document tokens, by factor.
 
-    The attention is averaged over the profile's layers, heads and samples.
+    The attention is averaged over the profile's layers and heads. Returns ``[Q, P, F, 2]``.
     """
     first, last = profile.layers
-    masses: dict[float, list[Tensor]] = {factor: [] for factor in FACTORS}
+    scalings = [ChannelScaling(profile.channel, factor, layers=profile.layers) for factor in FACTORS]
+    masses = []
     for sample in track(samples):
-        prompt = thirds(sample.prompt)
-        for factor in FACTORS:
-            by_head = attention_by_head(lm, prompt, ChannelScaling(profile.channel, factor, layers=profile.layers))
-            masses[factor].append(by_head[first : last + 1, :, [0, 2]].mean((0, 1)))
-    means = {factor: torch.stack(by_sample).mean(0).tolist() for factor, by_sample in masses.items()}
-    return {factor: (beginning, end) for factor, (beginning, end) in means.items()}
+        by_head = torch.stack([attention_by_head(lm, thirds(sample.prompt), scaling) for scaling in scalings])
+        masses.append(by_head[:, first : last + 1, :, [0, 2]].mean((1, 2)))
+    return by_question(samples, masses)[1]
 
 
 def thirds(prompt: TokenisedPrompt) -> TokenisedPrompt:
@@ -190,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         length = parsed.length or min(PAPERS_LENGTH, lm.window)
         return measure(lm, profile, samples, parsed.strings, length, parsed.seed, parsed.batch_size, track)
 
-    run(options, arguments, measured, "Perturbations, {model}")
+    run(options, arguments, measured, "Perturbations of a channel\n{model}, {strings} strings")
 
 
 if __name__ == "__main__":

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ragbias.calibration.calibration_report import plot_channel
 from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.report.charts import before_and_after
-from ragbias.evaluation.report.figures import INK, svg
+from ragbias.evaluation.report.figures import INK, legend, literal, svg
 from ragbias.methods import DEFAULT_METHOD
 from studies.stored_runs import read_stored
 
 POSITIONS = "smollm2-10-positions"  # the study with the gold document at every position
 # colours of the light variant and their replacements in the dark variant; other colours suit both variants
 DARK = {INK: "#e6edf3", "#ffffff": "#0d1117", "#0072b2": "#4ba3e3", "#d55e00": "#f0883e", "#9ecae1": "#2d6a94"}
+TITLE_LETTERS = 58  # letters that fit above a picture of the experiments
+COLOURS = "Blues"  # of heat maps; reversed in the dark variant, so that large values contrast with the page
 
 
 def save_pair(figure: Figure, path: Path) -> None:
     """Write ``path-light.svg`` and ``path-dark.svg`` for pages with two themes."""
     light = svg(figure, path.name, fonttype="path")
-    dark = light
+    for image in (image for axis in figure.axes for image in axis.images):
+        image.set_cmap(f"{COLOURS}_r")
+    dark = svg(figure, path.name, fonttype="path")
     for colour, replacement in DARK.items():
         dark = dark.replace(colour, replacement)
     dark = dark.replace("<svg ", f'<svg fill="{DARK[INK]}" ', 1)  # matplotlib omits black, the default of SVG
@@ -29,10 +36,28 @@ def save_pair(figure: Figure, path: Path) -> None:
         path.with_name(f"{path.name}-{name}.svg").write_text(text + "\n", encoding="utf-8")
 
 
-def cell_text(axis: Axes, at: tuple[float, float], value: float, dark: bool) -> None:
-    """Write a number into a cell of a heat map, black on light cells and white on dark cells in both variants."""
-    colour = "#fefefe" if dark else "#010101"  # ``DARK`` does not replace these colours
-    axis.text(*at, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+def titled(figure: Figure, title: str, letters: int = TITLE_LETTERS) -> None:
+    """Draw one legend for all panels, below the title."""
+    legend(figure, columns=2)
+    lines = [part for row in title.splitlines() for part in wrap(row, letters)]
+    (drawn,) = figure.legends
+    drawn.set_title(literal("\n".join(lines)), prop={"size": 10})
+    drawn.get_title().set_multialignment("center")
+    drawn.set_alignment("center")
+
+
+def channel_picture(record: Mapping[str, Any]) -> Figure:
+    """Draw a calibration's channel with a legend."""
+    figure = plot_channel(record)
+    for panel in figure.axes:
+        curve, fit = panel.lines
+        curve.set_label("mean over strings")
+        fit.set_label("cubic fit, monotone" if fit.get_linestyle() == "-" else "cubic fit, not monotone")
+    title = figure.get_suptitle()
+    figure.suptitle("")
+    figure.set_figheight(figure.get_figheight() + 0.5)  # for the legend
+    titled(figure, title, letters=72)
+    return figure
 
 
 def draw_pictures(root: Path) -> None:

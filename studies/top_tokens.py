@@ -22,7 +22,7 @@ from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
 from ragbias.methods.siw import HIGHEST, highest_by_document
-from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.experiment import Result, Track, by_question, curves, heat_map, method_of, named_layers, page, parser, run
 from studies.heads import token_weights
 
 
@@ -32,8 +32,8 @@ class TopTokens(Result):
 
     Attributes:
         positions: positions of the gold document, counted from 0.
-        share: ``[P, n_layers, n]``, share of each document in the highest-weight tokens of all documents.
-        dense: ``[P, n_layers, n]``, share of prompts in which the document is dense.
+        share: ``[Q, P, n_layers, n]``, share of each document in the highest-weight tokens of all documents.
+        dense: ``[Q, P, n_layers, n]``, 1 for dense documents and 0 for others.
         sigma: a document is dense if its share exceeds ``sigma`` times the mean share.
         layers: layers in which SIW acts.
     """
@@ -47,43 +47,45 @@ class TopTokens(Result):
     @property
     def threshold(self) -> float:
         """Share above which a document is dense."""
-        return self.sigma / self.share.shape[2]
+        return self.sigma / self.share.shape[3]
 
-    def figure(self, title: str) -> Figure:
-        figure, (lines, dense, gold) = page(title)
-        count, middle = self.share.shape[2], len(self.positions) // 2
+    def figure(self) -> Figure:
+        figure, (lines, dense, gold) = page(3)
+        count, middle = self.share.shape[3], len(self.positions) // 2
         shown = {
-            f"gold document at {self.positions[at] + 1}": self.share[at, self.layers].mean(0).tolist()
+            f"gold document at {self.positions[at] + 1}": self.share[:, at, self.layers].mean(1)
             for at in sorted({0, middle, len(self.positions) - 1})
         }
         numbered = list(range(1, count + 1))
         curves(
-            lines, numbered, shown, f"share of the top {HIGHEST:.0%} in documents, {named_layers(self.layers)}",
+            lines, numbered, shown, f"share of the top {HIGHEST:.0%} of tokens, {named_layers(self.layers)}",
             "position of the document", "share", (f"dense above {self.threshold:.3f}", self.threshold),
         )  # fmt: skip
-        often = "share of prompts in which it is dense"
-        heat_map(dense, self.dense.mean(0), numbered, "any document", "position of the document", often)
+        often = "share of prompts"
+        means = self.dense.mean((0, 1))
+        heat_map(dense, means, numbered, "how often a document is dense", "position of the document", often)
         at_gold = [position + 1 for position in self.positions]
-        heat_map(gold, self.gold_dense.T, at_gold, "gold document", "position of the gold document", often)
+        where = "position of the gold document"
+        heat_map(gold, self.gold_dense.T, at_gold, "how often the gold document is dense", where, often)
         return figure
 
     @property
     def gold_dense(self) -> Tensor:
         """Share of prompts in which the gold document is dense, ``[P, n_layers]``."""
-        return torch.stack([dense[:, at] for dense, at in zip(self.dense, self.positions, strict=True)])
+        return torch.stack([dense[:, at] for dense, at in zip(self.dense.mean(0), self.positions, strict=True)])
 
     def table(self) -> Table:
         title = f"Share of the top {HIGHEST:.0%} by the document's position; dense above {self.threshold:.3f}"
-        table = plain_table(title, "layer", *(str(at + 1) for at in range(self.share.shape[2])), "gold is dense")
-        for layer, (values, dense) in enumerate(zip(self.share.mean(0), self.gold_dense.mean(0), strict=True)):
+        table = plain_table(title, "layer", *(str(at + 1) for at in range(self.share.shape[3])), "gold is dense")
+        for layer, (values, dense) in enumerate(zip(self.share.mean((0, 1)), self.gold_dense.mean(0), strict=True)):
             table.add_row(str(layer), *(f"{value:.3f}" for value in values.tolist()), f"{float(dense):.0%}")
         return table
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "positions": self.positions,
-            "share": self.share.tolist(),
-            "dense": self.dense.tolist(),
+            "share": self.share.mean(0).tolist(),
+            "dense": self.dense.mean(0).tolist(),
             "threshold": self.threshold,
             "layers": self.layers,
         }
@@ -97,8 +99,8 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -
         held = torch.stack([highest_by_document(layer, sample.prompt.spans) for layer in weights])
         dense = (held > siw.sigma * held.mean(1, keepdim=True)).float()
         measured.append(torch.stack([held / held.sum(1, keepdim=True).clamp_min(1), dense]))
-    positions, means = by_position(samples, measured)
-    return TopTokens(positions, means[:, 0], means[:, 1], siw.sigma, list(siw.layer_indices(means.shape[2])))
+    positions, both = by_question(samples, measured)
+    return TopTokens(positions, both[:, :, 0], both[:, :, 1], siw.sigma, list(siw.layer_indices(both.shape[3])))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser(__doc__, method="siw"),
         arguments,
         lambda lm, samples, track, parsed: measure(lm, samples, method_of(parsed.method, parsed.model, SIW), track),
-        "Tokens of highest weight, {method}: {model}",
+        "Tokens of highest weight\n{model}, {method}",
     )
 
 

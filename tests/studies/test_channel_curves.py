@@ -1,5 +1,7 @@
 """The channel's curve with mask and position ids perturbed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -36,20 +38,18 @@ def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
     }
     inputs["mask"]["attention_mask"] = torch.where(inputs["mask"]["attention_mask"], 0.0, -1e30)[None, None]
     inputs["position ids"]["attention_mask"] = torch.ones_like(ids)
-    assert list(found.curves) == list(inputs) and (found.span, found.by) == ((20, 30), 10)
+    assert list(found.states) == list(inputs) and (found.span, found.by) == ((20, 30), 10)
     states = {}
     for name, given in inputs.items():
         with torch.no_grad():
             hidden = lm.model.model(ids, output_hidden_states=True, **given).hidden_states
         states[name] = torch.stack([each[..., CHANNEL].double() for each in hidden[1:-1]], 1)
-        torch.testing.assert_close(found.curves[name], states[name].mean(0), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found.states[name], states[name], atol=1e-4, rtol=1e-4)
     for name, source in (("mask", 0), ("position ids", 10)):
         here = states["plain"][..., 20:30].mean(-1)
-        torch.testing.assert_close(found.changes[name], states[name][..., 20:30].mean(-1) - here, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(found.change(name), states[name][..., 20:30].mean(-1) - here, atol=1e-4, rtol=1e-3)
         there = states["plain"][..., source : source + 10].mean(-1)
-        torch.testing.assert_close(found.expected[name], there - here, atol=1e-4, rtol=1e-3)
-    halves = torch.stack([states["plain"][::2].mean(0), states["plain"][1::2].mean(0)])
-    torch.testing.assert_close(found.halves, halves, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found.expected(name), there - here, atol=1e-4, rtol=1e-3)
 
 
 def block(first, last, begin, end):
@@ -59,8 +59,9 @@ def block(first, last, begin, end):
 
 
 def test_a_positional_curve_is_distinguished_from_noise(found):
-    found.curves["plain"][0] = torch.arange(50).double() * 2 + 7
-    found.halves[:, 0] = torch.arange(50).double()
+    plain = found.states["plain"].clone()
+    plain[:, 0] = torch.arange(50).double() * 2 + 7
+    found = replace(found, states={"plain": plain})
     assert found.follows[0] == pytest.approx(1) and found.repeats[0] == pytest.approx(1)
     assert max(map(abs, found.repeats[1:])) < 0.9
 
@@ -80,7 +81,7 @@ def test_strings_longer_than_the_window_are_refused(lm):
 def test_without_position_ids_only_the_mask_is_perturbed(byte_tokenizer):
     mpt = ragbias.DebiasedLM(random_model("mpt"), byte_tokenizer, method="none")
     found = perturbed_curves(mpt, CHANNEL, 2, 40, 0, 2, lambda each: each)
-    assert list(found.curves) == ["plain", "mask"] and (found.changes["mask"].abs() > 1e-3).any()
+    assert list(found.states) == ["plain", "mask"] and (found.change("mask").abs() > 1e-3).any()
 
 
 def test_a_channel_scaled_by_one_is_as_it_was(lm):
