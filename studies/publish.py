@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ragbias.calibration.calibration_report import plot_channel
 from ragbias.display import changes
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
@@ -22,7 +21,7 @@ from studies import arguments_of
 from studies.advice import advised, default_in_words
 from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations
 from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
-from studies.pictures import draw_pictures, save_pair
+from studies.pictures import channel_picture, draw_pictures, save_pair
 from studies.stored_runs import LARGEST, answers_size, is_finished, read_stored, redraw, store
 from studies.study_tables import Summaries, tables_of, with_costs
 
@@ -124,7 +123,7 @@ def draw(root: Path = ROOT) -> None:
         redraw(root / RESULTS / name)
     for name, record in read_calibrations(root / RESULTS / CALIBRATION).items():
         if "channel" in record:
-            save_pair(plot_channel(record), root / RESULTS / CALIBRATION / name)
+            save_pair(channel_picture(record), root / RESULTS / CALIBRATION / name)
     draw_pictures(root)
 
 
