@@ -154,7 +154,7 @@ def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
         check_length(count, sum(lengths), settings.steps, config)
         vocabulary, device = config.get_text_config().vocab_size, torch.device(settings.device)
         batches.append(draw(lengths, settings.batch, vocabulary, device, settings.ragged))
-    runs = len(batches) * (settings.rounds + 2) * len({NoMethod.name, *methods})
+    runs = len(batches) * (settings.rounds + 1) * len({NoMethod.name, *methods})
     task = bar.add_task("building the model", total=runs)
     model = built(settings, config)
     results = []
@@ -238,7 +238,7 @@ def measure(
 ) -> dict[str, ForwardCost]:
     """Measure the cost of each method and of the plain model, which has the label ``none``.
 
-    An extra round warms up, and another extra round measures memory. ``progress`` is called after each run.
+    An extra round before the others measures memory and warms up. ``progress`` is called after each run.
     """
     methods = {NoMethod.name: NoMethod(), **methods}
 
@@ -250,15 +250,15 @@ def measure(
     def peak(batch: PromptBatch, method: Method) -> tuple[float]:
         return (peak_bytes(model.device, lambda: times(batch, method)),)
 
-    timed = interleave(methods, [batch] * (rounds + 1), times)
     peaks = interleave(methods, [batch], peak)
+    timed = interleave(methods, [batch] * rounds, times)
     shape, layouts = shape_of(model.config), [lengths_of(prompt) for prompt in batch.prompts]
     costs: dict[str, ForwardCost] = {}
     for label, method in methods.items():
         (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (
-            figures(timed, label, index, 1) for index in range(3)
+            figures(timed, label, index) for index in range(3)
         )
-        (highest, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
+        (highest, *_), (peak_ratio, *_) = figures(peaks, label, 0)
         required = prefill_limit(shape, layouts, method), decode_limit(shape, layouts, method)
         ratios = prefill_ratio, first_ratio, decode_ratio
         costs[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *required)

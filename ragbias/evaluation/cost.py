@@ -57,9 +57,9 @@ def interleave(
     return taken
 
 
-def figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
-    """Return the spread of measurement ``index``, and of its ratio to the plain model. Skip rounds before ``first``."""
-    values, plain = ([measured[index] for measured in taken[name][first:]] for name in (label, None))
+def figures(taken: Taken, label: str, index: int) -> tuple[Spread, Spread]:
+    """Return the spread of measurement ``index``, and of its ratio to the plain model."""
+    values, plain = ([measured[index] for measured in taken[name]] for name in (label, None))
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
 
@@ -146,19 +146,17 @@ def measure_costs(
 ) -> dict[str, GenerationCost]:
     """Measure the cost of every method with greedy decoding and without batches. Return it by label.
 
-    The model's window must have room for ``DECODED + 1`` tokens after each prompt. An extra round warms up. Memory is
-    measured once, because it does not vary.
+    The model's window must have room for ``DECODED + 1`` tokens after each prompt. Memory is measured once, because it
+    does not vary. This comes first and warms up.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
-    times = interleave(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
-
-    def peak(prompt: str | Prompt, method: Method) -> tuple[float]:
-        return (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method)),)
-
-    peaks = interleave(methods, chosen[:1], peak)
+    peaks = interleave(
+        methods, chosen[:1], lambda prompt, rule: (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, rule)),)
+    )
+    times = interleave(methods, chosen, lambda prompt, method: _times(lm, prompt, method))
     costs: dict[str, GenerationCost] = {}
     for label in methods:
-        spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
+        spreads = [figures(times, label, 0), figures(times, label, 1), figures(peaks, label, 0)]
         costs[label] = GenerationCost(*(value for value, _ in spreads), *(ratio for _, ratio in spreads))
     return costs
 
@@ -186,7 +184,6 @@ def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float,
 
     attached = lm.model.register_forward_hook(hook, with_kwargs=True)
     try:
-        begin = now(device)
         _generate(lm, prompt, method)
         total = now(device) - begin
     finally:

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.cost import measure_costs
+from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
 
 
@@ -26,3 +26,11 @@ def test_costs_are_ratios_to_none_and_count_all_runs():
     )
     tokens = len(lm.prepare(prompt, method="none").tokens.ids)
     assert plain.peak_bytes[0] > cache * tokens * lm.model.dtype.itemsize  # at the least the keys and values
+
+
+@pytest.mark.serial
+def test_the_run_that_measures_memory_warms_up(lm):
+    passes = []
+    with lm.model.register_forward_hook(lambda *_: passes.append(1)):
+        measure_costs(lm, ["Once upon a time"], {"none": NoMethod()}, rounds=2)
+    assert len(passes) == (1 + 2) * (DECODED + 1)
