@@ -74,10 +74,11 @@ def audit(
     Needs no labels. The unchanged pipeline and each method answer every question in several document orders, and again
     in the same order to measure noise.
     """
-    from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, flipped_questions, on_terminal, tables
+    from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, on_terminal, tables
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
     from ragbias.evaluation.audit.verdict import definition, recommendation
+    from ragbias.evaluation.cost import measure_costs
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
@@ -108,7 +109,8 @@ def audit(
     costs = {}
     if upstream is None and not stopped:
         with status("Measuring the cost of the methods"):
-            costs = costs_of(cases, compared)
+            prompts = [case.prompt for case in cases[:2]]
+            costs = measure_costs(cases[0].recorded.lm, prompts, compared, len(prompts))
     advice = recommendation(result, {label: cost.prefill_ratio[0] for label, cost in costs.items()}, consistency)
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")

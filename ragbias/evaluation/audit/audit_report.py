@@ -10,21 +10,18 @@ from markupsafe import Markup
 from rich.console import Group
 
 from ragbias.display import printable
-from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, PositionPreference, differ
 from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
-from ragbias.evaluation.cost import GenerationCost, measure_costs
+from ragbias.evaluation.cost import GenerationCost
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Grid, Section, page
 from ragbias.evaluation.report.tables import fitted
-from ragbias.methods import Method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROUNDS = 2  # rounds of cost measurements
 EXAMPLES = 10  # maximum number of questions whose answers the HTML shows
 IN_TEXT = 2  # number of example questions in the JSON file
 HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
@@ -39,11 +36,6 @@ PREFERENCE_LEGEND = (
     "Without an effect of order, the curve is flat at 0. Only questions with known documents in several orders count."
 )
 NO_PREFERENCE = "Not shown: too few answers have a known document. This does not mean that no position is preferred."
-
-
-def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
-    """Measure the cost of each method on the prompts of the first ``ROUNDS`` cases. Keys are labels."""
-    return measure_costs(cases[0].recorded.lm, [case.prompt for case in cases[:ROUNDS]], methods, ROUNDS)
 
 
 def as_dict(

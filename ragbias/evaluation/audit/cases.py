@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.data.questions import Question
@@ -27,7 +29,6 @@ from ragbias.prompt import Prompt
 # a blank line also precedes the first document, so that ``segmented`` gets the same tokens as ``none``
 INSTRUCTION = SYSTEM.rstrip() + "\n\n"
 MAX_NEW_TOKENS = 64  # enough, because the stock prompt requests a concise answer
-BATCH_SIZE = 8
 BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # joins the system message and the question while documents are located
 SECONDS, TRIES = 600.0, 4  # timeout and number of attempts of a request to a server
 
@@ -43,6 +44,12 @@ class AuditCase:
     def greedy(self) -> bool:
         """Whether decoding is greedy, so that equal prompts have equal answers."""
         return not self.recorded.settings.get("temperature")
+
+    @property
+    def exact(self) -> bool:
+        """Whether repetitions have equal answers: greedy decoding by a local model, in float32 on a CPU."""
+        model = getattr(self.recorded.lm, "model", None)
+        return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
     @property
     def document_count(self) -> int:
@@ -87,10 +94,10 @@ def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt
     """
     lm, settings, seed = case.recorded.lm, case.recorded.settings, case.recorded.settings.get("seed")
     if case.greedy or seed is None:
-        generations: list[Generation] = lm.batch(requests, batch_size=BATCH_SIZE, **settings)
+        generations: list[Generation] = lm.batch(requests, **settings)
         return generations
     return [
-        lm.batch([request], batch_size=1, **{**settings, "seed": seed + attempt})[0]
+        lm.batch([request], **{**settings, "seed": seed + attempt})[0]
         for attempt, request in enumerate(requests, first_attempt)
     ]
 
@@ -116,7 +123,7 @@ class UpstreamLM:
         origin = request.origin if order is None else request.origin.reordered(order)
         return order_text(replace(origin, method_requested=method or origin.method_requested))
 
-    def batch(self, requests: Sequence[Request], batch_size: int, max_new_tokens: int) -> list[Generation]:
+    def batch(self, requests: Sequence[Request], max_new_tokens: int) -> list[Generation]:
         """Send all requests concurrently and return one answer per request."""
         bodies = [self._body(request, max_new_tokens) for request in requests]
         answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)

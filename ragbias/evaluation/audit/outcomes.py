@@ -16,7 +16,7 @@ from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.measures.metrics import best_subspan_em, same_answer, source
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
-from ragbias.methods import Method
+from ragbias.methods import AttentionMethod, Method
 
 ENOUGH = 100  # number of questions that suffices for most verdicts
 WORTH = 0.10  # smallest share of flips beyond the noise floor that is a problem
@@ -173,43 +173,41 @@ class _CaseRuns:
 
     def __init__(self, case: AuditCase) -> None:
         self._case = case
-        self._first: dict[Hashable, Generation] = {}
-        self._repeated: dict[Hashable, Generation] = {}
+        self._computed: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> _Answers:
         """Answer in all orders, then repeat the retrieved order: once if greedy, else once for each other order.
 
-        If decoding is greedy, an invariant method runs in two orders first, and in the rest only if these two differ.
+        Nothing is repeated if all orders run the same computation, or if a repetition would give the same answer.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
         ran = requests[0].report.method_ran in ({method.name, "none"} if method.selective else {method.name})
-        if case.greedy and method.invariant and ran and not method.selective:
-            retrieved, backwards = self._texts(requests[:2], self._first)
-            if retrieved == backwards:
-                return _Answers([retrieved] * len(orders), [retrieved, backwards], ran)
-        by_order = self._texts(requests, self._first)
+        by_order = self._texts(requests)
+        if case.exact or (case.greedy and len(set(map(_computation, requests))) == 1):
+            return _Answers(by_order, by_order[:1] * 2, ran)
         repetitions = [requests[0]] * (1 if case.greedy else len(orders) - 1)
-        repeated = self._texts(repetitions, self._repeated, first_attempt=1)
-        return _Answers(by_order, [by_order[0], *repeated], ran)
+        return _Answers(by_order, [by_order[0], *self._texts(repetitions, first_attempt=1)], ran)
 
-    def _texts(
-        self, requests: Sequence[Request], computed: dict[Hashable, Generation], first_attempt: int = 0
-    ) -> list[str]:
+    def _texts(self, requests: Sequence[Request], first_attempt: int = 0) -> list[str]:
         if not self._case.greedy:
             return [generation.text for generation in generate_answers(self._case, requests, first_attempt)]
-        keys = [_computation(request) for request in requests]
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in computed}
+        keys = [(first_attempt, _computation(request)) for request in requests]
+        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._computed}
         if missing:
             generations = generate_answers(self._case, list(missing.values()))
-            computed.update(zip(missing, generations, strict=True))
-        return [computed[key].text for key in keys]
+            self._computed.update(zip(missing, generations, strict=True))
+        return [self._computed[key].text for key in keys]
 
 
 def _computation(request: Request) -> Hashable:
     """Return a key that is equal for requests that run the same tokens in the same way."""
-    plain = request.method.acts_on in ("nothing", "order")
-    return tuple(request.tokens.ids), "" if plain else str(request.method), () if plain else tuple(request.tokens.spans)
+    method = request.method
+    prompts = [candidate.tokens for candidate in request.candidates()]
+    if isinstance(method, AttentionMethod) and method.invariant:  # the model reads the documents in this order
+        prompts = [prompt.reordered(method.document_order(prompt.documents)) for prompt in prompts]
+    plain = method.acts_on in ("nothing", "order")
+    return "" if plain else str(method), *((*prompt.ids, *(() if plain else prompt.spans)) for prompt in prompts)
 
 
 def _outcome(

@@ -1,6 +1,7 @@
 """What the audit computes, against numbers worked out by hand."""
 
 import pytest
+import torch
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.evaluation.audit.cases import AuditCase, audit_orders, from_questions, generate_answers
@@ -19,7 +20,7 @@ from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.measures.metrics import same_answer
 from ragbias.generation.request import Recorded
-from ragbias.methods import CanonicalOrder, Method, NoMethod, Pine, Segmented
+from ragbias.methods import CanonicalOrder, Method, NoMethod, PermutationVote, Pine, Segmented
 
 
 def test_orders_are_distinct_from_retrieved_and_reversed_on():
@@ -119,7 +120,7 @@ def test_each_attempt_at_a_sampled_answer_has_another_seed(lm):
 
 
 @pytest.fixture
-def batches(lm, monkeypatch):
+def batches(monkeypatch):
     """The number of prompts of each batch that the model answers."""
     sizes, batch = [], DebiasedLM.batch
 
@@ -131,17 +132,35 @@ def batches(lm, monkeypatch):
     return sizes
 
 
+DOCUMENTS = ("A tin owl.\n", "Brass whales.\n", "Iron cats.\n")
+
+
 def test_the_orders_of_a_question_run_once_in_one_batch(lm, batches):
-    """Three orders and one repetition for ``none``; ``pine`` runs in two orders, ``canonical-order`` in one."""
-    documents = ("A tin owl.\n", "Brass whales.\n", "Iron cats.\n")
-    cases = [case_of(lm, f"Who{'?' * index}", documents, max_new_tokens=2) for index in range(5)]
-    methods = {"none": NoMethod(), "segmented": Segmented(), "pine": Pine(), "canonical-order": CanonicalOrder()}
+    """Three orders for ``none``, and one for each invariant method, unless its prompt ran before."""
+    cases = [case_of(lm, f"Who{'?' * index}", DOCUMENTS, max_new_tokens=2) for index in range(5)]
+    vote = PermutationVote(samples=2)
+    methods = {
+        "none": NoMethod(),
+        "segmented": Segmented(),
+        "pine": Pine(),
+        "vote": vote,
+        "canonical": CanonicalOrder(),
+    }
     calls = []
     found = audit(cases, methods, orders=3, progress=lambda flips: calls.append(dict(flips)))
-    assert batches[:3] == [3, 1, 2]  # the byte tokenizer gives ``segmented`` the tokens of ``none``
-    assert 5 * (3 + 1 + 2) <= sum(batches) <= 5 * (3 + 1 + 2 + 1)
+    assert batches[:3] == [3, 1, 1]  # the byte tokenizer gives ``segmented`` the tokens of ``none``
+    assert 5 * (3 + 1 + 1) <= sum(batches) <= 5 * (3 + 1 + 1 + 1)
     assert {len(each) for label in methods for each in found.texts_by_order[label]} == {3}
-    assert len(calls) == 5 * 4 and list(calls[-1]) == list(methods)
+    assert {len(set(each)) for each in found.texts_by_order["pine"]} == {1}
+    assert len(calls) == 5 * 5 and list(calls[-1]) == list(methods)
+
+
+def test_answers_are_repeated_where_rounding_may_change_them(batches):
+    rough = DebiasedLM.from_pretrained("tiny", "none", dtype=torch.bfloat16)
+    cases = [case_of(rough, f"Who{'?' * index}", DOCUMENTS, max_new_tokens=2) for index in range(5)]
+    found = audit(cases, {"none": NoMethod(), "pine": Pine()}, orders=3)
+    assert batches == [3, 1, 1] * 5  # three orders, one of them again, and ``pine``
+    assert {len(each) for each in found.repeated_texts["none"]} == {2}
 
 
 def test_segmented_has_the_tokens_of_the_plain_stock_prompt(lm):

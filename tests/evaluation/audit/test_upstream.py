@@ -69,6 +69,6 @@ def test_a_missing_server_or_model_is_reported(address, questions, monkeypatch):
         UpstreamLM("http://127.0.0.1:9", None)
     lm = UpstreamLM(address, "other")
     with pytest.raises(ServerError, match="there is no model 'other'"):
-        lm.batch([lm.request(questions[0])], 8, 4)
+        lm.batch([lm.request(questions[0])], 4)
     with pytest.raises(MethodError, match="attention-sorting works inside the model, but the model runs elsewhere"):
         lm.variant(lm.request(questions[0]), None, AttentionSorting())
