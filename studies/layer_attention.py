@@ -271,20 +271,27 @@ def _view(
     interventions: Sequence[Intervention],
     done: Callable[[], None],
 ) -> View:
-    def mass(question: str, documents: Sequence[str], gold: int | None) -> Tensor:
-        request = lm.prepare(stock_prompt(lm, documents, question), documents=documents, method=method)
-        return attention_by_layer(lm, request, interventions, gold)
-
+    """Average over the questions. An invariant method runs once, because its attention moves with the documents."""
+    once = method.invariant and not (method.selective or interventions)
     masses, moved = [], []
     for question, gold in zip(questions, golds, strict=True):
-        masses.append(mass(question.question, question.documents, gold))
+        retrieved = list(range(len(question.documents)))
+        orders = [retrieved, *([] if gold is None else arrangements(gold, len(retrieved)))]
+        found: list[Tensor] = []
+        for index, order in enumerate(orders):
+            if order in orders[:index]:
+                found.append(found[orders.index(order)])
+            elif found and once:
+                found.append(found[0][:, order])
+            else:
+                documents = [question.documents[document] for document in order]
+                prompt = stock_prompt(lm, documents, question.question)
+                request = lm.prepare(prompt, documents=documents, method=method)
+                position = None if gold is None else order.index(gold)
+                found.append(attention_by_layer(lm, request, interventions, position))
+        masses.append(found[0])
         if gold is not None:
-            orders = arrangements(gold, len(question.documents))
-            by_order = [
-                mass(question.question, [question.documents[index] for index in order], order.index(gold))
-                for order in orders
-            ]
-            moved.append(torch.stack(by_order))
+            moved.append(torch.stack(found[1:]))
         done()
     return View(torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None, len(moved))
 

@@ -14,6 +14,7 @@ from ragbias import DebiasedLM, Prompt
 from ragbias.attention import segment_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.prompts import stock_prompt
 from ragbias.methods import (
     ChannelScaling,
     MsPoE,
@@ -26,7 +27,7 @@ from ragbias.methods import (
 )
 from studies.inspect_attention import LEGEND, gold_ratios, heat_maps
 from studies.interventions import HideKeys, ScaleAttention
-from studies.layer_attention import View, attention_by_layer, gold_of, inspect
+from studies.layer_attention import View, arrangements, attention_by_layer, gold_of, inspect
 from support.random_models import random_model
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n", "One more cat there.\n"]
@@ -184,6 +185,20 @@ def test_a_moved_gold_document_leaves_invariant_methods_alone(lm):
 
 def texts(figure):
     return [text.get_text() for text in figure.findobj(Text)]
+
+
+def test_equal_orders_and_invariant_methods_run_once(lm):
+    question, passes = Question("Who sits?", tuple(DOCUMENTS), gold=0), []
+    with lm.model.register_forward_hook(lambda *_: passes.append(1)):
+        plain = inspect(lm, [question], {"none": NoMethod()})["none"]
+        assert len(passes) == 3  # gold is first as retrieved, then in the middle and last
+        view = inspect(lm, [question], {"pine": Pine()})["pine"]
+        assert len(passes) == 3 + 1
+    assert torch.equal(plain.attention, plain.moved[0])
+    for order, found in zip(arrangements(0, len(DOCUMENTS)), view.moved, strict=True):
+        documents = [DOCUMENTS[index] for index in order]
+        request = lm.prepare(stock_prompt(lm, documents, question.question), documents=documents, method=Pine())
+        torch.testing.assert_close(found, attention_by_layer(lm, request), atol=0, rtol=0)
 
 
 def test_a_picture_of_many_layers_is_drawn(tmp_path):
