@@ -21,14 +21,13 @@ from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
+from ragbias.generation import Generation, GenerationArguments, Origin, Request, Score, Stream
 from ragbias.generation.answering import Answering, resolve
-from ragbias.generation.arguments import GenerationArguments, GenerationSettings
+from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.report import Generation, Score
-from ragbias.generation.request import Origin, Request, check_length, check_lists, in_parts, record
+from ragbias.generation.request import check_length, check_lists, in_parts, record
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
-from ragbias.generation.streaming import Stream
 from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.control_tokens import render_chat
 from ragbias.models.loading import load

@@ -62,11 +62,8 @@ _active: ContextVar[_Reading | None] = ContextVar("ragbias_reading", default=Non
 
 
 @contextmanager
-def reading(model: PreTrainedModel, lora: Lora | None, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader, if any, to sequence ``b`` from column ``starts[b]`` on (with padding), in this thread or task."""
-    if lora is None:
-        yield
-        return
+def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
+    """Apply a reader to sequence ``b`` from column ``starts[b]`` on, padding counted, in this thread (or task)."""
     state = _Reading(starts)
 
     def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -26,7 +26,8 @@ from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.report.tables import fitted
-from ragbias.generation.request import Request, check_length
+from ragbias.generation import Request
+from ragbias.generation.request import check_length
 from ragbias.generation.scoring import continuation_ids, teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods

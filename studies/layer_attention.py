@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.binding.hooks import attach
+from ragbias.binding import attach
 from ragbias.calibration.measurements import retrieving_layers
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.metrics import source
 from ragbias.evaluation.prompts import stock_prompt
-from ragbias.generation.request import Request
+from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, Method
 from ragbias.prompt import TokenisedPrompt

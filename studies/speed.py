@@ -16,10 +16,10 @@ from rich.progress import Progress
 from rich.table import Table
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ragbias import limits
+from ragbias import debias, limits
 from ragbias.attention.backends import check_backend
 from ragbias.binding.architectures import window_of
-from ragbias.binding.hooks import backend_of, debias
+from ragbias.binding.hooks import backend_of
 from ragbias.checks import Bounds, check_choice, check_whole_between
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError

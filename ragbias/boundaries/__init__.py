@@ -11,13 +11,6 @@ from ragbias.boundaries.recognisers import Segmenter
 from ragbias.boundaries.sources import KnownText, Registry, current_documents, documents
 
 __all__ = [
-    "Boundaries",
-    "KnownText",
-    "Registry",
-    "Segmenter",
-    "current_documents",
-    "documents",
-    "has_numbering",
-    "locate",
+    "Boundaries", "KnownText", "Registry", "Segmenter", "current_documents", "documents", "has_numbering", "locate",
     "strip_numbering",
-]
+]  # fmt: skip

@@ -8,15 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from ragbias.boundaries.assignment import (
-    UNCLEAR,
-    Known,
-    assigned,
-    in_last_message,
-    is_long,
-    n_outside,
-    outermost,
-)
+from ragbias.boundaries.assignment import UNCLEAR, Known, assigned, in_last_message, is_long, n_outside, outermost
 from ragbias.boundaries.matching import (
     COVERAGE,
     MAX_OCCURRENCES,

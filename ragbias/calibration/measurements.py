@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedModel
 
 import ragbias
+from ragbias.binding import attach
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import attach, hooked
+from ragbias.binding.hooks import hooked
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationPlan
 from ragbias.evaluation.prompts import Sample, random_strings

@@ -35,7 +35,8 @@ def list_methods(
     force: Force = False,
 ) -> None:
     """List the methods with their requirements and guarantees, or recommend some."""
-    from ragbias.binding.architectures import ARCHITECTURES, ROTARY
+    from ragbias.binding import ARCHITECTURES
+    from ragbias.binding.architectures import ROTARY
     from ragbias.methods import method_class
 
     if advice:
@@ -110,7 +111,8 @@ def method_table() -> dict[str, dict[str, Any]]:
 
 
 def method_row(method: type[Method]) -> dict[str, Any]:
-    from ragbias.binding.architectures import ARCHITECTURES, ROTARY
+    from ragbias.binding import ARCHITECTURES
+    from ragbias.binding.architectures import ROTARY
 
     documentation = inspect.getdoc(method) or ""
     paragraph = " ".join(documentation.partition("\n\n")[0].split()).replace("`", "")
@@ -135,7 +137,7 @@ def method_row(method: type[Method]) -> dict[str, Any]:
 
 def cells_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a row of ``method_table`` as cells, by heading."""
-    from ragbias.binding.architectures import ARCHITECTURES
+    from ragbias.binding import ARCHITECTURES
 
     families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"
     spans, invariant = ("yes" if row[name] else "no" for name in ("needs_spans", "invariant"))

@@ -1,1 +1,5 @@
 """Shared parts of the framework integrations: options, recent retrievals, reports, tools, servers and event loops."""
+
+from ragbias import lazy
+
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

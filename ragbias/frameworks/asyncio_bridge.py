@@ -14,7 +14,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from ragbias.call_site import remember_call_site
-from ragbias.generation.streaming import Stream
+from ragbias.generation import Stream
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from typing import Literal
 from ragbias.boundaries import current_documents
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.generation.report import Report
-from ragbias.generation.request import Request, reason_to_run_plain
+from ragbias.generation import Report, Request
+from ragbias.generation.request import reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that belong to this prompt; all others are guesses

@@ -12,15 +12,15 @@ from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, MethodError, ServerError
 from ragbias.frameworks.connection import Connection, Json
+from ragbias.generation import Generation, Origin, PromptTokensDetails, Report, Request, Stream, Usage
+from ragbias.generation.arguments import SAMPLING
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
-from ragbias.generation.request import Origin, Request, in_parts, planned_report
-from ragbias.generation.streaming import Stream
+from ragbias.generation.request import in_parts, planned_report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
-SAME_NAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
+SAME_NAME = (*SAMPLING, "stop", "tool_choice", "response_format")
 LOCAL_ONLY = ("batch_size", "keep_special")  # settings that a server decides itself
 MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates the messages of a text in which documents are located
 

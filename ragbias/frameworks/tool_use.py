@@ -10,8 +10,7 @@ from typing import Any
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
 from ragbias.frameworks.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
+from ragbias.generation import Generation, Request
 
 Tool = dict[str, Any]
 """A tool for chat templates: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""

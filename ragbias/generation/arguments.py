@@ -78,6 +78,7 @@ class GenerationArguments(DecodingArguments, total=False):
     """Special tokens to keep in the text, e.g. ``["[TOOL_CALLS]"]``. All others are removed."""
 
 
+SAMPLING = tuple(name for name in SamplingArguments.__annotations__ if name != "max_new_tokens")
 KNOWN = frozenset(GenerationArguments.__annotations__)
 RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets itself, or that would fail or be ignored
     "assistant_model", "attention_mask", "cache_implementation", "constraints", "dola_layers", "eos_token_id",

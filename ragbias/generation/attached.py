@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from ragbias.binding.hooks import attach, hooked
+from ragbias.binding import attach
+from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
+from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
 from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
-from ragbias.generation.reuse import DocumentStates, computes_documents_separately, start_from_states
+from ragbias.generation.reuse import DocumentStates, start_from_states
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, reader_of, reading
@@ -60,6 +62,7 @@ def prepared_model(
     if lora is None and method.reader:
         lora = reader_of(model, method)
     after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents nothing to read
+    reader = nullcontext() if lora is None else reading(model, lora, after)
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_documents_separately(model, method, prompts):
             if cache is not None and method.reusable_documents:
@@ -69,10 +72,23 @@ def prepared_model(
                     "its documents",
                 )
             rule = NoMethod() if isinstance(method, JointMethod) else method
-            with attach(model, rule, spans, private=True, backend=backend), reading(model, lora, after):
+            with attach(model, rule, spans, private=True, backend=backend), reader:
                 yield PreparedCache(None, [0] * len(prompts))
             return
         states = DocumentStates(model, backend, cache, cancelled)
         binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
-        with hooked(binding), reading(model, lora, after):
+        with hooked(binding), reader:
             yield PreparedCache(filled, reused)
+
+
+def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
+    """Whether documents are computed in separate passes. Not if rotary frequencies depend on the prompt's length."""
+    if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
+        return False
+    longest = max(len(prompt.ids) for prompt in prompts)
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    return all(
+        architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
+        for module in attention_modules(decoder, architecture)
+    )

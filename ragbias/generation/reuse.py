@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -20,9 +21,8 @@ from ragbias import attention
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import backend_of, hooked
-from ragbias.cache import DocumentCache
+from ragbias.cache import DocumentCache, States
 from ragbias.cache.identity import identity_of, key_of
-from ragbias.cache.stores import States
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.request import check_length
 from ragbias.methods import METHODS, AttentionMethod, Method, SequenceCall, SequenceLayout
@@ -121,19 +121,6 @@ class DocumentStates:
         )
 
 
-def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether documents are computed in separate passes. Not if rotary frequencies depend on the prompt's length."""
-    if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
-        return False
-    longest = max(len(prompt.ids) for prompt in prompts)
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    return all(
-        architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
-        for module in attention_modules(decoder, architecture)
-    )
-
-
 def start_from_states(
     model: PreTrainedModel,
     method: Method,
@@ -159,7 +146,7 @@ def start_from_states(
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
-            with reading(model, lora, [0]):
+            with nullcontext() if lora is None else reading(model, lora, [0]):
                 run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))

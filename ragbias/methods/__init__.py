@@ -52,28 +52,12 @@ DEFAULT_METHOD = Pine.name  # default of classes, integrations and commands
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
-        NoMethod,
-        Segmented,
-        Pine,
-        RoToR,
-        ChannelScaling,
-        MsPoE,
-        SIW,
-        SelfExtend,
-        PositionInterpolation,
-        NoPositions,
-        ParallelContextWindows,
-        NoInterDocumentAttention,
-        StructuredPrompting,
-        AdaptiveParallelEncoding,
-        AttentionSorting,
-        InContextReranking,
-        LongContextReorder,
-        CanonicalOrder,
-        PermutationVote,
-        ParallelExperts,
+        NoMethod, Segmented, Pine, RoToR, ChannelScaling, MsPoE, SIW, SelfExtend, PositionInterpolation,
+        NoPositions, ParallelContextWindows, NoInterDocumentAttention, StructuredPrompting,
+        AdaptiveParallelEncoding, AttentionSorting, InContextReranking, LongContextReorder, CanonicalOrder,
+        PermutationVote, ParallelExperts,
     )
-}
+}  # fmt: skip
 
 
 def default_method(model: str, reader: str = "") -> tuple[str, str]:

@@ -8,13 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ragbias import limits
-from ragbias.checks import (
-    Bounds,
-    check_between,
-    check_channel_exists,
-    check_parameters,
-    check_whole_between,
-)
+from ragbias.checks import Bounds, check_between, check_channel_exists, check_parameters, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionCall, LayerRange, Tensor, in_layers

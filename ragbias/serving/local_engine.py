@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ragbias.boundaries import Boundaries, locate
+from ragbias.frameworks import AnswerFormat, answer_format, knows_tools
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.tool_use import AnswerFormat, answer_format, knows_tools
-from ragbias.generation.arguments import GenerationSettings
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
+from ragbias.generation import Generation, Request
+from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.lm import DebiasedLM
 from ragbias.serving import prompts
 from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, fingerprint
@@ -25,7 +24,7 @@ from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Reques
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
-PASSED_ON = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")  # same names in the library
+PASSED_ON = (*SAMPLING, "stop")  # same names in the library
 STARTED = int(time.time())
 PREPARED_AT_ONCE = 4  # threads that tokenise; methods that rank documents run the model in them
 T = TypeVar("T")

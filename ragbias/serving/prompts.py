@@ -10,10 +10,9 @@ from contextlib import suppress
 from ragbias import methods
 from ragbias.boundaries import Boundaries, KnownText
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import chat_documents, tool_use
-from ragbias.frameworks.chat_documents import ChatDocument
-from ragbias.frameworks.tool_use import AnswerFormat
-from ragbias.generation.request import Request, reason_to_run_plain
+from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
+from ragbias.generation import Request
+from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving.errors import METHOD, ApiError, refused

@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ragbias.display import shown
-from ragbias.frameworks.missing_documents import OnMissing
+from ragbias.frameworks import OnMissing
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first one present is the text

@@ -10,7 +10,7 @@ from ragbias import methods
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
-from ragbias.frameworks.missing_documents import OnMissing
+from ragbias.frameworks import OnMissing
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.gguf import find_gguf_file, is_gguf

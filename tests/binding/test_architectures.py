@@ -10,7 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 import ragbias
-from ragbias.binding.architectures import ARCHITECTURES, window_of
+from ragbias.binding import ARCHITECTURES
+from ragbias.binding.architectures import window_of
 from ragbias.errors import UnsupportedModelError
 from ragbias.methods import ChannelScaling, Pine, PositionInterpolation, RoToR, SelfExtend
 from support.random_models import FAMILIES, random_model

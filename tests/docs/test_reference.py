@@ -8,6 +8,7 @@ import re
 import runpy
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from ragbias import errors
-from ragbias.generation.report import Report
+from ragbias.generation import Report
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -108,17 +109,39 @@ def test_what_a_page_outside_the_site_links_to_is_there(page: str) -> None:
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_api_page_lists_what_frameworks_import() -> None:
-    page = "".join((REFERENCE / name).read_text() for name in ("api.md", "errors.md"))
-    listed = {part for name in re.findall(r"[\w.]+", page) for part in (name, name.rpartition(".")[2])}
-    missing = set()
-    frameworks = [
-        path for name in ("langchain", "llama-index") for path in (ROOT / "integrations" / name).rglob("*.py")
-    ]
-    for path in frameworks:
-        for node in ast.walk(ast.parse(path.read_text())):
-            module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
-            if module.partition(".")[0] == "ragbias":
-                names = {(f"{module}.{each.name}", each.name) for each in node.names}
-                missing |= {name for name, short in names if not listed & {name, short, module}}
-    assert missing == set()
+def listed_paths() -> set[str]:
+    """Public paths: those on the pages of the Python interface, their packages, and all errors."""
+    pages = "".join((REFERENCE / page).read_text() for page in ("api.md", "integrations.md"))
+    paths = re.findall(r"^::: ([\w.]+)", pages, re.MULTILINE)
+    return {*paths, *(path.rpartition(".")[0] for path in paths), *(f"ragbias.errors.{name}" for name in vars(errors))}
+
+
+@pytest.mark.parametrize("package", ["adaptation", "attention", "binding", "frameworks", "generation"])
+def test_the_api_page_lists_what_a_package_exports(package: str) -> None:
+    exported = import_module(f"ragbias.{package}").__all__
+    assert {f"ragbias.{package}.{name}" for name in exported} - listed_paths() == set()
+
+
+def imported(text: str) -> Iterator[str]:
+    """Paths of this repository that a program imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and OWN.match(node.module or ""):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+@pytest.mark.parametrize("name", ["langchain", "llama-index"])
+def test_the_api_page_lists_what_frameworks_import(name: str) -> None:
+    files = (ROOT / "integrations" / name).rglob("*.py")
+    paths = {path for file in files for path in imported(file.read_text()) if path.startswith("ragbias.")}
+    assert paths - listed_paths() == set()
+
+
+INTERNAL = re.compile(r"ragbias\.(cli|models\.tiny)\.")  # of the page's own commands, and the world of `tiny`
+
+
+def test_the_api_page_lists_what_the_docs_import() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / page for page in PACKAGE_READMES)]
+    blocks = [block for page in pages for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)]
+    paths = {path for block in blocks for path in imported(block) if not INTERNAL.match(path)}
+    assert len(paths) > 20
+    assert paths - listed_paths() == set()

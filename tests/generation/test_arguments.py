@@ -5,8 +5,8 @@ import pytest
 from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
-from ragbias.generation import arguments
-from ragbias.generation.arguments import DecodingArguments, GenerationArguments, GenerationSettings
+from ragbias.generation import DecodingArguments, GenerationArguments, arguments
+from ragbias.generation.arguments import GenerationSettings
 from support.prompts import PROMPT
 from support.type_checking import type_errors
 

@@ -10,8 +10,8 @@ import torch
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import NonFiniteLogitsError
+from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.decoding import decoded
-from ragbias.generation.report import Generation, Report, Usage
 from ragbias.generation.scoring import logprobs_of
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import random_model

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ragbias.generation.streaming import Stream
+from ragbias.generation import Stream
 
 LEFT_OPEN = """
 from ragbias.generation.streaming import Stream

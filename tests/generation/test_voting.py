@@ -8,8 +8,8 @@ import torch
 
 from ragbias import Prompt, debias
 from ragbias.errors import MethodError
+from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.answering import elect
-from ragbias.generation.report import Generation, Report, Usage
 from ragbias.methods import PermutationVote, RoToR
 from ragbias.prompt import tokenise
 from support.prompts import DOCUMENTS, PROMPT

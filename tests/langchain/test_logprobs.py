@@ -6,8 +6,8 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
+from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.report import Generation, Report, Usage
 
 TEXT = "Which is green?"
 

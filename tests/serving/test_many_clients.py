@@ -11,7 +11,7 @@ import pytest
 from serving.conftest import DOCUMENTS
 
 from ragbias import DebiasedLM
-from ragbias.generation.report import Generation
+from ragbias.generation import Generation
 from support.live_server import listening_app, local_app, serving
 
 CASES = 20

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from ragbias.binding.hooks import debias
+from ragbias import debias
 from ragbias.evaluation.cost import peak_bytes
 from ragbias.methods import METHODS, AttentionMethod, Pine
 from studies.speed import measure

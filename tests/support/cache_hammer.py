@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from ragbias.cache import DocumentCache
-from ragbias.cache.stores import States
+from ragbias.cache import DocumentCache, States
 
 ENTRIES = 12
 TOKENS = 120

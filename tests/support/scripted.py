@@ -10,7 +10,7 @@ import torch
 
 from ragbias import DebiasedLM
 from ragbias.boundaries import Boundaries
-from ragbias.generation.request import Request
+from ragbias.generation import Request
 
 TOOL_TEMPLATE = (
     "{{ bos_token }}{% if tools %}<|system|>\nTools:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.generation.report import Generation
+from ragbias.generation import Generation
 from ragbias.prompt import TokenisedPrompt
 
 Json = dict[str, Any]

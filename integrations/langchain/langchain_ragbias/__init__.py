@@ -8,16 +8,11 @@ from langchain_ragbias.listener import install_listener, uninstall_listener
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.warming import warm
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks.options import RagBiasOptions
+from ragbias.frameworks import RagBiasOptions
 
 install_listener()
 
 __all__ = [
-    "ChatRagBias",
-    "MissingDocumentsWarning",
-    "RagBiasOptions",
-    "RagBiasPipeline",
-    "install_listener",
-    "uninstall_listener",
-    "warm",
-]
+    "ChatRagBias", "MissingDocumentsWarning", "RagBiasOptions", "RagBiasPipeline", "install_listener",
+    "uninstall_listener", "warm",
+]  # fmt: skip

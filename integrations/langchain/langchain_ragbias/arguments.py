@@ -14,18 +14,22 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
-from ragbias import methods
-from ragbias.attention import backends
-from ragbias.boundaries.sources import check_lasting, document_texts
-from ragbias.checks import check_names
+from ragbias import DebiasedLM, methods
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.generation.arguments import SamplingArguments, check_arguments, rename_max_tokens
-from ragbias.lm import DebiasedLM
+from ragbias.frameworks import (
+    BACKENDS,
+    SAMPLING,
+    check_arguments,
+    check_lasting,
+    check_names,
+    document_texts,
+    rename_max_tokens,
+)
+from ragbias.generation import SamplingArguments
 from ragbias.methods import Method
 
-SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
-KNOWN = ("documents", "method", "stop", "logprobs", *SAMPLING, "max_new_tokens")
-SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
+KNOWN = ("documents", "method", "stop", "logprobs", "max_tokens", *SAMPLING, "max_new_tokens")
+SAME = tuple(name for name in SAMPLING if name != "seed")  # of ``pipeline_kwargs``
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 STOCK_BACKENDS = ("default", "pipeline")  # names that HuggingFacePipeline accepts
@@ -178,8 +182,8 @@ def stock_arguments(
     """Return fields and options from the arguments of ``HuggingFacePipeline.from_model_id``."""
     if task not in (None, "text-generation"):
         raise ArgumentError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
-    if backend not in (*STOCK_BACKENDS, *backends.BACKENDS):
-        known = ", ".join(map(repr, backends.BACKENDS))
+    if backend not in (*STOCK_BACKENDS, *BACKENDS):
+        known = ", ".join(map(repr, BACKENDS))
         raise ArgumentError(f"backend={backend!r}; expected one of {known}")
     kwargs = dict(model_kwargs or {})
     if device_map is not None:

@@ -11,39 +11,38 @@ from uuid import UUID
 
 import torch
 from langchain_core.language_models import LangSmithParams
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SkipValidation,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import arguments
-from langchain_ragbias.arguments import SAMPLING, Call
+from langchain_ragbias.arguments import Call
 from langchain_ragbias.listener import listener, reports
-from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
-from ragbias.boundaries.recognisers import check_segmenter
-from ragbias.cache import DocumentCache
+from ragbias import DebiasedLM, DocumentCache, Generation
+from ragbias.boundaries import Boundaries, Segmenter, locate
 from ragbias.errors import ArgumentError
-from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
-from ragbias.frameworks.options import RagBiasOptions, open_model, rename_arguments, report_errors, with_options
-from ragbias.frameworks.remote import LanguageModel
-from ragbias.frameworks.run_state import Owner
-from ragbias.frameworks.tool_use import AnswerFormat
-from ragbias.generation.arguments import check_arguments
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
-from ragbias.lm import DebiasedLM
-from ragbias.methods import DEFAULT_METHOD, Method
-from ragbias.models.loading import torch_device
+from ragbias.frameworks import (
+    DEFAULT_METHOD,
+    SAMPLING,
+    AnswerFormat,
+    LanguageModel,
+    MissingDocuments,
+    OnMissing,
+    Owner,
+    RagBiasOptions,
+    check_arguments,
+    check_segmenter,
+    current_documents,
+    open_model,
+    rename_arguments,
+    report_errors,
+    torch_device,
+    with_options,
+)
+from ragbias.generation import Request
+from ragbias.methods import Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
-IDENTIFYING_OPTIONS = ("top_p", "top_k", "seed", "repetition_penalty", "strip_numbering", "backend")
 
 
 class RagBiasModel(BaseModel):
@@ -197,11 +196,9 @@ class RagBiasModel(BaseModel):
             "model": None if self.lm.name or model is None else arguments.identity(model),
             "base_url": getattr(self.lm, "base_url", None),
             "method": self.method if isinstance(self.method, str) else repr(self.method),
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "stop": self.stop,
-            "logprobs": self.logprobs,
-            **{name: getattr(self.options, name) for name in IDENTIFYING_OPTIONS},
+            **self._settings,
+            "strip_numbering": self.options.strip_numbering,
+            "backend": self.options.backend,
             "segmenter": repr(self.segmenter),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # an answer without documents is not reused where they are required

@@ -18,9 +18,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from ragbias.call_site import remember_call_site
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
+from ragbias import Generation
+from ragbias.frameworks import remember_call_site
+from ragbias.generation import Request
 
 SECONDS_TO_END = 2.0  # time to wait for cancelled runs
 T = TypeVar("T")

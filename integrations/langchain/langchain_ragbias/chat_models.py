@@ -34,14 +34,20 @@ from langchain_ragbias.messages import (
     tool_schemas,
     without_documents,
 )
+from ragbias import Generation
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
+from ragbias.frameworks import (
+    AnswerFormat,
+    ChatDocument,
+    GrowingAnswer,
+    ToolCall,
+    answer_format,
+    by_template,
+    with_messages,
+)
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.chat_documents import ChatDocument, by_template
-from ragbias.frameworks.tool_formats import ToolCall
-from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer, answer_format, with_messages
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
+from ragbias.generation import Request
 
 T = TypeVar("T")
 

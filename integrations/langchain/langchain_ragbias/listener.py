@@ -26,10 +26,8 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
-from ragbias.boundaries.sources import document_texts, with_fields_of_both
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks.run_state import MAX_AGE, LastReports, Retrievals
-from ragbias.frameworks.searches import SearchWatch
+from ragbias.frameworks import MAX_AGE, LastReports, Retrievals, SearchWatch, document_texts, with_fields_of_both
 
 MAX_DOCUMENTS = 2000  # maximum in a list that a chain passes on; a longer list is a corpus, not a retrieval
 MAX_TREES = 1024  # bounds the runs that never end because a stream was neither finished nor closed

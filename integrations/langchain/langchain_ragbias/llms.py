@@ -18,10 +18,10 @@ from langchain_core.outputs import GenerationChunk, LLMResult
 from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.listener import begin_request, listener, reports
+from ragbias import Generation
+from ragbias.frameworks import AnswerFormat
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.tool_use import AnswerFormat
-from ragbias.generation.report import Generation, Usage
-from ragbias.generation.streaming import Stream
+from ragbias.generation import Stream, Usage
 
 # LangChain's cache ignores the call's arguments except ``stop``, so they are added to the identifying parameters.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)

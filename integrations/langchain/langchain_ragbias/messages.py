@@ -24,9 +24,8 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks import tool_formats
-from ragbias.frameworks.chat_documents import ChatDocument
-from ragbias.frameworks.tool_use import template_call
+from ragbias.frameworks import ChatDocument, call_id, template_call
+from ragbias.frameworks import ToolCall as ParsedCall
 
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
@@ -136,10 +135,10 @@ def tool_schemas(tools: Sequence[Any] | None) -> list[dict[str, Any]]:
         raise WrongTypeError(str(error)) from error
 
 
-def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessage:
+def answer_message(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMessage:
     """Return an answer with its tool calls."""
     valid = [
-        ToolCall(name=call.name, args=call.arguments, id=tool_formats.call_id(), type="tool_call")
+        ToolCall(name=call.name, args=call.arguments, id=call_id(), type="tool_call")
         for call in calls
         if call.arguments is not None
     ]
@@ -147,7 +146,7 @@ def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **field
         InvalidToolCall(
             name=call.name or None,
             args=call.raw,
-            id=tool_formats.call_id(),
+            id=call_id(),
             error=call.error,
             type="invalid_tool_call",
         )
@@ -157,7 +156,7 @@ def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **field
     return AIMessage(content, tool_calls=valid, invalid_tool_calls=invalid, **fields)
 
 
-def last_chunk(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessageChunk:
+def last_chunk(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMessageChunk:
     """Return the end of a streamed answer, with its tool calls.
 
     LangChain's chunks repair broken JSON, which could turn a malformed call into a valid one. To prevent that, the raw
@@ -167,7 +166,7 @@ def last_chunk(content: str, calls: Sequence[tool_formats.ToolCall], **fields: A
         ToolCallChunk(
             name=call.name or None,
             args=json.dumps(call.raw if call.error else call.arguments, ensure_ascii=False),
-            id=tool_formats.call_id(),
+            id=call_id(),
             index=index,
             type="tool_call_chunk",
         )

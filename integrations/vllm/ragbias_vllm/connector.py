@@ -13,17 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
 from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 
-from ragbias.cache import DocumentCache
+from ragbias.cache import DocumentCache, States
 from ragbias.cache.identity import key_of
-from ragbias.cache.stores import States
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias_vllm.engine_model import check_supported, encodings_of, identity_of, spare_slots, without_positions
 from ragbias_vllm.metrics import REFUSED, Counts, Metrics

@@ -21,11 +21,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from ragbias import methods
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
 from ragbias.frameworks.remote import check_arranges_text
+from ragbias.generation import Generation, PromptTokensDetails, Request, Usage
 from ragbias.generation.arguments import GenerationSettings, generation_config
+from ragbias.generation.attached import computes_documents_separately
 from ragbias.generation.decoding import CONTEXT, GREEDY, decoded, safe_length, trimmed
-from ragbias.generation.report import Generation, PromptTokensDetails, Usage
-from ragbias.generation.request import Request, check_length
-from ragbias.generation.reuse import computes_documents_separately
+from ragbias.generation.request import check_length
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, format_method
 from ragbias.models.loading import load_tokenizer, refuse_irregular

@@ -20,8 +20,8 @@ from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.prompts import SYSTEM, stock_prompt
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import order_text, text_origin
-from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Recorded, Request
+from ragbias.generation import Generation, Request, Usage
+from ragbias.generation.request import Recorded
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt

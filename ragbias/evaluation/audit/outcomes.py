@@ -14,8 +14,7 @@ from ragbias.evaluation.audit.cases import AuditCase, audit_orders, generate_ans
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.measures.metrics import best_subspan_em, same_answer, source
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
+from ragbias.generation import Generation, Request
 from ragbias.methods import AttentionMethod, Method
 
 ENOUGH = 100  # number of questions that suffices for most verdicts

@@ -17,12 +17,7 @@ from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores
-from ragbias.evaluation.measures.estimates import (
-    curve_figures,
-    gold_figures,
-    minus_plain,
-    share,
-)
+from ragbias.evaluation.measures.estimates import curve_figures, gold_figures, minus_plain, share
 from ragbias.evaluation.measures.per_question import grouped, means
 
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # key: number of documents

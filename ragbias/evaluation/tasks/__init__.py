@@ -16,6 +16,10 @@ from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
+__all__ = [
+    "TASKS", "Answer", "Case", "Judge", "KVRetrieval", "LLMBar", "LongBench", "MuSiQue", "MultiDocumentQA", "Task",
+    "TinyQA", "make",
+]  # fmt: skip
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, MuSiQue, Judge, LLMBar, TinyQA)
 }
@@ -35,19 +39,3 @@ def make(name: str, **options: Any) -> Task:
         return TASKS[name](**given)
     except ValidationError as error:
         raise RunError(f"{name}: {complaints(error)}") from error
-
-
-__all__ = [
-    "TASKS",
-    "Answer",
-    "Case",
-    "Judge",
-    "KVRetrieval",
-    "LLMBar",
-    "LongBench",
-    "MuSiQue",
-    "MultiDocumentQA",
-    "Task",
-    "TinyQA",
-    "make",
-]

@@ -23,8 +23,7 @@ from torch import Tensor
 from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.evaluation.data.jsonl import Row, read_lines, sources
 from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Seed, Task
-from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Request
+from ragbias.generation import Generation, Request, Usage
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ragbias import limits
 from ragbias.checks import Bounds
-from ragbias.generation.report import Report
-from ragbias.generation.request import Request, check_length
+from ragbias.generation import Report, Request
+from ragbias.generation.request import check_length
 from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method

@@ -11,16 +11,12 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
-from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.frameworks.options import RagBiasOptions
-from ragbias.frameworks.tool_use import Tool
-from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments, rename_max_tokens
+from ragbias.frameworks import RESERVED, SAMPLING, RagBiasOptions, Tool, check_arguments, check_names, rename_max_tokens
+from ragbias.generation import DecodingArguments
 from ragbias.methods import Method
 
-_REQUEST = ("documents", "method", "stop", "logprobs")
-_SAMPLING = ("max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "seed")
-OWN = _REQUEST + _SAMPLING
+OWN = ("documents", "method", "stop", "logprobs", "max_new_tokens", "max_tokens", *SAMPLING)
 
 
 class RagBiasLLMOptions(RagBiasOptions):

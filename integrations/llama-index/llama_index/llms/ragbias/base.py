@@ -33,25 +33,31 @@ from llama_index.llms.ragbias.requests import Answer, PreparedCall, aanswer, ast
 from pydantic import SkipValidation
 from typing_extensions import Unpack
 
-from ragbias import methods
+from ragbias import DocumentCache, methods
 from ragbias.boundaries import Boundaries, Segmenter
-from ragbias.boundaries.recognisers import check_segmenter
-from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.frameworks.chat_documents import ChatDocument, by_template
-from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
-from ragbias.frameworks.options import open_model, rename_arguments, report_errors, with_options
-from ragbias.frameworks.remote import LanguageModel
-from ragbias.frameworks.run_state import Owner
-from ragbias.frameworks.tool_use import (
+from ragbias.frameworks import (
+    DEFAULT_METHOD,
+    SAMPLING,
     AnswerFormat,
+    ChatDocument,
+    LanguageModel,
+    MissingDocuments,
+    OnMissing,
+    Owner,
     Tool,
     UnsupportedToolsError,
     answer_format,
+    by_template,
+    check_segmenter,
     knows_tools,
+    open_model,
+    rename_arguments,
+    report_errors,
     with_messages,
+    with_options,
 )
-from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.methods import Method
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")
@@ -383,13 +389,12 @@ class RagBiasLLM(FunctionCallingLLM):
         return self._chat_prompt(messages, tools), call, None
 
     def _defaults(self) -> dict[str, Any]:
-        options = ("top_p", "top_k", "repetition_penalty", "seed")
         return {
             "method": self.method,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
             "stop": self.stop,
             "logprobs": self.logprobs,
-            **{name: getattr(self.options, name) for name in options},
+            **{name: getattr(self.options, name) for name in SAMPLING if name != "temperature"},
             **self.options.generate_kwargs,
         }

@@ -14,10 +14,9 @@ from llama_index.llms.ragbias.base import RagBiasLLM
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ragbias import methods
-from ragbias.call_site import warn
+from ragbias import DebiasedLM, methods
 from ragbias.errors import DocumentCacheWarning, RagBiasError
-from ragbias.lm import DebiasedLM
+from ragbias.frameworks import warn
 
 USER_TEMPLATE = (
     "[User Question]\n{query}\n\n[The Start of Reference]\n{reference}\n[The End of Reference]\n\n"

@@ -22,9 +22,7 @@ from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks.chat_documents import ChatDocument
-from ragbias.frameworks.tool_formats import call_id
-from ragbias.frameworks.tool_use import AnswerFormat, Tool, template_call, tool_choice
+from ragbias.frameworks import AnswerFormat, ChatDocument, Tool, call_id, template_call, tool_choice
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",

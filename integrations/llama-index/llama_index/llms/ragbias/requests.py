@@ -20,13 +20,10 @@ from llama_index.core.base.llms.types import (
 from llama_index.llms.ragbias import messages
 from llama_index.llms.ragbias.listener import reports
 
+from ragbias import Generation
+from ragbias.frameworks import AnswerFormat, GrowingAnswer, LanguageModel, Owner
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.remote import LanguageModel
-from ragbias.frameworks.run_state import Owner
-from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer
-from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
-from ragbias.generation.streaming import Stream
+from ragbias.generation import Request, Stream
 
 
 @dataclass(frozen=True)

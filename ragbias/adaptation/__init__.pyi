@@ -1,0 +1,3 @@
+from ragbias.adaptation.settings import AdaptSettings as AdaptSettings
+from ragbias.evaluation.data.questions import Question as Question
+from ragbias.evaluation.data.questions import read_questions as read_questions
