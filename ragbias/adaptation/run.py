@@ -47,10 +47,10 @@ def adapt(
     lm: DebiasedLM,
     questions: Sequence[Question],
     out: str | Path,
+    settings: AdaptSettings | None = None,
     *,
     restart: bool = False,
     progress: Progress = lambda name, done, total: None,
-    **settings: Any,
 ) -> dict[str, Any]:
     """Train a reader adapter for a method, and write it to a folder.
 
@@ -61,19 +61,18 @@ def adapt(
         questions: questions with documents and, if known, answers and gold documents. A fifth of the questions, at
             least 5 and at most 40, is held out.
         out: the reader's folder.
+        settings: how the reader is trained, and for which method.
         restart: delete an interrupted training or a finished reader there.
-        settings: see ``AdaptSettings``.
 
     Returns:
         the receipt, as in ``reader.json``.
 
     Raises:
-        ArgumentError: a setting is out of range.
         DataError, ReaderError: see ``plan_of``.
         MissingExtraError: peft is not installed.
     """
     peft = required("peft", "adapt")
-    plan = plan_of(questions, out, AdaptSettings(**settings), restart)
+    plan = plan_of(questions, out, settings or AdaptSettings(), restart)
     options, training, held_out, folder, data = plan
     method = get(options.method, lm.name)
     identity = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,7 +54,6 @@ def adapt(
     It acts only on the tokens after the documents, so cached documents and order invariance stay as they are. An
     interrupted training goes on when called again. Ends with exit code 1 if held-out questions show no improvement.
     """
-    options: dict[str, Any] = {**locals(), "documents": max_documents}
     required_all("adapt")
     from ragbias.adaptation.run import adapt as train
     from ragbias.adaptation.run import plan_of
@@ -64,12 +62,23 @@ def adapt(
     from ragbias.evaluation.demo.own_files import read_text
     from ragbias.lm import DebiasedLM
 
-    options["prompt"] = None if prompt is None else read_text(prompt)
-    settings = {field.name: options[field.name] for field in fields(AdaptSettings) if field.name in options}
+    settings = AdaptSettings(
+        method=method,
+        objective=objective,
+        steps=steps,
+        batch=batch,
+        rank=rank,
+        learning_rate=learning_rate,
+        documents=max_documents,
+        orders=orders,
+        examples=examples,
+        prompt=None if prompt is None else read_text(prompt),
+        seed=seed,
+    )
     console.print(f"Model: {model}")
     quiet_libraries()
     training_questions = read_sources(questions or (), documents or (), seed)
-    plan = plan_of(training_questions, out, AdaptSettings(**settings), restart)  # before the model is loaded
+    plan = plan_of(training_questions, out, settings, restart)  # before the model is loaded
     console.print(f"{len(plan.training)} questions to train on, {len(plan.held_out)} held out")
     console.print(f"Objective {plan.settings.objective}, {plan.settings.examples} examples, {steps} steps of {batch}")
     with status("Loading the model"):
@@ -85,7 +94,7 @@ def adapt(
             if done == MEASURED:
                 bar.console.print(f"{phase}: about {bar.tasks[tasks[phase]].time_remaining or 0:.0f} s left")
 
-        receipt = train(lm, training_questions, out, restart=restart, progress=show, **settings)
+        receipt = train(lm, training_questions, out, settings, restart=restart, progress=show)
     _print_receipt(receipt, method)
     use = f"Use it with method={method!r}, reader={str(out)!r}, or --reader {out}."
     unsupported = "Not supported: the interval of the gain is not above zero (it warns)."

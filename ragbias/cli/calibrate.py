@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -65,7 +64,6 @@ def calibrate(
     The exit code is 1 if no channel is found, or if the best setting does not clearly lower the loss on other
     questions.
     """
-    options = locals()
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.algorithm import calibrate as search
     from ragbias.calibration.channel_search import NoPositionalChannelError
@@ -74,7 +72,20 @@ def calibrate(
     from ragbias.evaluation.report.figures import save
 
     quiet_libraries()
-    settings = CalibrationSettings(**{field.name: options[field.name] for field in fields(CalibrationSettings)})
+    settings = CalibrationSettings(
+        model=model,
+        task=task,
+        data=data,
+        strings=strings,
+        length=length,
+        questions=questions,
+        documents=documents,
+        depths=depths,
+        seed=seed,
+        batch_size=batch_size,
+        variant=variant,
+        dtype=dtype,
+    )
     console.print(f"Model: {model}")
     try:
         with output(out), output(out.with_suffix(".png")), progress() as bar:

@@ -10,13 +10,12 @@ import pytest
 from safetensors.torch import load_file
 
 from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
+from ragbias.adaptation import AdaptSettings, Question, read_questions
 from ragbias.adaptation.examples import draw_examples
 from ragbias.adaptation.run import _split
-from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.training import Reader, student_logits
 from ragbias.errors import ArgumentError, DataError, ReaderError, UnsupportedReaderWarning
-from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.prompts import tiny_question
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
@@ -52,14 +51,14 @@ def test_labels_teach_new_answers_in_every_order(lm, questions, tmp_path):
     """Tiny reads its own documents perfectly, so the answers are changed to one that it never gives."""
     changed = [replace(question, answers=("nobody knows",)) for question in questions]
     settings = dict(steps=8, batch=2, examples=16, documents=2, learning_rate=5e-3)
-    receipt = adapt(lm, changed, tmp_path, method="pcw", objective="labels", **settings)
+    receipt = adapt(lm, changed, tmp_path, AdaptSettings(method="pcw", objective="labels", **settings))
     assert receipt["supported"] and receipt["reader_minus_method"][1] > 5
     assert receipt["reader_minus_plain_best_position"][1] > 5
     assert receipt["invariant"] is True
 
 
 def test_the_folder_holds_a_reader_of_peft_and_its_receipt(lm, questions, tmp_path):
-    receipt = adapt(lm, questions, tmp_path, **SHORT)
+    receipt = adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -78,63 +77,63 @@ def test_the_folder_holds_a_reader_of_peft_and_its_receipt(lm, questions, tmp_pa
 
 @pytest.mark.parametrize("method", ["ape", "structured-prompting", "rotor", "pine", "none"])
 def test_every_method_with_documents_can_be_trained(lm, questions, method, tmp_path):
-    receipt = adapt(lm, questions, tmp_path, method=method, **{**SHORT, "steps": 2, "examples": 8})
+    receipt = adapt(lm, questions, tmp_path, AdaptSettings(method=method, **{**SHORT, "steps": 2, "examples": 8}))
     assert receipt["invariant"] is (None if method == "none" else True)
 
 
 @pytest.mark.parametrize(("phase", "count"), [("Plain", 5), ("Training", 3), ("Held-out", 4)])
 def test_an_interrupted_training_ends_with_the_same_weights(lm, questions, phase, count, tmp_path, monkeypatch):
     monkeypatch.setattr("ragbias.adaptation.run.EVERY", 2)
-    adapt(lm, questions, tmp_path / "whole", **SHORT)
+    adapt(lm, questions, tmp_path / "whole", AdaptSettings(**SHORT))
     with pytest.raises(InterruptedTrainingError):
-        adapt(lm, questions, tmp_path / "parts", progress=interrupt_at(phase, count), **SHORT)
-    adapt(lm, questions, tmp_path / "parts", **SHORT)
+        adapt(lm, questions, tmp_path / "parts", AdaptSettings(**SHORT), progress=interrupt_at(phase, count))
+    adapt(lm, questions, tmp_path / "parts", AdaptSettings(**SHORT))
     whole, parts = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys() and all(bool((whole[key] == parts[key]).all()) for key in whole)
 
 
 def test_without_answers_it_learns_from_the_model_itself(lm, questions, tmp_path):
     unlabelled = [replace(question, answers=(), gold=None) for question in questions]
-    receipt = adapt(lm, unlabelled, tmp_path, **SHORT)
+    receipt = adapt(lm, unlabelled, tmp_path, AdaptSettings(**SHORT))
     assert receipt["measure"] == "log-probability of the plain model's answer, nats"
     assert receipt["plain"]["best_position"] is None
     with pytest.raises(DataError, match="objective='labels', but 32 questions have no answer; use objective='distil'"):
-        adapt(lm, unlabelled, tmp_path / "other", objective="labels", **SHORT)
+        adapt(lm, unlabelled, tmp_path / "other", AdaptSettings(objective="labels", **SHORT))
 
 
 def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
     with pytest.raises(InterruptedTrainingError):
-        adapt(lm, questions, tmp_path, progress=interrupt_at("Plain", 2), **SHORT)
+        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Plain", 2))
     with pytest.raises(ReaderError, match="holds an unfinished training with other settings; finish it"):
-        adapt(lm, questions, tmp_path, **{**SHORT, "seed": 1})
+        adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}))
     with pytest.raises(ReaderError, match="holds an unfinished training with other data"):
-        adapt(lm, questions[:-1], tmp_path, **SHORT)
-    adapt(lm, questions, tmp_path, restart=True, **{**SHORT, "seed": 1})
+        adapt(lm, questions[:-1], tmp_path, AdaptSettings(**SHORT))
+    adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}), restart=True)
     with pytest.raises(ReaderError, match="holds a finished reader; name another folder, or add restart=True"):
-        adapt(lm, questions, tmp_path, **SHORT)
+        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
 
 
 def test_files_of_others_are_left(lm, questions, tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"of another program")
     for restart in (False, True):
         with pytest.raises(ReaderError, match=r"holds other files \(adapter_model.safetensors\); name an empty folder"):
-            adapt(lm, questions, tmp_path, restart=restart, **SHORT)
+            adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=restart)
     assert (tmp_path / "adapter_model.safetensors").read_bytes() == b"of another program"
 
 
 def test_wrong_data_leaves_a_finished_reader(lm, questions, tmp_path):
-    adapt(lm, questions, tmp_path, **SHORT)
+    adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     unlabelled = [replace(question, answers=()) for question in questions]
     with pytest.raises(DataError, match="32 questions have no answer"):
-        adapt(lm, unlabelled, tmp_path, restart=True, objective="labels", **SHORT)
+        adapt(lm, unlabelled, tmp_path, AdaptSettings(objective="labels", **SHORT), restart=True)
     assert (tmp_path / "reader.json").exists()
     with pytest.raises(DataError, match="gold=9 with 4 documents; expected an index, counted from 0"):
-        adapt(lm, [replace(question, gold=9) for question in questions], tmp_path, restart=True, **SHORT)
+        adapt(lm, [replace(question, gold=9) for question in questions], tmp_path, AdaptSettings(**SHORT), restart=True)
     assert all(not parameter.requires_grad for parameter in lm.model.parameters()) is False
 
 
 def test_parameters_of_the_method_are_kept(lm, questions, tmp_path):
-    adapt(lm, questions, tmp_path, method="ape(temperature=0.5)", **{**SHORT, "steps": 1})
+    adapt(lm, questions, tmp_path, AdaptSettings(method="ape(temperature=0.5)", **{**SHORT, "steps": 1}))
     with pytest.raises(ReaderError, match="was trained for ape.*0.5.*, and the method is ape"):
         DebiasedLM(lm.model, lm.tokenizer, "ape", reader=str(tmp_path))
 
@@ -160,7 +159,7 @@ def test_any_text_may_be_in_a_question(lm, questions):
 
 def test_too_little_data_is_refused_with_what_is_enough(lm, questions, tmp_path):
     with pytest.raises(DataError, match="19 different questions with two or more documents; give at least 20"):
-        adapt(lm, [*questions[:19], questions[0]], tmp_path, **SHORT)
+        adapt(lm, [*questions[:19], questions[0]], tmp_path, AdaptSettings(**SHORT))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ def written(file, questions):
 
 
 def test_the_held_out_questions_are_written_for_an_audit(lm, questions, tmp_path):
-    adapt(lm, questions, tmp_path, **SHORT)
+    adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     held_out = read_questions(tmp_path / "held-out.jsonl", labelled=True)
     assert held_out == _split(questions, 0)[1] and len(held_out) == 8
 

@@ -6,7 +6,7 @@ import random
 from transformers.utils import logging
 
 from ragbias import DebiasedLM, adapt
-from ragbias.adaptation import run
+from ragbias.adaptation import AdaptSettings, run
 from ragbias.evaluation.prompts import tiny_question
 
 CHECKPOINT = 4  # steps between checkpoints
@@ -29,4 +29,4 @@ def train(out, log):
     def progress(name, done, total):
         os.write(file, f"{name.partition(' ')[0]} {done}\n".encode())
 
-    adapt(lm, questions(), out, progress=progress, **SETTINGS)
+    adapt(lm, questions(), out, AdaptSettings(**SETTINGS), progress=progress)
