@@ -8,18 +8,28 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FrameType
 
-# top-level packages between user code and this library
-_LANGCHAIN = {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_experimental"}
-_LANGCHAIN_MODELS = {"langchain_huggingface", "langchain_ragbias"}
-_LANGGRAPH = {"langgraph", "langgraph_supervisor", "langgraph_swarm"}
-_LLAMA_INDEX = {"llama_index", "llama_index_instrumentation", "workflows"}
-_OTHERS = {"anyio", "fastapi", "pydantic", "ragbias", "starlette", "torch", "uvicorn", "wrapt"}
-NOT_USER_CODE = sys.stdlib_module_names | _LANGCHAIN | _LANGCHAIN_MODELS | _LANGGRAPH | _LLAMA_INDEX | _OTHERS
+# top-level packages between user code and this library; integrations add those of their framework
+NOT_USER_CODE = {
+    *sys.stdlib_module_names,
+    "anyio",
+    "fastapi",
+    "pydantic",
+    "ragbias",
+    "starlette",
+    "torch",
+    "uvicorn",
+    "wrapt",
+}
 Line = tuple[str, int]  # file and number
 NO_LINE = ("<thread without user code>", 1)
 EVENT_LOOP = ("asyncio.base_events", "asyncio.events", "asyncio.runners")
 
 _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", default=())
+
+
+def add_framework(*packages: str) -> None:
+    """Name a framework's top-level packages, so that warnings appear at the user code that calls them."""
+    NOT_USER_CODE.update(packages)
 
 
 def remember_call_site() -> Callable[[], None]:

@@ -4,6 +4,7 @@ from ragbias.boundaries.sources import check_lasting as check_lasting
 from ragbias.boundaries.sources import current_documents as current_documents
 from ragbias.boundaries.sources import document_texts as document_texts
 from ragbias.boundaries.sources import with_fields_of_both as with_fields_of_both
+from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site as remember_call_site
 from ragbias.call_site import warn as warn
 from ragbias.checks import check_names as check_names

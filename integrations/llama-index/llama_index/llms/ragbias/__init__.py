@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
 
+from ragbias.frameworks import add_framework
+
 if TYPE_CHECKING:
     from llama_index.llms.ragbias.arguments import RagBiasLLMOptions
     from llama_index.llms.ragbias.base import RagBiasLLM
@@ -25,6 +27,7 @@ _MODULES = {
     "warm": "llama_index.llms.ragbias.warming",
 }
 
+add_framework("llama_index", "llama_index_instrumentation", "workflows")
 install_listener()
 
 __all__ = [
