@@ -83,6 +83,8 @@ def test_the_readme_fits_on_a_page() -> None:
     caption = re.search(r"</picture>\n\n\*(.+?)\*\n\n", text, re.DOTALL)
     assert caption is not None
     assert len(caption[1].splitlines()) <= 3
+    methods = text.split("## What to use when\n\n")[1].split("\n\n")[0]
+    assert len(methods.splitlines()) == 2 + 3
 
 
 def test_choosing_a_method_fits_on_a_screen() -> None:

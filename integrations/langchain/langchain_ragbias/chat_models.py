@@ -354,10 +354,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         form: AnswerFormat,
         documents: Sequence[str] | None,
     ) -> tuple[str, Boundaries | None]:
-        """Return the prompt, and the spans of the documents if the chat template renders them, else None.
-
-        If the call has no documents, those of content blocks are used.
-        """
+        """Return the prompt, and the spans of the call's or blocks' documents if the chat template renders them."""
         text = self.lm.chat_text(shown, tools=form.tools)
         if not self.lm.chat_template or (documents is not None and all(document in text for document in documents)):
             return text, None
