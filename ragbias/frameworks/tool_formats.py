@@ -84,7 +84,7 @@ def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int
         return calls or [_call(text[begin:])], len(text) - len(rest) if calls else len(text)
     try:
         values, end = _decoder.raw_decode(text, begin)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return [_broken(text[begin:], error)], len(text)
     listed = values if isinstance(values, list) else [values]
     return [_as_call(value, json.dumps(value, ensure_ascii=False)) for value in listed], end
@@ -98,7 +98,7 @@ def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
         rest = rest.lstrip()
         try:
             value, end = _decoder.raw_decode(rest)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if any(f'"{key}"' in rest for key in _ARGUMENTS):
                 return [*calls, _broken(rest, error)], ""
             break
@@ -113,7 +113,7 @@ def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
 def _call(body: str) -> ToolCall:
     try:
         return _as_call(_decoder.decode(body.strip()), body.strip())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return _broken(body.strip(), error)
 
 
@@ -127,7 +127,7 @@ def _as_call(value: Any, raw: str) -> ToolCall:
     if isinstance(arguments, str):
         try:
             arguments = _decoder.decode(arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return ToolCall(value["name"], None, raw, f"the arguments are not valid JSON: {error}")
     if arguments is None:
         arguments = {}
@@ -137,7 +137,7 @@ def _as_call(value: Any, raw: str) -> ToolCall:
     return ToolCall(value["name"], arguments, raw, "")
 
 
-def _broken(raw: str, error: ValueError) -> ToolCall:
+def _broken(raw: str, error: Exception) -> ToolCall:
     name = re.search(r'"name"\s*:\s*"([^"]*)"', raw)
     return ToolCall(name[1] if name else "", None, raw, f"the call is not valid JSON: {error}")
 

@@ -110,16 +110,18 @@ def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) ->
 async def _respond(engine: Engine, body: RequestBody, request: Request, salt: str, metrics: Metrics) -> Response:
     begin = time.perf_counter()
     fields: dict[str, Any] = request.state.log_fields
-    fields |= {"model": body.model, "stream": bool(body.stream)}
+    fields["stream"] = bool(body.stream)
     fields["documents_sent"] = None if body.documents is None else len(body.documents)
     if body.stream:
         chunks = engine.stream(body, salt)
         report = await unless_gone(request, anext(chunks))
+        fields["model"] = body.model  # known by now, so it is no text of the client
         _log_report(fields, report)
         headers = {**report_headers(report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         first_token = metrics.first.labels(body.model)
         return EventStream(_events(chunks, fields, first_token.observe, begin), chunks.aclose, headers)
     answer = await unless_gone(request, engine.answer(body, salt))
+    fields["model"] = body.model
     _log_end(fields, answer)
     return JSONResponse(answer, headers=report_headers(answer["ragbias"]))
 

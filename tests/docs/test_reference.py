@@ -119,7 +119,8 @@ def listed_paths() -> set[str]:
 @pytest.mark.parametrize("package", ["adaptation", "attention", "binding", "frameworks", "generation"])
 def test_the_api_page_lists_what_a_package_exports(package: str) -> None:
     exported = import_module(f"ragbias.{package}").__all__
-    assert {f"ragbias.{package}.{name}" for name in exported} - listed_paths() == set()
+    listed = listed_paths()
+    assert [name for name in exported if not {f"ragbias.{package}.{name}", f"ragbias.{name}"} & listed] == []
 
 
 def imported(text: str) -> Iterator[str]:

@@ -109,3 +109,11 @@ def test_a_forced_call_begins_as_the_template_writes_calls(template, named, free
     assert forced_beginning(template, None) == free
     if named:
         assert parse_tool_calls(named + "{}}")[1][0].name == "f"
+
+
+@pytest.mark.parametrize(("begin", "end"), [("<tool_call>", "</tool_call>"), ("", ""), ("[TOOL_CALLS] [", "]")])
+def test_a_call_nested_beyond_the_parsers_depth_is_broken(begin, end):
+    deep = '{"name": "search", "arguments": {"q": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+    _, calls = parse_tool_calls(begin + deep + end)
+    assert [(call.name, call.arguments) for call in calls] == [("search", None)]
+    assert "recursion" in calls[0].error

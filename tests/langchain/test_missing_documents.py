@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import tenacity
 from langchain_classic.chains import create_retrieval_chain
 from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
@@ -46,6 +47,16 @@ async def test_awaited_stock_chains_and_batches_warn_at_the_users_line(lm, retri
         chain.batch([{"input": "Which?"}, {"input": "Who?"}])
         ChatRagBias(lm=lm, max_tokens=2).batch(["Hello!", "Good morning!"])
     assert [each.filename for each in seen if each.category is MissingDocumentsWarning] == [__file__] * 3
+
+
+def test_retries_warn_at_the_users_line(lm):
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for call in (tenacity.Retrying(stop=tenacity.stop_after_attempt(1)), tenacity.Retrying()):
+            call(llm.invoke, "Which?")
+    lines = [(each.filename, each.lineno) for each in seen if each.category is MissingDocumentsWarning]
+    assert lines == [(__file__, test_retries_warn_at_the_users_line.__code__.co_firstlineno + 5)]
 
 
 def test_strings_in_a_graphs_state_are_no_documents(lm, retriever):

@@ -160,9 +160,10 @@ def test_the_log_holds_what_ran_and_no_text(tiny, caplog):
         http.post(CHAT, json={**BODY, "messages": [{"role": secret, "content": secret}]})
         http.post(CHAT, json={**BODY, secret: secret})
         http.post(CHAT, json={**BODY, "ragbias": {"method": secret}})
+        http.post(CHAT, json={**BODY, "model": secret})
         http.get(f"/{secret}?{secret}={secret}")
     requests = [record.fields for record in caplog.records if record.getMessage() == "request"]
-    assert [each["status"] for each in requests] == [200, 200, 400, 400, 400, 404]
+    assert [each["status"] for each in requests] == [200, 200, 400, 400, 400, 404, 404]
     first = requests[0]
     assert first["request_id"] == "abc-1" and first["method_ran"] == "pine" and first["documents"] == 2
     assert first["prompt_tokens"] > 0 and first["finish_reason"] in ("stop", "length")

@@ -26,7 +26,8 @@ class RecordingLM(DebiasedLM):
     """Record each prompt with its found documents, its request and its report."""
 
     def __init__(self, lm: DebiasedLM) -> None:
-        super().__init__(lm.model, lm.tokenizer, lm.method, lm.name, lm.strip_numbering, lm.backend)
+        super().__init__(lm.model, lm.tokenizer, lm.method, name=lm.name, backend=lm.backend)
+        self.strip_numbering = lm.strip_numbering
         self.seen: list[tuple[str, Boundaries]] = []
         self.prompts: list[str] = []
         self.requests: list[Request] = []

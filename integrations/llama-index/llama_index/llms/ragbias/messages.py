@@ -138,7 +138,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = None
     if not isinstance(arguments, dict):
         raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are not a JSON object")
