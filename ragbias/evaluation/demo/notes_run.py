@@ -122,6 +122,6 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """Draw the plain model and the model's default method, as on the documentation's start page."""
+    """Draw the plain model and the model's default method by the position of the gold note."""
     curves = {name: row["minus_plain_mean_by_position"] for name, row in outcome["results"].items()}
     return before_and_after(curves, outcome["settings"]["model"], outcome["settings"]["default"])
