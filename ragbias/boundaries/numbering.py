@@ -1,17 +1,18 @@
 """Find and strip document numbers, which reveal the order of the documents to every method.
 
-An Arabic number is stripped only if it certainly belongs to the template. The set of numbers decides that, so the
-result is the same in every order of the documents. Other counters may belong to the documents: letters, number words,
-or the figures in ``Apollo 11`` and ``Apollo 12``. They are reported, but not stripped.
+Arabic numbers are stripped only if they certainly belong to the template: they count from 0 or 1. The set of numbers
+decides that, so the result is the same in every order of the documents. Other counters may belong to the documents:
+letters, number words, or the figures in ``Apollo 11`` and ``Apollo 12``. They are reported if they rise or fall evenly
+with the position, but not stripped.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
 from typing import NamedTuple
 
 from ragbias.boundaries.splitting import DocumentNumbers
@@ -21,7 +22,6 @@ REACH = 1000  # characters before and after a document that are searched for its
 INSIDE = 300  # characters at the beginning of a text that are searched for its number
 MAX_TAG = 48  # characters at the end of a text that are searched for a closing tag
 MAX_COMPARED = 20  # documents whose uncertain counters are compared
-SMALL = 100  # two numbers below this limit may have any step between them
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # a line of metadata, or a blank line
@@ -41,10 +41,7 @@ for _kind, _words in WORDS.items():
 COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+")
 MAX_BEFORE, MAX_AFTER = 24, 12  # characters compared before a number in its line, and after it
 LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
-LABELLED = re.compile(
-    rf"(?:^|[\W_])(?:{DOCUMENT_LABEL}|(?i:id|index|idx|number|no|nr|num|rank|item|entry|ref|reference|citation|evidence"
-    r"|fact|record|article|paragraph|part))[\W_]{0,4}\Z|[#(\[{<]\Z"
-)
+GLUED_LABEL = re.compile(rf"(?:^|[\W_]){DOCUMENT_LABEL}\Z")  # as in ``Doc1``
 FIELD = 48  # characters before a number that are searched for the name of its field
 OPEN_TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
@@ -56,6 +53,7 @@ BRACKETS = {"[": "]", "(": ")", "{": "}"}
 class Candidate(NamedTuple):
     """A piece ``text[begin:end]`` that may be a document's number. Only candidates of one ``kind`` are compared."""
 
+    document: int  # its index
     begin: int
     end: int
     kind: str
@@ -74,29 +72,14 @@ class Candidate(NamedTuple):
         return not self.line.rstrip("([{#").strip()
 
     @property
-    def is_glued(self) -> bool:
-        """Whether the candidate is part of a word."""
-        return self.line[-1:].isalnum() or self.after[:1].isalnum()
-
-    @property
-    def is_compound(self) -> bool:
-        """Whether the candidate is part of a number such as a date or a decimal."""
+    def may_be_own(self) -> bool:
+        """Whether the candidate is part of a word, a date or a decimal, so that it may belong to the document."""
         left, right = self.line[-2:], self.after[:2]
-        return bool(re.match(r"\d[.,:/-]", left) or re.match(r"[.,:/-]\d", right)) and not TOTAL.match(self.after)
-
-    @property
-    def is_labelled(self) -> bool:
-        """Whether the candidate is bracketed, in a tag, after a label, or first in its line, like most numbers."""
-        if self.is_compound:
-            return False
-        if OPEN_TAG.search(self.line) and re.match(r"[\s/>]", self.after):
+        if re.match(r"\d[.,:/-]", left) or (re.match(r"[.,:/-]\d", right) and not TOTAL.match(self.after)):
             return True
-        if self.after[:1].isalnum():
+        if OPEN_TAG.search(self.line) and re.match(r"[\s/>]", right):
             return False
-        if LABELLED.search(self.line) or self.line[-1:].isalnum():
-            return LABELLED.search(self.line) is not None
-        closed = self.after[:1] in (".", ":") or not self.after.strip()
-        return (closed and self.opens) or self.after[:1] in (")", "]")
+        return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return two keys to group candidates into series: by the word and by the character before each candidate."""
@@ -105,13 +88,14 @@ class Candidate(NamedTuple):
         return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
 
 
-def _candidates_in(text: str, region: CharSpan) -> Iterator[Candidate]:
+def _candidates_in(text: str, region: CharSpan, index: int) -> Iterator[Candidate]:
     first, last = region
     part = text[first:last]
     for match in COUNTER.finditer(part):
         for begin, end, kind, value in _counters(part, *match.span()):
             before = part[max(0, begin - MAX_BEFORE) : begin].rpartition("\n")[2]
-            yield Candidate(first + begin, first + end, kind, value, before, part[end : end + MAX_AFTER], region)
+            after = part[end : end + MAX_AFTER]
+            yield Candidate(index, first + begin, first + end, kind, value, before, after, region)
 
 
 def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, int]]:
@@ -204,56 +188,59 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     taken: set[CharSpan] = set()
     before, after = _around(text, spans)
     everywhere = [before, after, *_in_headers(text, spans)]
-    for regions in everywhere:
-        for series in regions.certain(taken):
-            if not all(_is_own(text, candidate, values[index]) for index, candidate in enumerate(series)):
+    for exact, regions in itertools.product((True, False), everywhere):
+        for series in regions.certain(exact, taken):
+            if not all(_is_own(text, candidate, values[candidate.document]) for candidate in series):
                 taken.update(candidate.span for candidate in series)
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
-                cuts |= {_cut(text, candidate, opens): index for index, candidate in enumerate(series)}
+                cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
-    headings = filter(_is_heading, beginnings.by_position(taken))
+    counted = [before.counted(taken, after), *(regions.counted(taken) for regions in everywhere[1:])]
     doubtful = any(
-        not all(_is_own(text, candidate, values[i]) for i, candidate in enumerate(series)) or _from_first(series)
-        for found in (*(regions.by_position(taken) for regions in everywhere), headings)
-        for series in found
+        _from_first(series) or not all(_is_own(text, candidate, values[candidate.document]) for candidate in series)
+        for series in itertools.chain(*counted, beginnings.headings(taken))
     )
-    return DocumentNumbers(tuple(_apart(cuts)), doubtful or _counts_between(before, after, taken))
+    return DocumentNumbers(tuple(_apart(cuts)), doubtful)
+
+
+def _from_first(series: Series) -> bool:
+    """Whether the figures are 0, 1, 2 or 1, 2, 3 in any order."""
+    low, *_ = values = sorted(candidate.value for candidate in series)
+    return series[0].kind == "figure" and low in (0, 1) and values == list(range(low, low + len(values)))
 
 
 class _Regions:
     """Regions of a prompt, one for each document. The region at index ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
-        self.spans, self.edge = spans, edge
+        self.text, self.spans, self.edge = text, spans, edge
         self.groups: list[dict[tuple[str, ...], dict[int, list[Candidate]]]] = [{}, {}]
         for index, span in enumerate(spans):
-            for candidate in _candidates_in(text, span):
+            for candidate in _candidates_in(text, span, index):
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
                 keys = [candidate.keys()]
                 opening = candidate._replace(line=re.split(r"[\s>:\[({]", candidate.line)[-1])
                 if index == edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
                     keys.append(opening.keys())  # in ``Context: 1. ...`` only the first number does not begin its line
-                for both in keys:
-                    for group, key in zip(self.groups, both, strict=True):
-                        group.setdefault(key, {}).setdefault(index, []).append(candidate)
-
-    def filled(self, exact: bool, count: int) -> Iterator[tuple[tuple[str, ...], list[list[Candidate]]]]:
-        """Yield each key with its candidates in the first ``count`` regions, if at most one region has no candidate."""
-        for key, found in self.groups[not exact].items():
-            by_region = [found.get(index, []) for index in range(count)]
-            if by_region.count([]) <= 1:
-                yield key, by_region
+                for group, key in (pair for both in keys for pair in zip(self.groups, both, strict=True)):
+                    group.setdefault(key, {}).setdefault(index, []).append(candidate)
 
     def without_edge(self, series: Series) -> Series:
-        return [candidate for index, candidate in enumerate(series) if index != self.edge]
+        return [candidate for candidate in series if candidate.document != self.edge]
 
-    def certain(self, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
-        """Yield the series of numbers that certainly belong to the template."""
-        for exact in (True, False):
-            for key, by_region in self.filled(exact, len(self.spans)):
-                for series in self._aligned(by_region) if key[0] == "figure" else ():
-                    if taken.isdisjoint(candidate.span for candidate in series) and self._is_certain(series, exact):
+    def certain(self, exact: bool, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
+        """Yield the series of numbers that certainly belong to the template. ``exact``: the same word precedes all."""
+        for key, found in self.groups[not exact].items():
+            if key[0] == "figure" and len(found) == len(self.spans):
+                for series in self._aligned([found[index] for index in range(len(found))]):
+                    inner = self.without_edge(series)
+                    totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
+                    leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
+                    own = any(candidate.may_be_own for candidate in inner) or len(totals) > 1
+                    other = self.edge and len(leads) > 1 and not exact  # a number of the question is in no footer
+                    apart = taken.isdisjoint(candidate.span for candidate in series)
+                    if apart and _from_first(series) and not own and not other:
                         yield series
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
@@ -264,24 +251,29 @@ class _Regions:
             equal = [region[:count] if i else region[len(region) - count :] for i, region in enumerate(by_region)]
             yield from zip(*equal, strict=True)
 
-    def _is_certain(self, series: Series, exact: bool) -> bool:
-        values = sorted(candidate.value for candidate in series)
-        steps = {right - left for left, right in pairwise(values)}
-        from_first = steps == {1} and values[0] in (0, 1)
-        if len(steps) > 1 or 0 in steps or (len(values) == 2 and not (from_first or (exact and _may_count(*values)))):
-            return False
-        inner = self.without_edge(series)
-        if len({total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}) > 1:
-            return False
-        if all(candidate.is_labelled for candidate in inner):
-            return True
-        return from_first and not any(candidate.is_glued or candidate.is_compound for candidate in inner)
+    def counted(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
+        """Yield series that rise or fall evenly with the position, of figures or of words.
 
-    def by_position(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield all series whose values rise or fall with the position of the document."""
-        for exact in (True, False):
-            for _, by_region in self.filled(exact, min(len(self.spans), MAX_COMPARED)):
-                yield from _counting(_without(taken, by_region), exact)
+        With the regions ``after`` the documents, also yield series that are only between the documents.
+        """
+        for key, found in self.groups[1].items():
+            between = after and self.edge not in found and after.edge not in after.groups[1].get(key, ())
+            indices = range(1 if between else 0, min(len(self.spans), MAX_COMPARED))
+            by_value = [{c.value: c for c in found.get(index, ()) if c.span not in taken} for index in indices]
+            constant = len(by_value) == 2 and by_value[0].keys() == by_value[1].keys()
+            if len(by_value) > 1 and all(by_value) and not constant:
+                for first, second in itertools.product(*by_value[:2]):
+                    wanted = range(first, first + (second - first) * len(by_value), second - first or 1)
+                    if wanted and all(value in values for value, values in zip(wanted, by_value, strict=True)):
+                        yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
+
+    def headings(self, taken: Collection[CharSpan]) -> Iterator[Series]:
+        """Yield the series in equal headings, such as ``Chapter 1``. Two documents count only from the first."""
+        for series in self.counted(taken):
+            few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
+            alike = len({candidate.line for candidate in series}) == 1
+            if alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series):
+                yield series
 
 
 def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
@@ -289,7 +281,7 @@ def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
     first, last = spans[0][0], spans[-1][1]
     borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
     border = MESSAGE_BORDER.search(text, last, last + REACH)
-    gaps = [(left[1], right[0]) for left, right in pairwise(spans)]
+    gaps = [(left[1], right[0]) for left, right in itertools.pairwise(spans)]
     before = [(max([first - REACH, 0, *borders]), first), *((max(begin, end - REACH), end) for begin, end in gaps)]
     after = [
         *((begin, min(end, begin + REACH)) for begin, end in gaps),
@@ -326,64 +318,6 @@ def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
         for value in values
         if len(value) >= end - begin
     )
-
-
-def _is_heading(series: Series) -> bool:
-    """Whether these numbers are in headings, which usually belong to the documents."""
-    few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
-    alike = len({candidate.line for candidate in series}) == 1
-    return alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series)
-
-
-def _from_first(series: Series) -> bool:
-    """Whether the series consists of the figures 0, 1, 2 or 1, 2, 3."""
-    values = [candidate.value for candidate in series]
-    return series[0].kind == "figure" and values[0] in (0, 1) and values == list(range(values[0], values[-1] + 1))
-
-
-def _counts_between(before: _Regions, after: _Regions, taken: Collection[CharSpan]) -> bool:
-    """Whether numbers occur only between the documents, not before the first or after the last."""
-    for exact in (True, False):
-        for key, by_region in before.filled(exact, min(len(before.spans), MAX_COMPARED)):
-            inner = _without(taken, by_region[1:])
-            beyond = by_region[0] or len(after.spans) - 1 in after.groups[not exact].get(key, ())
-            if len(inner) > 1 and all(inner) and not beyond and any(True for _ in _counting(inner, exact)):
-                return True
-    return False
-
-
-def _without(taken: Collection[CharSpan], by_region: Sequence[Series]) -> list[Series]:
-    return [[candidate for candidate in region if candidate.span not in taken] for region in by_region]
-
-
-def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
-    """Yield one candidate per region such that the values form an arithmetic progression."""
-    if len(by_region) == 2:
-        yield from ([a, b] for a in by_region[0] for b in by_region[1] if _are_counted(a, b, exact))
-    elif all(by_region):
-        by_value = [{candidate.value: candidate for candidate in region} for region in by_region]
-        for first in by_value[0]:
-            for second in by_value[1]:
-                step = second - first
-                if step and all(first + index * step in values for index, values in enumerate(by_value)):
-                    yield [values[first + index * step] for index, values in enumerate(by_value)]
-
-
-def _may_count(low: int, high: int) -> bool:
-    """Whether two numbers are likely to number documents. Any two form a progression, which proves nothing."""
-    return high - low == 1 or low in (-1, 0, 1) or high == 2 * low
-
-
-def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
-    """Whether two candidates number two documents. ``exact``: the same word precedes both, not only one character."""
-    low, high = sorted((left.value, right.value))
-    glued = any(candidate.line[-1:].isalnum() for candidate in (left, right))
-    if low == high or left.is_compound or right.is_compound or (glued and not exact):
-        return False
-    if left.kind != "figure":
-        return (low, high) == (1, 2)
-    alike = exact or (left.is_labelled and right.is_labelled)
-    return _may_count(low, high) or (alike and -SMALL < low < high < SMALL)
 
 
 def _apart(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
