@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +31,10 @@ OWN_SPACE = (
     "some documents begin or end with white space that cannot be told apart from the separator; strip the documents "
     "before they are printed, or join them with a blank line"
 )
+ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters other than white space
 MAX_OPENING = 60  # characters that are searched for the opening of a message or a string literal
 MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")
-Number = tuple[int, int, str]  # the document's index, the position in the text, the number
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,6 @@ class DocumentNumbers:
         bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
         return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
 
-    def parts(self, text: str) -> list[tuple[int, int, str]]:
-        """Return the cuts as ``(index of the document, position in the stripped prompt, text)``."""
-        return [(index, self._moved(begin), text[begin:end]) for (begin, end), index in self.cuts]
-
     def _moved(self, position: int) -> int:
         return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
 
@@ -84,21 +79,19 @@ def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, stri
     There is at least one span. The spans ascend and do not overlap. Raise ``AmbiguousSegmentsError`` if the text
     around the documents cannot be split, or can be split in several ways.
     """
-    if not strip_numbering:
-        try:
-            return _segments(text, spans)
-        except AmbiguousSegmentsError:  # without numbers, headers such as <doc1> and <doc2> are equal
-            if not numbering.cuts:
-                raise
-    bare, moved = numbering.stripped(text, spans)
-    return _segments(bare, with_margins(moved, margins_of(spans)), () if strip_numbering else numbering.parts(text))
+    if strip_numbering:
+        text, moved = numbering.stripped(text, spans)
+        spans = with_margins(moved, margins_of(spans))
+    try:
+        return _segments(text, spans)
+    except AmbiguousSegmentsError as error:
+        if strip_numbering or not numbering.cuts:
+            raise
+        raise AmbiguousSegmentsError(f"{error}; strip_numbering=True takes the numbers out of the headers") from error
 
 
-ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
-
-
-def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = ()) -> SplitPrompt:
-    """Split a prompt and restore the numbers. Raise an error if outer white space of a document changes the parts."""
+def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
+    """Split a prompt. Raise an error if outer white space of a document changes the parts."""
     spans = enclosing_elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
@@ -106,21 +99,16 @@ def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = 
         )
     margins = margins_of(spans)
     if not any(margins):
-        return _cut(text, spans, numbers)
-    if numbers:
-        raise AmbiguousSegmentsError(
-            "the documents are numbered, and some begin or end with white space; strip the documents before they are "
-            "printed, or use strip_numbering=True"
-        )
+        return _cut(text, spans, margins)
     bare = [stripped(text, span) for span in spans]
     try:
-        in_full = _normal(text, spans, margins)
+        in_full = _cut(text, spans, margins)
     except AmbiguousSegmentsError as error:
         if str(error) == ONLY_SPACE:  # the texts fit with their white space, but nothing separates them
             raise
-        return _normal(text, bare, margins)
+        return _cut(text, bare, margins)
     try:
-        in_part = _normal(text, bare, margins)
+        in_part = _cut(text, bare, margins)
     except AmbiguousSegmentsError:
         return in_full
     if in_full != in_part:
@@ -128,32 +116,16 @@ def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = 
     return in_full
 
 
-def _cut(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number]) -> SplitPrompt:
-    """Split a prompt and leave its white space unchanged."""
-    around = _surroundings(text, spans)
-    bodies = []
-    for index, (header, (begin, end)) in enumerate(zip(around.headers, spans, strict=True)):
-        own = [(position, number) for document, position, number in numbers if document == index]
-        bodies.append(_with_numbers(text, begin - len(header), end + len(around.footer), own))
-    prefix, suffix = text[: spans[0][0] - len(around.headers[0])], text[spans[-1][1] + len(around.footer) :]
-    return _separated(prefix, bodies, suffix, around.separator, around.closed)
+def _cut(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
+    """Split a prompt, and strip the sides with margins that have no header or footer.
 
-
-def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> SplitPrompt:
-    """Add the separator to each document: after it if one also follows the last document, before it if not."""
-    if closed:
-        return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
-    lead = "" if prefix.endswith(separator) else separator
-    return SplitPrompt(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
-
-
-def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt and strip the sides on which documents differ in white space, except beside a header or footer."""
-    around = _surroundings(text, spans)
-    headers, footer, separator = around.headers, around.footer, around.separator
+    Each document gets the separator: after it if one also follows the last document, before it if not.
+    """
+    headers, footer, separator = _surroundings(text, spans)
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
     texts = [text[begin:end] for begin, end in spans]
-    if len({bool(header) for header in headers}) > 1 or not (separator or any(headers) or footer):
+    apart = separator or footer or any(headers)
+    if any(margins) and (not apart or len({bool(header) for header in headers}) > 1):
         raise AmbiguousSegmentsError(ONLY_SPACE)
     if margins.left and not headers[0]:
         texts = [body.lstrip() for body in texts]
@@ -166,18 +138,10 @@ def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitProm
         space = _normal_space(separator[: len(separator) - len(rest)])
         separator, suffix = space + rest, space + suffix.lstrip()
     bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
-    return _separated(prefix, bodies, suffix, separator, bool(separator) and suffix.startswith(separator))
-
-
-def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:
-    """Return ``text[begin:end]`` with each number at its position."""
-    if any(not begin <= position <= end for position, _ in numbers):
-        raise AmbiguousSegmentsError(
-            "the documents' numbers are apart from the texts; print each number beside its document"
-        )
-    edges = [begin, *(position for position, _ in numbers), end]
-    pieces = [text[left:right] for left, right in itertools.pairwise(edges)]
-    return "".join(itertools.chain(*zip(pieces, [*(number for _, number in numbers), ""], strict=True)))
+    if separator and suffix.startswith(separator):
+        return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
+    lead = "" if prefix.endswith(separator) else separator
+    return SplitPrompt(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
 
 
 def _normal_space(space: str) -> str:
@@ -190,7 +154,6 @@ class _Surroundings(NamedTuple):
     headers: list[str]  # text before each document, including the first; may be empty
     footer: str  # text after each document; the same for all
     separator: str  # text between a footer and the next header; never words
-    closed: bool  # whether the separator follows the last document as well
 
 
 def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
@@ -211,11 +174,10 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
             constant = None if _ends_with_header(gap, prefix) else ("", "", gap)
         if constant is not None:
             header, footer, separator = constant
-            closed = _closes(separator, suffix.removeprefix(footer))
-            return _Surroundings([header] * len(spans), footer, separator, closed)
+            return _Surroundings([header] * len(spans), footer, separator)
     separator, headers = _separator_and_headers(gaps)
     first = _first_header(prefix, suffix, headers)
-    return _Surroundings([first, *headers], "", separator, _closes(separator, suffix))
+    return _Surroundings([first, *headers], "", separator)
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
@@ -224,10 +186,6 @@ def _ends_with_header(gap: str, prefix: str) -> bool:
     ending = gap[rules.end() :] if rules else gap
     before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
     return before != ending and HEADER_START.match(common_prefix(before, ending)) is not None
-
-
-def _closes(separator: str, suffix: str) -> bool:
-    return bool(separator) and suffix.startswith(separator)
 
 
 def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
