@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from bisect import bisect
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TypeAlias
 
 from ragbias.boundaries.text import (
@@ -39,6 +36,7 @@ BREAKS = [  # each may end the last document, unless another document contains i
     re.compile(r"\n[ \t]*</[A-Za-z][\w-]*>"),
     QUESTION_LINE,
 ]
+KINDS = ("square", "round", "plain", "bare")  # the groups of ``NUMBERED_HEADER`` with a number
 RULE = re.compile(r"[-=*_~]{3,}")
 FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
 BIBLIOGRAPHY = re.compile(
@@ -121,74 +119,49 @@ def _edges(span: object, whose: str) -> CharSpan:
     return begin, end
 
 
-@dataclass(frozen=True)
-class _Header:
-    style: tuple[str, ...]  # equal for all headers of one prompt
-    number: int
-    begin: int
-    end: int
-
-    @classmethod
-    def of(cls, match: re.Match[str]) -> _Header:
-        kind = next(kind for kind in ("square", "round", "plain", "bare") if match[kind] is not None)
-        style = (kind, (match["label"] or "").lower(), match["markup"] or "", match["colon"])
-        return cls(style, int(match[kind]), match.start("header"), match.end("header"))
-
-
 def below_headers(text: str) -> tuple[list[CharSpan], str]:
     """Return the documents below numbered headers, and the reason if there are headers but no documents."""
-    headers = [_Header.of(match) for match in HEADER_LINE.finditer(text)]
+    borders = MESSAGE_BORDER.finditer(text)
+    edges = [0, *(edge for border in borders for edge in border.span()), len(text)]
+    found = [_in_message(text, begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+    best = largest_group(documents for documents, _ in found)
+    doubt = next((reason for _, reason in found if reason), "")
+    remedy = f"numbered headers were found, but {doubt}; pass documents= or segmenter="
+    return best, remedy if doubt and not best else ""
+
+
+def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
+    """Return the documents of the message ``text[begin:end]``, and the reason if there are none."""
+    every = list(HEADER_LINE.finditer(text, begin, end))
+    labelled = [header for header in every if header["label"]]
+    headers = labelled if len(labelled) > 1 else every  # documents may hold lists of references
     if len(headers) < 2:
         return [], ""
-    borders = [border.span() for border in MESSAGE_BORDER.finditer(text)]
-    begins, ends = [0, *(end for _, end in borders)], [*(begin for begin, _ in borders), len(text)]
-    found: list[list[CharSpan]] = []
-    doubt = ""
-    for index, group in groupby(headers, key=lambda header: bisect(begins, header.begin) - 1):
-        documents, reason = _in_message(text, begins[index], ends[index], list(group))
-        found += [documents] if documents else []
-        doubt = doubt or reason
-    best = largest_group(found)
-    return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
-
-
-def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[CharSpan], str]:
-    """Return the documents of the message ``text[begin:end]``, and the reason if there are none."""
-    several = Counter(header.style for header in headers)
-    styles = [style for style, count in several.items() if count > 1]
-    styles = [style for style in styles if style[0] != "bare"] or styles
-    if len(styles) != 1:
-        return [], "they have several forms" if styles else ""
+    forms = {(h["label"] and h["label"].lower(), h["markup"], h["colon"], *map(bool, h.group(*KINDS))) for h in headers}
+    if len(forms) > 1:
+        return [], "they have several forms"
     if FENCE.search(text[begin:end]):
-        return [], "the message contains a code block; pass documents= or segmenter="
-    alike = [header for header in headers if header.style == styles[0]]
-    borders = [i for i, (left, right) in enumerate(pairwise(alike), 1) if right.number != left.number + 1]
-    sequences = split_at(alike, borders)
-    examples = pairwise(sequences)  # a question ends each worked example
-    parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
-    if not parted or any(sequence[0].number > 1 for sequence in sequences):
+        return [], "the message contains a code block"
+    numbers = [int(next(filter(None, header.group(*KINDS)))) for header in headers]
+    if numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return [], "their numbers are not consecutive"
-    last = sequences[-1]
-    if len(last) < 2:
-        return [], "only one belongs to the last question"
-    if last[0].style[0] == "bare" and BIBLIOGRAPHY.fullmatch(text[begin : last[0].begin].rstrip().rpartition("\n")[2]):
+    if not labelled and BIBLIOGRAPHY.fullmatch(text[begin : headers[0].start("header")].rstrip().rpartition("\n")[2]):
         return [], "they follow the title of a list of references"
-    return _documents(text, end, last)
+    return _documents(text, end, [header.span("header") for header in headers])
 
 
-def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[CharSpan], str]:
+def _documents(text: str, message_end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
     """Return the documents below consecutive headers, and the reason if they are ambiguous."""
-    ends = [header.begin for header in headers[1:]]
-    spans = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=False)]
+    begins, ends = [end for _, end in headers], [begin for begin, _ in headers[1:]]
+    spans = [stripped(text, span) for span in zip(begins, ends, strict=False)]
     rules = {text[max(begin, text.rfind("\n", begin, end) + 1) : end] for begin, end in spans}
     if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # the last document has no separator after it
         ends = [end - len(rule) for _, end in spans]
-    bodies = [text[header.end : end].strip() for header, end in zip(headers, ends, strict=False)]
-    length = _end_of_last(text[headers[-1].end : message_end], bodies)
+    bodies = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)]
+    length = _end_of_last(text[begins[-1] : message_end], bodies)
     if length is None:
         return [], "the end of the last document is unclear"
-    ends.append(headers[-1].end + length)
-    found = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=True)]
+    found = [stripped(text, span) for span in zip(begins, [*ends, begins[-1] + length], strict=True)]
     return ([], "one of them has no text below it") if any(begin >= end for begin, end in found) else (found, "")
 
 

@@ -110,16 +110,17 @@ def test_of_two_messages_the_one_with_more_documents_counts():
         assert abs(locate(text).spans[0][0] - text.index(second)) < 20
 
 
-def test_a_worked_example_is_not_the_context():
+def test_a_worked_example_beside_the_context_is_refused():
     example = (
         "For example:\nSource 1:\nThe sky is red.\nSource 2:\nWater is wet.\nQuery: When?\nAnswer: At night [1].\n"
     )
     text = headed(
         [A, B, C], "Source {n}:\n", prefix=example + "Now it's your turn.\n------\n", suffix="\n------\nQuery: q"
     )
-    assert found_texts(text) == [A, B, C]
-    alone = headed([A], "Source {n}:\n", prefix=example + "Now it's your turn.\n------\n", suffix="\n------\nQuery: q")
-    assert locate(alone).source == "none"
+    found = locate(text)
+    assert (found.spans, found.source) == ((), "none")
+    assert "their numbers are not consecutive; pass documents= or segmenter=" in found.reason
+    assert found_texts(text, documents=[A, B, C]) == [A, B, C]
 
 
 @pytest.mark.parametrize(
