@@ -31,14 +31,12 @@ from ragbias.errors import AmbiguousSegmentsError
 MAX_CHOICES = 24  # templates tried for each gap
 MAX_REFERENCES = 4  # gaps from which a template is derived
 MAX_MATCHES = 16  # values matched in one gap
-MAX_VALUES = 6  # with more values, at most one may be a word of the template
 MAX_GAP = 6000  # maximum length in characters
 LEFT, RIGHT = 0, 1
 
 Fields = dict[str, list[str]]  # the values of one document by name
 FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of its value
 Part: TypeAlias = "str | FieldOf"  # a constant, or a value
-Words: TypeAlias = "frozenset[str | CharSpan]"  # values, or spans of values in a gap, that belong to the template
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,10 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
     references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
     for index in references:
         gap, left, right = gaps[index], distinct[index], distinct[index + 1]
-        for words in _template_words(gap, left, right):
+        values = dict.fromkeys(gap[match.begin : match.end] for match in _matches(gap, left, right, None))
+        for word in (None, *values):  # one value may be a word of the template
             found: list[list[CharSpan]] = []
-            for templates in _templates(gap, left, right, words):
+            for templates in _templates(gap, left, right, word):
                 applied = (_apply(text, spans, gaps, distinct, template) for template in templates)
                 split = next(filter(None, applied), None)
                 found += [split] if split and split not in found else []
@@ -106,19 +105,6 @@ def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
-def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
-    """Yield sets of values that may be mere words of the template: at most two, or all but one match of a value."""
-    matches = _matches(gap, left, right, frozenset())
-    values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
-    for count in range(3 if len(values) <= MAX_VALUES else 2):
-        yield from map(frozenset, itertools.combinations(values[:MAX_MATCHES], count))
-    for variable in matches:
-        value = gap[variable.begin : variable.end]
-        others = [match for match in matches if gap[match.begin : match.end] == value and match != variable]
-        if others:
-            yield frozenset((match.begin, match.end) for match in others)
-
-
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
     """Return the values that differ between documents, and the documents' numbers. Equal values are constants."""
     names = dict.fromkeys(name for document in fields for name in document)
@@ -129,9 +115,9 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
     ]
 
 
-def _templates(gap: str, left: Fields, right: Fields, words: Words) -> Iterator[Iterator[_Template]]:
+def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[Iterator[_Template]]:
     """Yield groups of templates that produce the gap. In a group, the left document has equally many values."""
-    matches = _matches(gap, left, right, words)
+    matches = _matches(gap, left, right, word)
     if not matches or len(matches) > MAX_MATCHES:
         return
     edges = [0, *(edge for match in matches for edge in (match.begin, match.end)), len(gap)]
@@ -154,13 +140,13 @@ def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]]
             yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_ValueMatch]:
-    """Return the matches of values in a gap, in ascending order. Of overlapping matches the longest counts."""
+def _matches(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
+    """Return the ascending matches of all values but ``word`` in a gap. Of overlapping matches the longest counts."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():
             for value in values:
-                if value not in words:
+                if value != word:
                     fields.setdefault(value, []).append((side, name))
     matches: list[_ValueMatch] = []
     for value in sorted(fields, key=lambda value: (-len(value), value)):
@@ -169,8 +155,7 @@ def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_Value
             end = begin + len(value)
             counts = all(name.startswith("#") for _, name in fields[value])  # a number may touch a word, as in <doc1>
             apart = is_number(gap, begin, end) if counts else is_bounded(gap, begin, end)
-            free = apart and (begin, end) not in words
-            if free and all(end <= other.begin or begin >= other.end for other in matches):
+            if apart and all(end <= other.begin or begin >= other.end for other in matches):
                 matches.append(_ValueMatch(begin, end, tuple(fields[value])))
             begin = gap.find(value, end)
     return sorted(matches, key=lambda match: match.begin)
