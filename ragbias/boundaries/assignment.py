@@ -47,20 +47,17 @@ SPEAKER = re.compile(
 def in_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the message with this turn's context, or ``None`` if that message is unclear.
 
-    It is the last message with documents. Messages of the assistant are skipped. So is a message with one document if
-    an earlier message has several. A message is unclear if it repeats documents of an earlier message with several,
-    unless it has all of them and more, or both introduce their documents alike, as the turns of a chat loop do.
+    It is the last message with documents; messages of the assistant are skipped. It is unclear if an earlier message
+    has several documents, and the last one quotes one document or repeats some of them. It is clear if it has all of
+    them and more, or if both introduce their documents alike, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost(text, known))
-    while len(parts) > 1:
-        last = _documents(parts[-1])
-        others = [_documents(part) for part in parts[:-1] if not _are_alike(text, part, parts[-1])]
-        if len(last) == 1 and any(len(other) > 1 for other in others):
-            parts.pop()
-        elif any(len(other) > 1 and not last.isdisjoint(other) and not other < last for other in others):
+    last = _documents(parts[-1]) if parts else set()
+    for part in parts[:-1]:
+        other = _documents(part)
+        repeats = len(other) > 1 and (len(last) == 1 or not last.isdisjoint(other)) and not other < last
+        if repeats and not _are_alike(text, part, parts[-1]):
             return None
-        else:
-            break
     if not parts:
         return known
     begin, end = _bounds(text, parts[-1])
@@ -71,27 +68,20 @@ def in_last_message(text: str, known: Known) -> Known | None:
 def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
     """Return one occurrence for each document in ascending order, or ``None`` if there are several choices.
 
-    If all named documents are found and no occurrence is left over, they are returned. If one separator joins all
-    occurrences, and these are more than the named documents, all are returned. In other cases, named documents may also
-    occur elsewhere. They are returned if one separator joins them, and only one of them or words of a sentence occur
-    elsewhere. Overlapping documents are unclear if an occurrence is left over, unless a line break or a tab that no
-    document contains joins them.
+    Named documents may also occur elsewhere. They are returned if one separator joins them, and only one of them or
+    words of a sentence occur elsewhere. Overlapping documents are unclear if an occurrence is left over, unless a line
+    break or a tab that no document contains joins them.
     """
-    occurrences = outermost(text, known)
-    named, occurring = Counter(documents), Counter(occurrence.document for occurrence in occurrences)
+    named = Counter(documents)
     chosen = _assign(text, named, known)
-    left_over = _outside(occurrences, chosen)
+    left_over = _outside(outermost(text, known), chosen)
     if left_over or len(chosen) < named.total():
-        is_extended = not occurring <= named and is_uniform(text, occurrences)
         of_named = {name: known[name] for name in named if name in known}
-        is_whole = not is_extended and len(chosen) == named.total() and _is_block(text, chosen, of_named)
+        is_whole = len(chosen) == named.total() and _is_block(text, chosen, of_named)
         if _is_ambiguous([] if is_whole else left_over, of_named):
             return None
         if is_whole and not any(map(is_long, named)) and _are_joined(text, chosen, left_over):
             return chosen
-        if is_extended:
-            chosen = _assign(text, named | occurring, known)
-            left_over = _outside(occurrences, chosen)
     names = {occurrence.document for occurrence in chosen}
     if len(names) < 2 or names.isdisjoint(_documents(left_over)):
         return chosen
@@ -239,19 +229,13 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
 
 
 def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
-    """Mark short documents as doubtful if another occurrence of them is as likely."""
+    """Mark the occurrences as doubtful if a short document also occurs elsewhere."""
     cover = _Cover(text, assigned)
     short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
     rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
     if not rivals or len(assigned) == 1 or _are_joined(text, assigned, rivals):
         return assigned
-    elsewhere = _documents(rivals)
-    alone = _documents([occurrence for occurrence in rivals if is_alone(text, *occurrence.span)])
-
-    def is_doubtful(occurrence: Occurrence) -> bool:
-        return occurrence.document in (alone if is_alone(text, *occurrence.span) else elsewhere)
-
-    return [replace(occurrence, doubtful=is_doubtful(occurrence)) for occurrence in assigned]
+    return [replace(occurrence, doubtful=True) for occurrence in assigned]
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:

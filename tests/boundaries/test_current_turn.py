@@ -63,13 +63,20 @@ def test_a_graph_that_grades_each_document_alone_and_keeps_some():
 @pytest.mark.parametrize("source", SOURCES)
 def test_system_context_wins_over_turns_that_repeat_it(source):
     text = f"<|im_start|>system\nContext: {joined(STATION, BRIDGE, LIBRARY)}{END}{ASK}Which?{END}{SAY}{BRIDGE}{END}"
-    for question in ("Why?", LIBRARY):
-        asking = f"{text}{ASK}{question}{END}{SAY}"
-        found = locate(asking, **known_to(source, [LIBRARY, STATION, BRIDGE]))
-        assert (found_in(asking, found), found.reason) == ([STATION, BRIDGE, LIBRARY], "")
-    asking = f"{text}{ASK}Is it true that {STATION} and that {LIBRARY}?{END}{SAY}"
+    asking = f"{text}{ASK}Why?{END}{SAY}"
     found = locate(asking, **known_to(source, [LIBRARY, STATION, BRIDGE]))
+    assert (found_in(asking, found), found.reason) == ([STATION, BRIDGE, LIBRARY], "")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("question", [LIBRARY, f"Is it true that {STATION} and that {LIBRARY}?"])
+def test_a_later_turn_that_quotes_documents_needs_a_segmenter(source, question):
+    text = f"<|im_start|>system\nContext: {joined(STATION, BRIDGE, LIBRARY)}{END}{ASK}{question}{END}{SAY}"
+    found = locate(text, **known_to(source, [LIBRARY, STATION, BRIDGE]))
     assert (found.spans, "pass a segmenter=" in found.reason) == ((), True)
+    spans = [(text.index(each), text.index(each) + len(each)) for each in (STATION, BRIDGE, LIBRARY)]
+    found = locate(text, **known_to(source, [LIBRARY, STATION, BRIDGE]), segmenter=lambda text: spans)
+    assert (list(found.spans), found.reason) == (spans, "")
 
 
 @pytest.mark.parametrize("source", SOURCES)
