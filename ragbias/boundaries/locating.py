@@ -10,7 +10,6 @@ from typing import Literal
 
 from ragbias.boundaries.assignment import UNCLEAR, Known, assigned, in_last_message, is_long, n_outside, outermost
 from ragbias.boundaries.matching import (
-    COVERAGE,
     MAX_OCCURRENCES,
     Occurrence,
     ends_block,
@@ -19,7 +18,6 @@ from ragbias.boundaries.matching import (
     leaves_a_trace,
     occurrences_by_document,
     occurrences_of,
-    truncated_at_edges,
 )
 from ragbias.boundaries.metadata_blocks import Fields, with_metadata
 from ragbias.boundaries.numbering import find_numbering
@@ -94,9 +92,8 @@ def locate(
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt counts.
 
-    Documents must be in the prompt in full: verbatim, stripped, or escaped as in a printed list. For ``documents``,
-    ``artifacts`` and ``run``, a formatter may have joined the lines of all documents, or cut all to one length. One
-    document at each edge of the context may be truncated, if half of it and 40 characters remain.
+    Documents are found verbatim and in full, also stripped or escaped as in a printed list. For the first three
+    sources, a formatter may have joined the lines of all documents, or cut all to one length.
 
     In a conversation, the last message with documents counts. Documents of earlier messages stay plain text. If the
     last message is unclear, nothing is found, and ``reason`` says so. If all sources fail, numbered headers
@@ -210,23 +207,26 @@ def _explained(
     spans: Sequence[CharSpan],
     fields: Mapping[str, Fields],
 ) -> Boundaries:
-    """Return boundaries with the whole and the truncated documents, the number of missing ones, and the reason."""
-    truncated, missing = _truncated_and_missing(text, expected, whole, spans, source)
-    ordered = sorted([*whole, *truncated])
+    """Return the spans of the documents, and count the missing ones with the reason."""
+    missing = _missing(text, expected, whole, spans, source)
     unknown = [document for document in missing.elements() if document not in occurrences]
-    n_absent = _n_without_trace(text, unknown, ordered)
+    n_absent = _n_without_trace(text, unknown, whole)
     n_lost = 0 if source == "registry" else len(unknown)
     n_apart = missing.total() - n_lost
     # a grader's prompt holds one of the retrieved documents by design
-    is_grader = len(ordered) == 1 and n_absent == missing.total() and source in ("artifact", "run")
-    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in ordered)
+    is_grader = len(whole) == 1 and n_absent == missing.total() and source in ("artifact", "run")
+    clauses = {
+        f"{n_lost} of the {expected.total()} documents {TRACED[source]} do not appear verbatim in the prompt": n_lost,
+        f"{n_apart} are apart from the others and stay plain text": n_apart,
+    }
+    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in whole)
     return Boundaries(
-        tuple(sorted([*spans, *(occurrence.span for occurrence in truncated)])),
+        tuple(spans),
         source,
-        len(ordered) + missing.total(),
-        _reason(0 if is_grader else n_lost, n_apart, len(truncated), f"{expected.total()} documents {TRACED[source]}"),
+        len(whole) + missing.total(),
+        "" if is_grader else "; ".join(clause for clause, count in clauses.items() if count),
         n_absent=n_absent,
-        texts=tuple(occurrence.span for occurrence in ordered),
+        texts=tuple(occurrence.span for occurrence in whole),
         metadata=metadata if any(metadata) else (),
     )
 
@@ -246,20 +246,18 @@ def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping
     return with_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
 
 
-def _truncated_and_missing(
+def _missing(
     text: str, expected: Counter[str], whole: Sequence[Occurrence], spans: Sequence[CharSpan], source: str
-) -> tuple[list[Occurrence], Counter[str]]:
-    """Find expected documents that are truncated at the context's edges, and count the documents that are missing."""
+) -> Counter[str]:
+    """Count the expected documents that are missing."""
     missing = expected - Counter(occurrence.document for occurrence in whole)
-    if source == "registry":  # every expected text is in the prompt, but it may be inside another document
-
-        def is_inside(occurrence: Occurrence) -> bool:
-            return any(begin <= occurrence.begin and occurrence.end <= end for begin, end in spans)
-
-        free = {name: sum(not is_inside(o) for o in occurrences_of(text, name)) for name in missing}
-        return [], missing & Counter(free)
-    truncated = [] if source == "segmenter" else truncated_at_edges(text, whole, list(missing.elements()))
-    return truncated, missing - Counter(occurrence.document for occurrence in truncated)
+    if source != "registry":
+        return missing
+    free: Counter[str] = Counter()  # every expected text is in the prompt, but it may be inside another document
+    for name in missing:
+        found = occurrences_of(text, name)
+        free[name] = sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in found)
+    return missing & free
 
 
 def _n_without_trace(text: str, documents: Sequence[str], occurrences: Sequence[Occurrence]) -> int:
@@ -267,16 +265,6 @@ def _n_without_trace(text: str, documents: Sequence[str], occurrences: Sequence[
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
     return sum(not leaves_a_trace(outside, document) for document in documents)
-
-
-def _reason(n_lost: int, n_apart: int, n_truncated: int, expected: str) -> str:
-    """Say how many documents are lost, apart or truncated; empty if none is."""
-    clauses = {
-        f"{n_lost} of the {expected} do not appear verbatim in the prompt": n_lost,
-        f"{n_apart} are apart from the others and stay plain text": n_apart,
-        f"{n_truncated} are cut off at the edge of the context": n_truncated,
-    }
-    return "; ".join(clause for clause, count in clauses.items() if count)
 
 
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:
@@ -293,7 +281,7 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
     joined = retrieval[0]
     parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
     occurrences = outermost(joined, occurrences_by_document(joined, parts))
-    half = sum(occurrence.end - occurrence.begin for occurrence in occurrences) >= COVERAGE * len(joined)
+    half = 2 * sum(occurrence.end - occurrence.begin for occurrence in occurrences) >= len(joined)
     return half and len({occurrence.document for occurrence in occurrences}) > 1 and is_uniform(joined, occurrences)
 
 

@@ -1,9 +1,8 @@
-"""Find the occurrences of document texts in a prompt: verbatim, escaped, reformatted or truncated."""
+"""Find the occurrences of document texts in a prompt: verbatim, escaped or reformatted."""
 
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +13,13 @@ from ragbias.boundaries.text import (
     CharSpan,
     Margins,
     common_prefix,
-    common_suffix,
     is_separator,
     margin_span,
 )
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
-MIN_PRESENT = 40  # number of characters of a truncated document that must remain
-COVERAGE = 0.5  # share of a truncated document that must remain
+MIN_PRESENT = 40  # number of characters of a cut text that must remain
 TRACE = 16  # length in characters of a piece that shows that a document was printed
 
 Rewrite = Callable[[str], str]
@@ -202,55 +199,6 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
     return least
 
 
-def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
-    """Find truncated documents beside the whole ones. At least half of the document and 40 characters must remain."""
-    if not whole:
-        return []
-    separators = {text[left.end : right.begin] for left, right in pairwise(whole)}
-    found: list[Occurrence] = []
-    for truncated, edge in ((_beginning_after, whole[-1].end), (_end_before, whole[0].begin)):
-        for document in missing:
-            occurrence = truncated(text, edge, document, separators)
-            if occurrence and all(occurrence.document != other.document for other in found):
-                found.append(occurrence)
-                break
-    return found
-
-
 def leaves_a_trace(text: str, document: str) -> bool:
     """Whether the prompt contains a piece of ``TRACE`` characters of a document, even if it was rewritten or cut."""
     return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))
-
-
-def _beginning_after(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:
-    for form in _faithful_forms(document, text):
-        begin = text.find(form[: _needed(form)], edge)
-        if begin >= 0 and _separates(text[edge:begin], separators):
-            length = len(common_prefix(form, text[begin : begin + len(form)]).rstrip())
-            return Occurrence(begin, begin + length, document)
-    return None
-
-
-def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:
-    for form in _faithful_forms(document, text):
-        tail = form[len(form) - _needed(form) :]
-        end = text.rfind(tail, 0, edge) + len(tail)
-        if end >= len(tail) and _separates(text[end:edge], separators):
-            length = len(common_suffix(form, text[max(0, end - len(form)) : end]).lstrip())
-            return Occurrence(end - length, end, document)
-    return None
-
-
-def _faithful_forms(document: str, text: str) -> list[str]:
-    """Return the forms of a text that are longer than ``MIN_PRESENT``, so that they are recognisable after a cut."""
-    stripped = document.strip()
-    forms = [stripped, *(escaped_forms(stripped) if "\\" in text else [])]
-    return [form for form in forms if len(form) > MIN_PRESENT]
-
-
-def _needed(form: str) -> int:
-    return max(MIN_PRESENT, math.ceil(COVERAGE * len(form)))
-
-
-def _separates(gap: str, separators: set[str]) -> bool:
-    return gap in separators if separators else is_separator(gap)
