@@ -14,7 +14,6 @@ from ragbias.boundaries.matching import (
     Occurrence,
     ends_block,
     is_block,
-    is_uniform,
     leaves_a_trace,
     occurrences_by_document,
     occurrences_of,
@@ -275,14 +274,10 @@ def _printed_metadata(fields: Fields) -> tuple[str, ...]:
 
 
 def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether a retrieval is one text that mostly joins texts of other retrievals, such as LlamaIndex nodes."""
-    if len(set(retrieval)) > 1:
-        return False
-    joined = retrieval[0]
+    """Whether a retrieval is one text that holds several texts of other retrievals, such as joined LlamaIndex nodes."""
+    joined, *more = set(retrieval)
     parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
-    occurrences = outermost(joined, occurrences_by_document(joined, parts))
-    half = 2 * sum(occurrence.end - occurrence.begin for occurrence in occurrences) >= len(joined)
-    return half and len({occurrence.document for occurrence in occurrences}) > 1 and is_uniform(joined, occurrences)
+    return not more and len(parts) > 1
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
@@ -347,9 +342,7 @@ def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, 
     segmented = _by_segmenter(text, segmenter)
     if result is None:
         return segmented
-    splits, source_splits = _are_apart(text, segmented), _are_apart(text, result)
-    has_more = splits > source_splits or (splits == source_splits and segmented.n_found > result.n_found)
-    if not (has_more and segmented.spans):
+    if (_are_apart(text, segmented), segmented.n_found) <= (_are_apart(text, result), result.n_found):
         return result
     n_expected = max(n_named, result.n_found or result.n_expected)
     if segmented.n_found >= n_expected:
