@@ -57,7 +57,7 @@ class Outcome:
     Attributes:
         calls: the parts of each prompt, documents as a multiset, with the number of calls.
         bits: log-probabilities of the last prompt's answer.
-        warned: whether a warning said that the order has an effect.
+        warnings: warnings that the order has an effect.
         reports: reports of all prompts.
         treated: number of debiased documents in the last prompt with documents.
     """
@@ -65,7 +65,7 @@ class Outcome:
     answer: str
     calls: Counter[Parts]
     bits: list[float]
-    warned: bool
+    warnings: list[str]
     reports: list[dict[str, Any]]
     treated: int
 
@@ -86,7 +86,7 @@ class Outcome:
             )
             for e in self.reports
         ]
-        return f"answer {self.answer!r}, warned {self.warned}: {shown}"
+        return f"answer {self.answer!r}, warnings {self.warnings}: {shown}"
 
     def same_as(self, other: Outcome) -> bool:
         """Whether the two runs are bit-identical, so that the order had no effect."""
@@ -101,13 +101,13 @@ def check(program: Program, outcomes: Callable[..., list[Outcome]]) -> None:
     """
     runs = outcomes(program.run)
     if program.remedy or program.remedied:
-        assert all(each.warned for each in runs), "\n".join(map(str, runs))
+        assert all(each.warnings for each in runs), "\n".join(map(str, runs))
         runs = outcomes(program.remedied or program.run, **program.remedy)
-    first, *others = runs
-    assert all(each.same_as(first) for each in others), "\n".join(map(str, runs))
-    assert not any(each.warned for each in runs), first
-    assert {each.treated for each in runs} == {program.treated}, first
-    assert all(each.clean for each in runs), first
+    shown = "\n".join(map(str, runs))
+    assert all(each.same_as(runs[0]) for each in runs), shown
+    assert not any(each.warnings for each in runs), shown
+    assert {each.treated for each in runs} == {program.treated}, shown
+    assert all(each.clean for each in runs), shown
 
 
 def outcome(
@@ -131,7 +131,7 @@ def outcome(
         answer=answer,
         calls=Counter(_parts(request.tokens) for request in recording.requests),
         bits=last.logprobs,
-        warned=any(issubclass(each.category, categories) for each in caught),
+        warnings=[str(each.message) for each in caught if issubclass(each.category, categories)],
         reports=recording.reports,
         treated=found[-1] if found else 0,
     )
