@@ -26,7 +26,7 @@ from langchain_huggingface import HuggingFaceEmbeddings
 from langchain_ragbias import ChatRagBias, warm
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.cli.terminal import write_json
-from ragbias.evaluation.data.jsonl import read_lines
+from ragbias.data.jsonl import read_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.tasks.mdqa import MdqaRow

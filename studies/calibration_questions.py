@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from ragbias.evaluation.data.jsonl import read_lines
+from ragbias.data.jsonl import read_lines
 from ragbias.evaluation.tasks.mdqa import MdqaRow, Passage
 from ragbias.evaluation.tasks.task import shortened
 from ragbias.files import write_atomically

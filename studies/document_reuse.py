@@ -18,12 +18,12 @@ from rich.console import Group
 from torch import Tensor
 
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.data.questions import read_questions
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.audit.audit_report import percent
 from ragbias.evaluation.audit.cases import AuditCase, from_questions
 from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.report.tables import fitted
 from ragbias.generation import Request

@@ -22,8 +22,8 @@ from torch import Tensor
 from ragbias import limits
 from ragbias.checks import check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.data.questions import read_questions
 from ragbias.errors import MethodError, RagBiasError, RunError
-from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores, curve
 from ragbias.evaluation.prompts import (
     Sample,

@@ -26,8 +26,8 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.data.questions import read_questions
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ragbias.binding import attach
 from ragbias.calibration.measurements import retrieving_layers
+from ragbias.data.questions import Question
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.metrics import source
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation import Request

@@ -20,8 +20,8 @@ import numpy as np
 from openai import AsyncOpenAI, OpenAIError
 
 from ragbias.cli.terminal import console, progress, write_json
+from ragbias.data.questions import read_questions
 from ragbias.errors import RunError
-from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.methods import format_method, parse_methods

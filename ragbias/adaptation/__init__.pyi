@@ -1,3 +1,3 @@
 from ragbias.adaptation.settings import AdaptSettings as AdaptSettings
-from ragbias.evaluation.data.questions import Question as Question
-from ragbias.evaluation.data.questions import read_questions as read_questions
+from ragbias.data.questions import Question as Question
+from ragbias.data.questions import read_questions as read_questions

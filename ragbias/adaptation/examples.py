@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ragbias.adaptation.settings import AdaptSettings
-from ragbias.evaluation.data.questions import Question
+from ragbias.data.questions import Question
 from ragbias.lm import DebiasedLM
 from ragbias.prompt import Prompt
 

@@ -21,8 +21,8 @@ from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson, lesson_of
 from ragbias.adaptation.training import Reader, train
 from ragbias.cache import DocumentCache
+from ragbias.data.questions import Question
 from ragbias.errors import DataError, PromptTooLongError, ReaderError
-from ragbias.evaluation.data.questions import Question
 from ragbias.extras import required
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from ragbias.data.questions import Question, read_questions
+from ragbias.data.texts import read_chunks
 from ragbias.errors import DataError
-from ragbias.evaluation.data.questions import Question, read_questions
-from ragbias.evaluation.demo.own_files import read_chunks
 
 SHOWN, CONTINUED = 12, 16  # words of a passage that the question quotes, and that its answer continues with
 WORDS = SHOWN + CONTINUED  # of a passage, at least

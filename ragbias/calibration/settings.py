@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragbias.data.questions import Question, read_questions
 from ragbias.errors import ArgumentError, DataError
-from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.prompts import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
 from ragbias.lm import DebiasedLM
 

@@ -59,7 +59,7 @@ def adapt(
     from ragbias.adaptation.run import plan_of
     from ragbias.adaptation.sources import read_sources
     from ragbias.adaptation.training import dtype_of
-    from ragbias.evaluation.demo.own_files import read_text
+    from ragbias.data.texts import read_text
     from ragbias.lm import DebiasedLM
 
     settings = AdaptSettings(

@@ -38,10 +38,10 @@ def ask(
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     from ragbias.cache import DocumentCache
+    from ragbias.data.texts import read_chunks
     from ragbias.errors import PromptTooLongError
-    from ragbias.evaluation.demo.own_files import fitting_passages, read_chunks
     from ragbias.evaluation.demo.shared import Index
-    from ragbias.evaluation.prompts import stock_prompt
+    from ragbias.evaluation.prompts import fitting_passages, stock_prompt
     from ragbias.lm import DebiasedLM
 
     if not question.strip():

@@ -32,8 +32,8 @@ ARRANGING = "canonical-order,long-context-reorder"  # methods that arrange text,
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ragbias.data.questions import Question
     from ragbias.evaluation.audit.cases import AuditCase
-    from ragbias.evaluation.data.questions import Question
     from ragbias.methods import Method
 
 
@@ -74,12 +74,12 @@ def audit(
     Needs no labels. The unchanged pipeline and each method answer every question in several document orders, and again
     in the same order to measure noise.
     """
+    from ragbias.data.questions import read_questions
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, on_terminal, tables
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
     from ragbias.evaluation.audit.verdict import definition, recommendation
     from ragbias.evaluation.cost import measure_costs
-    from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ragbias.data.questions import Question
 from ragbias.errors import MethodError
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.tasks import kv_retrieval
 from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.generation.request import in_parts
@@ -35,6 +35,17 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
     return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])
+
+
+def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
+    """Return as many of the first documents as fit the window with the question and the answer, but at least one."""
+    count = len(documents)
+    while count > 1:
+        prompt = stock_prompt(lm, documents[:count], question)
+        if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + max_new_tokens <= lm.window:
+            break
+        count -= 1
+    return list(documents[:count])
 
 
 def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from ragbias.data.questions import read_questions
 from ragbias.errors import DataError
-from ragbias.evaluation.data.questions import read_questions
 from ragbias.methods.profiles import SHIPPED
 from studies.calibration_questions import QUESTIONS, USED_BY_STUDIES, questions
 from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations

@@ -7,9 +7,9 @@ import pytest
 from audit_questions import question_lines
 
 from ragbias import DebiasedLM, DocumentCache
+from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import from_questions
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
 from studies.document_reuse import APART, PAIRS, ReuseGate, advice, measure

@@ -12,8 +12,8 @@ from matplotlib.text import Text
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.attention import segment_scores
+from ragbias.data.questions import Question
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.methods import (
     ChannelScaling,

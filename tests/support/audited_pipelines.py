@@ -6,7 +6,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias
-from ragbias.evaluation.data.questions import Question
+from ragbias.data.questions import Question
 from ragbias.evaluation.prompts import SYSTEM
 
 LINES = question_lines(2, documents=6)

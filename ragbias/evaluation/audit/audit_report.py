@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 from rich.console import Group
 
+from ragbias.data.questions import Question
 from ragbias.display import printable
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, PositionPreference, differ
 from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
 from ragbias.evaluation.cost import GenerationCost
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Grid, Section, page

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ragbias.boundaries import locate
+from ragbias.data.questions import Question
 from ragbias.errors import DataError, ServerError
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.prompts import SYSTEM, stock_prompt
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import order_text, text_origin

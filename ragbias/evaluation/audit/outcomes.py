@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase, audit_orders, generate_answers
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.measures.metrics import best_subspan_em, same_answer, source
 from ragbias.generation import Generation, Request

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
-from ragbias.evaluation.data.questions import Question
 from ragbias.generation.request import Recorded, recording
 
 ACCEPTED = (

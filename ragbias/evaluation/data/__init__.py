@@ -1,1 +1,1 @@
-"""Evaluation files: questions, records of answers, and run folders."""
+"""Files of a bench run: records of answers, and run folders."""

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from ragbias.data.jsonl import parse
 from ragbias.errors import DataError
-from ragbias.evaluation.data.jsonl import parse
 from ragbias.files import irregular
 
 Key: TypeAlias = tuple[str, str, str, str]

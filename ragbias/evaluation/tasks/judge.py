@@ -20,8 +20,8 @@ from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from ragbias.data.jsonl import Row, read_lines, sources
 from ragbias.errors import ChatTemplateError, DataError, RunError
-from ragbias.evaluation.data.jsonl import Row, read_lines, sources
 from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Seed, Task
 from ragbias.generation import Generation, Request, Usage
 from ragbias.lm import DebiasedLM

@@ -13,8 +13,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from ragbias.data.jsonl import Filled, Line, Row, numbered_lines
 from ragbias.errors import RunError
-from ragbias.evaluation.data.jsonl import Filled, Line, Row, numbered_lines
 from ragbias.evaluation.measures.metrics import value_in_answer
 from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
-from ragbias.evaluation.data.jsonl import Answers, Filled, Line, Row, numbered_lines
+from ragbias.data.jsonl import Answers, Filled, Line, Row, numbered_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em, qa_f1
 from ragbias.evaluation.tasks.orders import orders_of
 from ragbias.evaluation.tasks.task import Case, FileTask, Words, shortened

@@ -16,8 +16,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
+from ragbias.data.jsonl import Answers, Line, Row, read_lines, sources
 from ragbias.errors import RunError
-from ragbias.evaluation.data.jsonl import Answers, Line, Row, read_lines, sources
 from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
 from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, Words, shortened

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from ragbias.data.questions import Question
 from ragbias.evaluation.audit.audit_report import (
     EXAMPLES,
     as_html,
@@ -17,7 +18,6 @@ from ragbias.evaluation.audit.audit_report import (
 from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
 from ragbias.evaluation.cost import GenerationCost
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, Pine
 

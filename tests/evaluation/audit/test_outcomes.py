@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM, Prompt
+from ragbias.data.questions import Question
 from ragbias.evaluation.audit.cases import AuditCase, audit_orders, from_questions, generate_answers
 from ragbias.evaluation.audit.outcomes import (
     Audit,
@@ -16,7 +17,6 @@ from ragbias.evaluation.audit.outcomes import (
     rate,
 )
 from ragbias.evaluation.audit.verdict import Verdict, definition, recommendation, verdict
-from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.measures.metrics import same_answer
 from ragbias.generation.request import Recorded

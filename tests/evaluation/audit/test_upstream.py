@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.data.questions import Question
 from ragbias.errors import MethodError, ServerError
 from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
 from ragbias.evaluation.audit.outcomes import audit
-from ragbias.evaluation.data.questions import Question
 from ragbias.methods import AttentionSorting, CanonicalOrder, NoMethod
 from ragbias.models.tiny.world import held_out_corpus
 from support.live_server import serving

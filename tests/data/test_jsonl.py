@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ragbias.data.jsonl import Answers, Row, read_lines, sources
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.data.jsonl import Answers, Row, read_lines, sources
 
 
 class Text(Row):

@@ -1,15 +1,13 @@
-"""Documents from the user's text files: split the files into chunks, and select chunks that fit the window."""
+"""Split text files into chunks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ragbias.errors import DataError
-from ragbias.evaluation.prompts import stock_prompt
 from ragbias.files import irregular, naming
-from ragbias.lm import DebiasedLM
 
 ENDINGS = (".txt", ".md", ".rst")
 LARGEST = 2**28  # maximum number of bytes of one file
@@ -64,14 +62,3 @@ def _paragraphs(text: str, size: int) -> Iterator[str]:
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
         yield from [paragraph] if len(paragraph) <= size else (part.strip() for part in piece.findall(paragraph))
-
-
-def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Return as many of the first documents as fit the window with the question and the answer, but at least one."""
-    count = len(documents)
-    while count > 1:
-        prompt = stock_prompt(lm, documents[:count], question)
-        if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + max_new_tokens <= lm.window:
-            break
-        count -= 1
-    return list(documents[:count])

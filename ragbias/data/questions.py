@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbias.evaluation.data.jsonl import Filled, Line, Row, read_lines
+from ragbias.data.jsonl import Filled, Line, Row, read_lines
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from ragbias.data.texts import read_chunks
 from ragbias.errors import DataError
-from ragbias.evaluation.demo.own_files import read_chunks
 
 
 def test_chunks_are_paragraphs_joined_up_to_the_size(tmp_path):

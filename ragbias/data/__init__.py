@@ -1,0 +1,1 @@
+"""Read data files: JSON lines, questions with their documents, and text files."""
