@@ -288,7 +288,7 @@ class DebiasedLM:
         check_event(cancelled)
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._method(method)
-        if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "kept":
+        if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "present":
             classes = "DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM"
             remedy = f"make the model with strip_numbering=True ({classes}) to take the numbers out"
             if self.strip_numbering:  # the report's reason says why they are left

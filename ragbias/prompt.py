@@ -100,7 +100,7 @@ class Prompt:
         Raises:
             WrongTypeError: the text is not a string.
             SpanError: spans overlap or lie outside the text.
-            AmbiguousSegmentsError: documents have footers, or the first header cannot be told apart from the prefix.
+            AmbiguousSegmentsError: documents have footers, or the first header is ambiguous.
             EmptyDocumentError: a span holds no text.
         """
         return split_text(text, spans, strip_numbering)[0]

@@ -217,7 +217,7 @@ def run(
         console.print(result.table())
         console.print(f"Written: {chosen.out}")
         about = {"model": chosen.model, "method": getattr(chosen, "method", None)}
-        write_json({**about, "questions": {**questions.as_dict(), "asked": count}, **result.as_dict()}, chosen.json)
+        write_json({**about, "questions": {**questions.as_dict(), "evaluated": count}, **result.as_dict()}, chosen.json)
     except RagBiasError as error:
         options.exit(2, f"{error}\n")
 

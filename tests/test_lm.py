@@ -182,11 +182,11 @@ def test_numbers_warn_once_per_call_site_and_can_be_stripped(llama, byte_tokeniz
     ]
     for place in places:
         with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
-            assert (place().source, place().numbering) == ("headers", "kept")
+            assert (place().source, place().numbering) == ("headers", "present")
         assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [place().numbering for place in places] == ["kept", "kept"]
+        assert [place().numbering for place in places] == ["present", "present"]
         stripping = DebiasedLM(llama, byte_tokenizer, strip_numbering=True)
         assert stripping.prepare(flat).report.numbering == "stripped"
 
@@ -195,7 +195,7 @@ def test_numbers_are_reported_without_document_spans_too(lm):
     cut = "Context:\n1. One falcon.\n(of x)\n2. Two owls.\n(of y)\n"  # the prompt ends with its documents
     for text, method in ((cut, "pine"), (f"{cut}\nWho?", "none"), (f"{cut}\nWho?", "ms-poe")):
         report = lm.prepare(text, documents=["One falcon.", "Two owls."], method=method).report
-        assert (report.numbering, report.n_found) == ("kept", 2)
+        assert (report.numbering, report.n_found) == ("present", 2)
         assert report.method_ran == ("none" if method == "pine" else method)
 
 

@@ -28,7 +28,7 @@ from ragbias.boundaries.text import MESSAGE_BORDER, ROLE, CharSpan, Margins, is_
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
 UNCLEAR = (
-    "documents occur several times in the prompt, so the context cannot be told apart; pass a segmenter= that finds it"
+    "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
 )
 MAX_ANCHORS = 8  # a search starts from at most this many occurrences of the longest document
 MAX_SEPARATORS = 12  # separators tried at each occurrence

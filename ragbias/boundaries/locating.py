@@ -71,7 +71,7 @@ class Boundaries:
     n_absent: int = 0
     texts: tuple[CharSpan, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
-    numbering: Literal["", "kept", "stripped"] = ""
+    numbering: Literal["", "present", "stripped"] = ""
 
     @property
     def n_found(self) -> int:

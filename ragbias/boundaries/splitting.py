@@ -28,8 +28,8 @@ from ragbias.errors import AmbiguousSegmentsError
 MAX_FIRST_HEADER = 500  # characters before the first document that are searched for its header
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
 OWN_SPACE = (
-    "some documents begin or end with white space that cannot be told apart from the separator; strip the documents "
-    "before they are printed, or join them with a blank line"
+    "some documents begin or end with white space that cannot be distinguished from the separator; "
+    "strip the documents, or join them with a blank line"
 )
 ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters other than white space
@@ -223,7 +223,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
             raise AmbiguousSegmentsError(
-                "text such as a footer follows each document, and the last one cannot be told apart from the prompt; "
+                "text such as a footer follows each document, so the end of the last one is ambiguous; "
                 "put this text before each document, or into it"
             )
         separators.append(separator[0])
@@ -265,7 +265,7 @@ def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> 
     begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(
-            "the documents have headers, but the first one cannot be told apart from the text before it; "
+            "the documents have headers, but the first one cannot be distinguished from the text before it; "
             "begin each header on its own line, and all in the same way"
         )
     if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):

@@ -1,7 +1,7 @@
 """Keys and values of documents, in memory and in a folder.
 
-A folder has one safetensors file per entry, with a checksum and without any text. Processes can share it. A file gets
-its name when it is complete, so readers never see part of one.
+A folder has one safetensors file per entry, with a checksum and without any text. Processes can share it. Writes
+are atomic: a process never reads an incomplete file.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def audit(
         console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
     settings = {
         "questions": str(questions),
-        "asked": result.questions,
+        "evaluated": result.questions,
         "left_out": skipped,
         "model": cases[0].recorded.lm.name,
         "pipeline": pipeline,

@@ -167,7 +167,7 @@ class RemoteLM:
             if ended["choices"][0] and ended.keys() >= {"ragbias", "usage"}:
                 return _generation(request, {**ended, "choices": [{**ended["choices"][0], "text": text}]})
             if cancelled.is_set():
-                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")  # the reader has left
+                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")
             raise ServerError("the server's answer broke off before its end; try again")
 
         return Stream(job)

@@ -24,7 +24,7 @@ class Report:
             ``"vllm"``; empty if the method does not change attention.
         order: for a method that reorders documents, ``order[i]`` is the original index of the ``i``-th document that
             the model read; empty for other methods.
-        numbering: ``"kept"`` if the text around the documents numbers them, which reveals their order to every method;
+        numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to every method;
             ``"stripped"`` if the numbers were removed; empty without numbers.
         n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted or
             belong to earlier turns or other retrievals.
@@ -43,7 +43,7 @@ class Report:
     reason: str = ""
     backend: str = ""
     order: tuple[int, ...] = ()
-    numbering: Literal["", "kept", "stripped"] = ""
+    numbering: Literal["", "present", "stripped"] = ""
     n_left_plain: int = 0
     segmentation_changed: bool = False
     cached_tokens: int = 0

@@ -162,7 +162,7 @@ def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, 
     if not numbers.seen:
         return boundaries
     reasons = (boundaries.reason, why_left if stripped else "")
-    return replace(boundaries, numbering="kept", reason="; ".join(filter(None, reasons)))
+    return replace(boundaries, numbering="present", reason="; ".join(filter(None, reasons)))
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:

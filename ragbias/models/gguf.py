@@ -188,12 +188,12 @@ def _write(file: Path, name: str, folder: Path) -> None:
 
 @contextmanager
 def _readable(file: Path, name: str) -> Iterator[None]:
-    """Convert errors of transformers' GGUF reader to errors of one line."""
+    """Convert errors of transformers' GGUF loader to errors of one line."""
     if not _begins_as_gguf(file):
         raise ModelFileError(f"model {name!r}: {file} is not a GGUF file; expected a file that begins with 'GGUF'")
     try:
         yield
-    except Exception as error:  # the reader raises anything for a damaged file
+    except Exception as error:  # damaged files raise errors of any class
         reason = first_line(error)
         if "architecture" in reason or "configuration class" in reason:  # encoder-decoders lack the class
             raise UnsupportedModelError(

@@ -135,7 +135,7 @@ def _load_errors(name: str, path: str) -> Iterator[None]:
         yield
     except (RagBiasError, ImportError):
         raise
-    except Exception as error:  # readers of damaged files raise anything
+    except Exception as error:  # damaged files raise errors of any class
         if out_of_memory(error):
             raise
         raise _refusal(name, Path(path), error) from error

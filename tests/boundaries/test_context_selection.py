@@ -15,7 +15,7 @@ def test_a_document_only_in_the_question_makes_the_prompt_plain(source):
     text = prompt(STATION, BRIDGE, question=f"Is it true that {LIBRARY}?")
     parts, found, reason, _ = in_parts(text, None, locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY])))
     assert (found.n_found, parts.documents) == (3, ())
-    assert "cannot be told" in reason
+    assert "cannot be distinguished" in reason
     given = locate(text, documents=[STATION, BRIDGE])
     assert given.spans == spans_of(text, STATION, BRIDGE)
 

@@ -10,8 +10,8 @@ from support.conversations import FAMILIES, FLAT, MISTRAL, QUOTES, conversation
 from support.flat_prompts import registry_of
 
 SEEDS = 4
-PLAIN_ROLES = ("human and ai", "user and assistant", "alpaca")  # in which messages are not told apart
-WITHOUT_TOOLS = ("gemma", "deepseek", "alpaca", "command")  # or none that can be told from system messages
+PLAIN_ROLES = ("human and ai", "user and assistant", "alpaca")  # in which messages have no clear ends
+WITHOUT_TOOLS = ("gemma", "deepseek", "alpaca", "command")  # or whose tool messages look like system messages
 CASES = [
     *((family, where) for family in (*FAMILIES, MISTRAL) for where in ("user", "system", "tool")),
     (FLAT, "user"),

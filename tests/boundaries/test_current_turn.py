@@ -98,7 +98,7 @@ TWICE = f"Read this.\n\n{joined(STATION, BRIDGE)}\n\nWhich is green, of these tw
 def test_documents_that_occur_twice_without_a_sign_are_refused(source):
     found = locate(TWICE, **known_to(source, [BRIDGE, STATION]))
     assert (found.spans, found.n_left_plain) == ((), 4)
-    assert "cannot be told" in found.reason
+    assert "cannot be distinguished" in found.reason
     assert STATION not in found.reason
 
 

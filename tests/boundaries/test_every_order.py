@@ -90,7 +90,7 @@ def test_a_short_document_that_may_be_elsewhere_is_refused():
     text = "Read:\n\nTitle: 7\nThe falcon is red.\n\nTitle: Owls\n7\n\nWhich?"
     found = locate(text, run=[texts])
     assert found.spans == ()
-    assert "cannot be told" in found.reason
+    assert "cannot be distinguished" in found.reason
 
 
 @pytest.mark.parametrize("source", ["run", "documents", "registry"])

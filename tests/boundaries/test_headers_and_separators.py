@@ -93,7 +93,7 @@ def test_ambiguity_is_refused_in_every_order_with_the_reason(form):
             with pytest.raises(AmbiguousSegmentsError) as error:
                 Prompt.from_text(text, found.spans)
             reason = str(error.value)
-        assert "footer" in reason or "cannot be told" in reason
+        assert "footer" in reason or "cannot be distinguished" in reason
 
 
 @pytest.mark.parametrize("name", [os.path.basename, lambda source: Path(source).stem], ids=["name", "stem"])

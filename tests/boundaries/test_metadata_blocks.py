@@ -121,7 +121,7 @@ def test_unknown_titles_run_plain_and_are_the_reason():
         split, _, reason, _ = in_parts(text, None, found)
         assert (split.documents, found.n_found, found.n_expected) == ((), 4, 4)
         assert found.source in ("run", "registry", "artifact")
-        assert "the first one cannot be told apart from the text before it" in reason
+        assert "the first one cannot be distinguished from the text before it" in reason
         assert not any(word in reason for word in ("falcon", "heron"))
 
 
@@ -151,7 +151,7 @@ def test_one_document_off_the_template_leaves_all_plain(broken):
     assert broken(text) != text
     split, found, reason, _ = in_parts(broken(text), None, located(broken(text)))
     assert (split.documents, found.n_expected, found.source) == ((), 4, "run")
-    assert "cannot be told" in reason or "in different ways" in reason
+    assert "cannot be distinguished" in reason or "in different ways" in reason
 
 
 def test_a_document_quoted_in_a_question_makes_the_prompt_plain():

@@ -105,7 +105,7 @@ def test_numbers_with_another_start_or_step_are_seen_and_left(numbers):
     assert has_numbering(text, bare)
     assert strip_numbering(text, bare) == (text, bare)
     _, found, *_ = in_parts(text, None, locate(text, documents=TEXTS[: len(numbers)]), strip_numbering=True)
-    assert (found.numbering, "remove them from the template" in found.reason) == ("kept", True)
+    assert (found.numbering, "remove them from the template" in found.reason) == ("present", True)
 
 
 def test_one_document_or_none_has_no_numbering():
@@ -144,7 +144,7 @@ def test_letters_and_words_that_count_are_reported_and_left(counts):
     assert has_numbering(text, bare)
     assert strip_numbering(text, bare) == (text, bare)
     parts, after, reason, _ = in_parts(text, None, locate(text, documents=TEXTS), strip_numbering=True)
-    assert (parts.text, after.numbering, reason) == (text, "kept", "")
+    assert (parts.text, after.numbering, reason) == (text, "present", "")
     assert "letters or words that follow the order of the documents were kept" in after.reason
 
 
@@ -172,9 +172,9 @@ def test_known_metadata_are_no_numbering(pages):
 def test_metadata_that_count_by_accident_are_reported_and_left(pages):
     text, documents = paged(pages)
     found = locate(text, run=[documents])
-    assert in_parts(text, None, found)[1].numbering == "kept"
+    assert in_parts(text, None, found)[1].numbering == "present"
     parts, after, *_ = in_parts(text, None, found, strip_numbering=True)
-    assert (after.numbering, "may belong to the documents" in after.reason) == ("kept", True)
+    assert (after.numbering, "may belong to the documents" in after.reason) == ("present", True)
     assert parts.text == text
 
 
@@ -188,9 +188,9 @@ def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
 
 def test_a_prompt_in_parts_is_reported_and_left():
     prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
-    assert in_parts(prompt, None, None)[1].numbering == "kept"
+    assert in_parts(prompt, None, None)[1].numbering == "present"
     parts, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
-    assert (parts, after.numbering, "passed in parts" in after.reason) == (prompt, "kept", True)
+    assert (parts, after.numbering, "passed in parts" in after.reason) == (prompt, "present", True)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -111,7 +111,7 @@ def test_numbering_is_seen_and_clean_reports_have_one_split(template, n):
             if found.n_found < n:
                 assert found.reason, name
                 continue
-            assert segments(text, found, False)[1].numbering == "kept", name
+            assert segments(text, found, False)[1].numbering == "present", name
             parts, boundaries, reason = segments(text, found, True)
             assert boundaries.numbering == "stripped" or boundaries.reason or reason, name
             if boundaries.numbering == "stripped":
@@ -146,7 +146,7 @@ def test_a_field_of_json_is_taken_out(first, key, form, n):
         ]
         text = CONTEXTS[0].format(form(rows))
         found = located(text, order)
-        assert segments(text, found, False)[1].numbering == "kept"
+        assert segments(text, found, False)[1].numbering == "present"
         parts, boundaries, reason = segments(text, found, True)
         assert (boundaries.numbering, boundaries.reason, reason) == ("stripped", "", "")
         assert key not in "".join(parts[1])
@@ -181,6 +181,6 @@ def test_clean_reports_of_any_template_have_one_split(before, after, behind, sep
         if found.n_found < n or found.reason:
             continue
         parts, boundaries, reason = segments(text, found, strip)
-        if boundaries.numbering != "kept" and not boundaries.reason and not reason:
+        if boundaries.numbering != "present" and not boundaries.reason and not reason:
             clean.add(parts)
     assert len(clean) < 2

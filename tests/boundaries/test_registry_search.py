@@ -54,7 +54,7 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
 def test_a_question_quoting_another_document_is_refused(question, retrievals):
     text = prompt(INVOICE_17, TERMS, question=question)
     parts, _, reason, _ = in_parts(text, None, locate(text, registry=registry_of(*retrievals)))
-    assert (parts.documents, "cannot be told" in reason) == ((), True)
+    assert (parts.documents, "cannot be distinguished" in reason) == ((), True)
     named = locate(text, registry=registry_of(*retrievals), segmenter=lambda text: [INVOICE_17, TERMS])
     assert len(in_parts(text, None, named).parts.documents) == 2
 

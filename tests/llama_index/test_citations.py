@@ -46,7 +46,7 @@ def wide(llama, byte_tokenizer):
 def test_its_numbers_are_reported_and_warned_of(wide, metadata):
     with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
         _, report = prompted(wide(), [2, 0, 1], PAGES[metadata])
-    assert (report["method_ran"], report["numbering"]) == ("pine", "kept")
+    assert (report["method_ran"], report["numbering"]) == ("pine", "present")
     assert [each.filename for each in warned] == [__file__]
 
 
@@ -58,7 +58,7 @@ def test_stripped_it_answers_alike_in_every_order(wide, metadata):
         answer, report = prompted(lm, order, PAGES[metadata])
         assert (report["method_ran"], report["n_found"]) == ("pine", 3)
         if metadata == "pages" and order in ((0, 1, 2), (2, 1, 0)):  # the pages count by accident
-            assert (report["numbering"], "may belong to the documents" in report["reason"]) == ("kept", True)
+            assert (report["numbering"], "may belong to the documents" in report["reason"]) == ("present", True)
         else:
             assert (report["numbering"], report["reason"]) == ("stripped", "")
         answers[answer] = order

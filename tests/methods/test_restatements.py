@@ -14,7 +14,7 @@ from support.segments import Segments
 
 FED = [17, 203, 5, 88]
 
-# Seeds at which no decision is near a tie and heads and documents are told apart; the tests assert it.
+# Seeds at which no decision is near a tie and heads and documents are distinguished; the tests assert it.
 MODELS = {
     "llama": dict(family="llama", seed=76, num_key_value_heads=4),
     "llama-gqa": dict(family="llama", seed=22, hidden_size=96, num_attention_heads=6, num_key_value_heads=3),

@@ -57,7 +57,7 @@ def test_the_command_draws_prints_and_writes(study, tmp_path):
     code, output, _ = study("attention", "--model", "tiny", *size, "--out", out, "--json", numbers)
     found = json.loads(numbers.read_text())
     assert code == 0 and out.stat().st_size > 10_000 and "1 retrieves" in output
-    assert found["positions"] == [0, 3] and found["questions"]["asked"] == 1 and found["retrieval_layers"] == [1]
+    assert found["positions"] == [0, 3] and found["questions"]["evaluated"] == 1 and found["retrieval_layers"] == [1]
     assert len(found["gold"]) == 2 and len(found["gold"][0]) == 4
 
 

@@ -15,12 +15,12 @@ def assert_warned_at_their_lines(places: Sequence[Callable[[], Any]]) -> None:
     for place in places:
         with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
             report = place()
-        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "kept")
+        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "present")
         code = place.__code__
         assert [(each.filename, each.lineno) for each in warned] == [(code.co_filename, code.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [place()["numbering"] for place in places] == ["kept"] * len(places)
+        assert [place()["numbering"] for place in places] == ["present"] * len(places)
 
 
 def assert_warned_once_in_threads(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:

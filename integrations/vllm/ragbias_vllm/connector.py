@@ -98,7 +98,7 @@ class Tracked:
         loads: whether its entries are loaded; False for a document that is computed now.
         matched: number of tokens that vLLM's prefix cache holds.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
-        saved: whether the worker was asked to save the entries.
+        saved: whether the worker saves the entries.
     """
 
     request: Request

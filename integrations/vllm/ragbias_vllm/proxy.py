@@ -114,7 +114,7 @@ def _weightless(name: str) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(path)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # readers of damaged files raise anything
+    except Exception as error:  # damaged files raise errors of any class
         raise ModelFileError(f"the configuration of {name!r} cannot be loaded: {first_line(error)}") from error
     with suppress(OSError):  # without this file, the generation config follows from the model's configuration
         model.generation_config = GenerationConfig.from_pretrained(path)

@@ -254,7 +254,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Interval):
         return value.as_list()
     if isinstance(value, PositionPreference):
-        counts = {"answers": value.answer_count, "asked": value.total_count, "questions": value.questions}
+        counts = {"answers": value.answer_count, "total": value.total_count, "questions": value.questions}
         return {**counts, "excess": _plain(value.excess)}
     if isinstance(value, Method):
         return str(value)

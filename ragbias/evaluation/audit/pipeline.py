@@ -74,7 +74,7 @@ def load_pipeline(location: str) -> Any:
 
 
 def from_pipeline(
-    pipeline: Any, questions: Sequence[Question], progress: Callable[[int], None] = lambda asked: None
+    pipeline: Any, questions: Sequence[Question], progress: Callable[[int], None] = lambda count: None
 ) -> tuple[list[AuditCase], int]:
     """Run a pipeline on each question and record its last request with two or more documents.
 
