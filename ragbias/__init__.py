@@ -1,4 +1,4 @@
-"""Removal of position bias for retrieval-augmented generation with Hugging Face models."""
+"""Remove position bias from retrieval-augmented generation with Hugging Face models."""
 
 from ragbias import lazy
 

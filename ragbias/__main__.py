@@ -14,7 +14,7 @@ def _end(*_: object) -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``. During an import, exit instead: imports may catch the error or end half done."""
+    """Raise ``KeyboardInterrupt``. During an import, exit at once, because modules may catch the error."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             _end()
@@ -23,7 +23,7 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C exits with one line at any time, imports included."""
+    """Run the command line. Ctrl-C prints one line and exits, even during imports."""
     before = signal.signal(signal.SIGINT, _end)
     try:
         from ragbias.cli import main as run

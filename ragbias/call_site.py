@@ -1,4 +1,4 @@
-"""Warnings at the line of user code that called a framework, once per line."""
+"""Warn once per line of user code that calls a framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FrameType
 
-# top-level packages between user code and this library; integrations add those of their framework
+# frames of these top-level packages are skipped; integrations add the packages of their framework
 NOT_USER_CODE = {
     *sys.stdlib_module_names,
     "anyio",
@@ -30,19 +30,19 @@ _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", defaul
 
 
 def add_framework(*packages: str) -> None:
-    """Name a framework's top-level packages, so that warnings appear at the user code that calls them."""
+    """Skip the frames of these top-level packages when searching for user code."""
     NOT_USER_CODE.update(packages)
 
 
 def remember_call_site() -> Callable[[], None]:
-    """Store the user's line for warnings in copies of this context, until the returned function is called."""
+    """Remember the line of user code for this context and its copies. The returned function ends that."""
     lines = [call_site()]
     _remembered.set(lines)
     return lines.clear
 
 
 def call_site() -> Line:
-    """Return the line of user code that called this function, or the remembered line if no user code did."""
+    """Return the innermost line of user code on the stack. If there is none, return the remembered line."""
     frame: FrameType | None = sys._getframe(1)
     remembered = _remembered.get()
     while frame is not None:
@@ -56,12 +56,11 @@ def call_site() -> Line:
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the user's line."""
     warnings.warn_explicit(message, category, *call_site())
 
 
 class WarnedLines:
-    """Warns once per line of user code and kind of warning."""
+    """Warn once per kind of warning and line of user code."""
 
     def __init__(self) -> None:
         self._warned: set[tuple[Line, str]] = set()

@@ -58,7 +58,7 @@ def check_choice(
 
 
 def check_parameters(method: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
-    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``; ``or_else`` is another remedy."""
+    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``. ``or_else`` extends the remedy."""
     known = inspect.signature(of).parameters
     if unknown := [name for name in given if name not in known]:
         raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {method!r}: {', '.join(known) or 'none'}")
@@ -94,7 +94,7 @@ def check_not_cancelled(cancelled: threading.Event | None) -> None:
 
 
 def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
-    """Raise ``ArgumentError`` for an unknown argument, and suggest the most ``similar`` name."""
+    """Raise ``ArgumentError`` for unknown arguments, and suggest the most ``similar`` name."""
     if unknown := sorted(name for name in given if name not in known):
         hint = did_you_mean(unknown[0], similar) or "leave it out"
         raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")

@@ -17,12 +17,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    """Replace control characters, such as terminal escape codes, by U+FFFD."""
+    """Replace control characters, such as the start of terminal escape codes, by U+FFFD."""
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
 def no_formula(text: str) -> str:
-    """Return a CSV cell that no spreadsheet evaluates. Formulas get a leading quote."""
+    """Put a quote before a formula, so that spreadsheets do not evaluate the CSV cell."""
     text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
@@ -43,7 +43,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe in words the settings that differ."""
+    """List the settings that changed, with their old and new values."""
     return [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
         for name in sorted({*before, *now})

@@ -10,7 +10,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-# torch, C++ allocators, the loader of shared libraries, numpy and the system have these messages
+# messages of torch, C++ allocators, the dynamic linker, numpy and the operating system
 _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|not enough memory|bad_alloc|bad allocation"
     r"|failed to map segment|can't start new thread|resource temporarily unavailable"
@@ -24,7 +24,7 @@ class RagBiasError(RuntimeError):
 
 
 class ArgumentError(RagBiasError):
-    """An argument is unknown, out of range, or contradicts another. Arguments of methods raise ``MethodError``."""
+    """An argument is unknown, out of range, or contradicts another one. Methods raise ``MethodError`` instead."""
 
 
 class WrongTypeError(ArgumentError, TypeError):
@@ -40,11 +40,11 @@ class SpanError(RagBiasError):
 
 
 class AmbiguousSegmentsError(SpanError):
-    """The text between the documents cannot be assigned to them without depending on their order."""
+    """The text between the documents cannot be split into headers, footers and separators."""
 
 
 class SegmenterError(SpanError):
-    """A ``segmenter`` is not a separator, pattern or function, or it failed, or it returned invalid spans."""
+    """A ``segmenter`` has the wrong type, fails, or returns invalid spans."""
 
 
 class DocumentNotFoundError(RagBiasError):
@@ -80,7 +80,7 @@ class UnsupportedModelError(RagBiasError):
 
 
 class ModelFileError(RagBiasError):
-    """A model does not exist, its files are damaged or incomplete, or its dequantised copy cannot be written."""
+    """A model does not exist, its files are damaged, or its dequantised copy cannot be written."""
 
 
 class BackendError(RagBiasError):
@@ -88,7 +88,7 @@ class BackendError(RagBiasError):
 
 
 class BindingError(RagBiasError):
-    """A forward pass does not belong to the prompt or the thread for which ``debias`` was opened."""
+    """A forward pass has another prompt or thread than the surrounding ``debias`` block."""
 
 
 class CancelledError(RagBiasError):
@@ -108,7 +108,7 @@ class DataError(RagBiasError):
 
 
 class RunError(RagBiasError):
-    """A run's settings contradict each other, or its folder holds another run."""
+    """The settings of a run contradict each other, or its folder contains another run."""
 
 
 class ServerError(RagBiasError):
@@ -116,7 +116,7 @@ class ServerError(RagBiasError):
 
 
 class MissingExtraError(RagBiasError, ImportError):
-    """A package of an optional extra is not installed. The message says how to install it. Also an ``ImportError``."""
+    """An optional package is not installed. The message says how to install it. Also an ``ImportError``."""
 
 
 class MissingDocumentsWarning(UserWarning):
@@ -132,11 +132,11 @@ class BackendFallbackWarning(UserWarning):
 
 
 class DocumentCacheWarning(UserWarning):
-    """A document cannot be cached, or the cache cannot be used. Answers are the same without it."""
+    """The document cache cannot be used, or cannot store a document. Answers do not change."""
 
 
 class UnsupportedReaderWarning(UserWarning):
-    """A reader whose receipt does not show that it is better than the method without it."""
+    """The receipt of a reader adapter does not show an improvement over the method without it."""
 
 
 def first_line(error: BaseException) -> str:
@@ -145,7 +145,7 @@ def first_line(error: BaseException) -> str:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, then its cause, then the cause of that cause, and so on."""
+    """Yield an error and its chain of causes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -153,7 +153,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
-    """Return the error in a chain that reports that memory ran out, or None."""
+    """Return the first error of a chain that reports exhausted memory, or None."""
     for cause in chain(error):
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
             return cause

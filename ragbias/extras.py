@@ -40,7 +40,7 @@ def required_all(extra: str) -> None:
 
 
 def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
-    """Return the message for a module that was not found, or None if it belongs to no extra."""
+    """Return an error message for a missing module. Return None if the module belongs to no extra."""
     package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]
     if not extras:

@@ -20,7 +20,7 @@ KINDS = {
 
 
 def irregular(path: Path) -> str:
-    """Return the kind of a file that may block when read, such as ``"a named pipe"``; empty for a regular file."""
+    """Return the kind of an irregular file, such as ``"a named pipe"``, which may block reads. Empty if regular."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # opening the file reports these
@@ -30,7 +30,7 @@ def irregular(path: Path) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file name to writing errors without one, such as a full disk."""
+    """Add the file name to I/O errors that lack one, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -41,7 +41,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file in writing errors, and remove it after an error unless it existed before."""
+    """Name the file in I/O errors. After an error, remove the file if it is new."""
     existed = path.exists()
     try:
         with naming(path):
@@ -54,7 +54,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a temporary file that replaces ``path`` at the end of the block. A crash leaves the old or the new file."""
+    """Yield a temporary path. At the end of the block, that file replaces ``path`` atomically."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with naming(path):
@@ -67,7 +67,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

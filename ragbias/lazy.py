@@ -1,6 +1,6 @@
-"""Public names of a package, imported on first use, so that commands and declarations do not wait for torch.
+"""Import the public names of a package on first use, so that ``import ragbias`` does not import torch.
 
-The names are in the package's stub ``__init__.pyi``, which type checkers and the reference read as well.
+The stub ``__init__.pyi`` of the package lists the names, also for type checkers and the reference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package; the last has no submodules."""
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package. ``__all__`` omits submodules."""
     module = sys.modules[package]
     with open(f"{module.__file__}i", encoding="utf-8") as stub:
         lines = [line.split() for line in stub if line.startswith("from ragbias")]

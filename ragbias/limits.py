@@ -2,7 +2,7 @@
 
 from ragbias.checks import Bounds
 
-# The upper ends are far beyond any real run. They catch typing errors before memory runs out.
+# The maxima are far above any real use. They catch typing errors before memory runs out.
 CHANNEL = Bounds(0, 1_000_000)
 SEED = Bounds(0, 2**32 - 1)  # the range of numpy's seeds
 CHUNKS = Bounds(1, 1_000)

@@ -37,16 +37,16 @@ from ragbias.readers import check_readers, reader_of
 
 
 class DebiasedLM:
-    """A causal language model that answers with a method; several threads may use it at once.
+    """A causal language model that answers with a method. It is thread-safe.
 
     Args:
-        model: of a supported family, see ``ragbias.binding.architectures``.
+        model: a transformers model of a supported family, see ``ragbias.binding.architectures``.
         tokenizer: the model's tokenizer.
         method: default method of all requests: a name or an instance.
-        name: the model's name, used to find a method's profile; default: the name the model was loaded by.
+        name: the model's name, which selects a method's profile; default: the name it was loaded by.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
-        cache: reuses documents between requests, for methods with reusable documents; others warn and ignore it.
+        cache: stores documents for later requests. Methods without reusable documents warn and ignore it.
         reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """
 
@@ -80,7 +80,7 @@ class DebiasedLM:
         self.cache = cache
         self.method = methods.get(method, self.name, reader)
         if self.method.reader:
-            reader_of(model, self.method, self.name)  # raises the error of a reader that does not fit
+            reader_of(model, self.method, self.name)  # raises an error if the reader does not fit
 
     def __repr__(self) -> str:
         return f"DebiasedLM({self.name!r}, method={self.method.name!r})"
@@ -109,12 +109,12 @@ class DebiasedLM:
             strip_numbering, backend, cache, reader: see the class.
             device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
-                A model's own code only runs with ``trust_remote_code=True``; pickled weights are only read with
+                Code from the model's folder needs ``trust_remote_code=True``. Pickled weights need
                 ``use_safetensors=False``.
 
         Raises:
-            ArgumentError: no model is named, the model needs ``trust_remote_code`` or ``use_safetensors``, an argument
-                is unknown, or the device is unknown or given twice.
+            ArgumentError: there is no name, the model needs ``trust_remote_code`` or ``use_safetensors``, an argument
+                or the device is unknown, or the device is given twice.
             UnknownMethodError, MethodError: see ``methods.get``; raised before the weights are read.
             ReaderError: the reader is missing or damaged, or belongs to another method or model.
             ModelFileError: the model does not exist, or a file is damaged.
@@ -145,16 +145,16 @@ class DebiasedLM:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any] | None:
-        """Return an answer's log-probabilities as in OpenAI's chat completions; ``None`` if the answer has none."""
+        """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""
         return None if generation.logprobs is None else openai_logprobs(generation, self.tokenizer, keep_special)
 
     def chat_text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
     ) -> str:
-        """Render a conversation with the tokenizer's chat template, up to the model's answer, as a flat prompt.
+        """Render a conversation as a flat prompt with the tokenizer's chat template.
 
-        Control-token strings in messages stay data if ``generate`` gets this object, or its sum with a string on either
-        side. F-strings, ``str(text)``, ``join`` and slices are plain strings, in which they become control tokens.
+        The result marks control-token strings in messages as data, so ``generate`` does not read them as control
+        tokens. Adding a string keeps the marks. F-strings, ``str(text)``, ``join`` and slices lose them.
 
         Args:
             variables: for the template, e.g. ``documents`` or ``enable_thinking``.
@@ -184,15 +184,15 @@ class DebiasedLM:
             documents: for a flat prompt, the documents' texts, which must occur in it verbatim.
             boundaries: for a flat prompt, the result of ``ragbias.boundaries.locate``, if known.
             method: a method for this request, see ``ragbias.methods.get``.
-            cancelled: ends the answer at the next token once another thread sets it.
+            cancelled: an event. Set it in another thread to end the answer at the next token.
             arguments: see ``GenerationArguments``; greedy and at most 256 tokens by default.
 
-        A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
+        If the method needs documents and the prompt has fewer than two, the plain model answers. The report says so.
 
         Raises:
             DocumentNotFoundError: not all of ``documents`` occur in the prompt.
             EmptyDocumentError: a document has no text, or no tokens.
-            PromptTooLongError: the prompt leaves no room for an answer in the model's window.
+            PromptTooLongError: the prompt fills the model's window, without space for an answer.
             ArgumentError: an argument is unknown, out of range, or reserved.
             UnknownMethodError: no method has this name.
             MethodError: the method's parameters do not fit the model.
@@ -216,9 +216,9 @@ class DebiasedLM:
         method: str | Method | None = None,
         **arguments: Unpack[GenerationArguments],
     ) -> Stream:
-        """Stream an answer; the pieces add up to the text of ``generate``. A vote comes in one piece.
+        """Stream an answer. The pieces add up to the text of ``generate``. A vote is one piece.
 
-        The prompt is prepared before this returns. The arguments and errors are those of ``generate``.
+        The prompt is prepared before this method returns. For the arguments and errors, see ``generate``.
         """
         settings = GenerationSettings.from_arguments(arguments)
         if not isinstance(prompt, Request):
@@ -243,12 +243,12 @@ class DebiasedLM:
         cancelled: threading.Event | None = None,
         **arguments: Unpack[GenerationArguments],
     ) -> list[Generation]:
-        """Answer several prompts in padded batches; ``documents`` and ``boundaries`` have one entry per prompt.
+        """Answer several prompts in padded batches. ``documents`` and ``boundaries`` have one entry per prompt.
 
-        The answers, other arguments and errors are those of ``generate``; padding may change the rounding of sums.
+        The answers equal those of ``generate``, apart from rounding. For the other arguments and errors, see there.
 
         Args:
-            batch_size: maximum number of prompts that run together, >= 1.
+            batch_size: maximum number of prompts in a batch, >= 1.
         """
         settings = GenerationSettings.from_arguments(arguments, batch_size)
         check_lists(prompts, documents, boundaries)
@@ -272,14 +272,14 @@ class DebiasedLM:
         method: str | Method | None = None,
         cancelled: threading.Event | None = None,
     ) -> Request:
-        """Find the documents, tokenise the prompt and choose the method; ``batch`` and ``stream`` take the result.
+        """Find the documents, tokenise the prompt and choose the method. ``batch`` and ``stream`` take the result.
 
-        This may run the model: attention sorting once per round, icr once, selective RoToR twice.
+        Some methods run the model here: attention sorting once per round, icr once, selective RoToR twice.
 
         Args:
-            cancelled: ends these runs at the next layer or prefill once another thread sets it.
+            cancelled: an event. Set it in another thread to end these runs at the next layer or prefill.
 
-        The other arguments and errors are those of ``generate``.
+        For the other arguments and errors, see ``generate``.
 
         Raises:
             CancelledError: ``cancelled`` was set while the model ran.
@@ -291,7 +291,7 @@ class DebiasedLM:
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "present":
             classes = "DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM"
             remedy = f"make the model with strip_numbering=True ({classes}) to take the numbers out"
-            if self.strip_numbering:  # the report's reason says why they are left
+            if self.strip_numbering:  # some numbers remain; the report's reason says why
                 remedy = "take the numbers out of the template"
             message = f"the documents are numbered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
@@ -301,10 +301,10 @@ class DebiasedLM:
     def variant(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
     ) -> Request:
-        """Return the same request with its documents in another order, or for another method.
+        """Return the request with its documents in another order, or with another method.
 
         Args:
-            order: ``order[i]`` is the original index of the new ``i``-th document; default: the original order.
+            order: ``order[i]`` is the original index of the new document ``i``; default: the original order.
             method: default: the method of the request.
         """
         origin = request.origin if order is None else request.origin.reordered(order)
@@ -338,11 +338,11 @@ class DebiasedLM:
     def warm(
         self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None] = lambda done: None
     ) -> int:
-        """Compute documents for the cache, for later requests; documents that are cached already are skipped.
+        """Compute documents and store them in the cache for later requests. Cached documents are skipped.
 
         Args:
-            prefix: all text before the documents of later prompts, chat template included.
-            documents: each as in a prompt, with its header and separator, see ``Prompt.documents``.
+            prefix: all text before the documents of later prompts, including the chat template.
+            documents: documents as in a prompt, with header and separator, see ``Prompt.documents``.
             progress: called with the number of finished documents.
 
         Returns:
@@ -351,7 +351,7 @@ class DebiasedLM:
         Raises:
             ArgumentError: this object has no cache.
             EmptyDocumentError: a document has no text, or no tokens.
-            PromptTooLongError: a document after the prefix leaves no room for an answer in the model's window.
+            PromptTooLongError: prefix and document fill the model's window, without space for an answer.
         """
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")

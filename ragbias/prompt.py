@@ -1,4 +1,4 @@
-"""A prompt in three parts (prefix, retrieved documents, suffix), and the tokens of each part."""
+"""Prompts in three parts: the prefix, the retrieved documents, the suffix. Tokenisation of each part."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Prompt:
     """A retrieval-augmented prompt, split at the borders of its documents.
 
     Args:
-        prefix: all text before the first document, chat template included; may be empty.
+        prefix: all text before the first document, including the chat template; may be empty.
         documents: the retrieved chunks in the retriever's order, each with its separator.
         suffix: all text after the last document; usually with the question.
 
-    ``prompt.text`` is the plain concatenation of the parts; nothing is added.
+    ``prompt.text`` is the plain concatenation of the parts.
 
     Raises:
         EmptyDocumentError: a document is empty or only white space.
-        WrongTypeError: a part is not a string; it is a ``TypeError`` as well.
+        WrongTypeError: a part is not a string. It is also a ``TypeError``.
     """
 
     prefix: str
@@ -61,7 +61,6 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The flat prompt."""
         return self.prefix + "".join(self.documents) + self.suffix
 
     @property
@@ -83,19 +82,20 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[CharSpan], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is their separator. Words in it are a header of the document after it
-        (``Document [2](Title: ...) ``) or, if they are the same for all, a footer of the one before it. Every document
-        carries one separator, so that the set of document segments does not depend on their order. The separator comes
-        after each document if one also follows the last document, otherwise before it. If the template has no separator
-        before the first document either, one is added. Only this, and stripped numbers, change the text.
+        The text between two documents is a separator. If it contains words, they are a header of the next document,
+        such as ``Document [2](Title: ...) ``. If these words are the same in all gaps, they may be a footer instead.
 
-        Spans may include the headers or not. The result is the same if the first header differs from the text before.
+        Each document gets one separator, so that the set of segments does not depend on the order. The separator is at
+        the end of each document if the template also has one after the last document, otherwise at its beginning. If
+        there is none before the first document, one is added. Apart from stripped numbers, nothing else changes.
+
+        Spans may include the headers. This does not change the result if the first header differs from the prefix.
 
         Args:
-            text: the prompt, with chat template.
+            text: the prompt, including the chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
-            strip_numbering: remove the documents' numbers (``Document [3]``, ``<doc3>``), which reveal the order to any
-                method; see ``ragbias.boundaries.strip_numbering``.
+            strip_numbering: remove numbers such as ``Document [3]`` or ``<doc3>``, which reveal the order to every
+                method. See ``ragbias.boundaries.strip_numbering``.
 
         Raises:
             WrongTypeError: the text is not a string.
@@ -107,12 +107,12 @@ class Prompt:
 
 
 class Flat(NamedTuple):
-    """A flat prompt as the plain model gets it.
+    """A flat prompt for the plain model.
 
     Attributes:
-        text: the original prompt, without stripped numbers.
+        text: the original prompt without the stripped numbers.
         spans: ``(begin, end)`` of each document in characters.
-        lead: the separator that begins the first document of the ``Prompt`` but is not in this text.
+        lead: the separator that was added to the first document of the ``Prompt``. This text does not contain it.
     """
 
     text: str
@@ -121,7 +121,7 @@ class Flat(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Prompt, lead: str = "") -> Flat:
-        """Join the parts to a flat prompt, without the separator that was added before the first document."""
+        """Join the parts of a prompt, without the separator that was added to the first document."""
         begin, edges = len(prompt.prefix), prompt.spans
         spans = [(max(begin, left - len(lead)), right - len(lead)) for left, right in edges]
         return cls(prompt.prefix + prompt.text[begin + len(lead) :], spans, lead)
@@ -130,7 +130,7 @@ class Flat(NamedTuple):
 def split_text(
     text: str, spans: Sequence[CharSpan], strip_numbering: bool = False, numbering: DocumentNumbers | None = None
 ) -> tuple[Prompt, Flat]:
-    """Return the split prompt, and the flat prompt for the plain model. ``numbering`` may be passed if known."""
+    """Return the split prompt, and the flat prompt for the plain model."""
     if not isinstance(text, str):
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
     ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
@@ -140,7 +140,7 @@ def split_text(
     prefix, documents, suffix, lead = split(text, ordered, numbering, strip_numbering)
     prompt = Prompt(prefix, documents, suffix)
     flat = Flat.of(prompt, lead)
-    unchanged = flat.text == text or strip_numbering  # else the split changed the white space between documents
+    unchanged = flat.text == text or strip_numbering  # otherwise the split changed the white space between documents
     return prompt, flat if unchanged else Flat(text, ordered, lead)
 
 
@@ -171,7 +171,7 @@ class TokenisedPrompt:
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document, which do not depend on its position if segments are tokenised separately.
+        documents: token ids of each document. With separate tokenisation they do not depend on its position.
     """
 
     prefix: list[int]
@@ -180,7 +180,6 @@ class TokenisedPrompt:
 
     @property
     def ids(self) -> list[int]:
-        """All token ids in order."""
         return [*self.prefix, *(token for document in self.documents for token in document), *self.suffix]
 
     @property
@@ -190,7 +189,6 @@ class TokenisedPrompt:
         return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> TokenisedPrompt:
-        """Return the prompt with its documents in another order."""
         return TokenisedPrompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
 
@@ -201,7 +199,7 @@ def shielded(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise each segment separately, so that no token crosses a border. A model with BOS gets exactly one.
+    """Tokenise each segment separately, so that no token crosses a border. If the model has a BOS token, add it once.
 
     Raises:
         EmptyDocumentError: a document has no tokens.
@@ -214,17 +212,17 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
 
 
 def _begin(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokenise a prompt's prefix, with exactly one BOS if the model has one."""
+    """Tokenise a prefix, with exactly one BOS token if the model has one."""
     ids, bos = encode(prefix, tokenizer), tokenizer.bos_token_id
     return [bos, *ids] if _adds_bos(tokenizer) and ids[:1] != [bos] else ids
 
 
 def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise a text in one piece, including special tokens, as transformers' pipelines do, but with a single BOS.
+    """Tokenise a text in one piece with its special tokens, as in transformers' pipelines, but with one BOS token.
 
-    ``spans`` are ``(begin, end)`` of each document in characters, ascending. Text between two documents belongs to the
-    earlier one. A token that crosses a border belongs to the document there, or to the later of two documents. If
-    control-token strings are shielded, each segment is tokenised separately.
+    ``spans`` are ``(begin, end)`` of each document in characters, ascending. The text between two documents belongs to
+    the first of them. A token that crosses a border belongs to the document, and between two documents to the second.
+    If control-token strings are shielded, each segment is tokenised separately.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
@@ -239,7 +237,7 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
     if offsets:  # special tokens have the offset (0, 0)
         starts, ends = (list(itertools.accumulate(side, max)) for side in zip(*encoded["offset_mapping"], strict=True))
         at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
-    else:  # count the tokens before each border, which is exact unless a token crosses it
+    else:  # count the tokens before each border; this is exact unless a token crosses the border
         borders = [*(begin for begin, _ in spans), spans[-1][1]]
         at = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
     documents = [ids[begin:end] for begin, end in itertools.pairwise(at)]

@@ -1,8 +1,8 @@
-"""Reader adapters: a LoRA on the tokens after the documents, so that the documents keep the base model's states.
+"""Reader adapters: LoRA on the tokens after the documents. The states of the documents do not change.
 
-A reader is a folder as peft writes it, with ``reader.json`` beside the weights: the method and the model it was trained
-for. It acts through hooks on the model's linear layers, only in its thread (or task) and only on the columns after the
-documents. Without a reader, or outside its context, the model computes what it computed before.
+A reader is a folder in peft's format with an additional ``reader.json``, which names its method and its base model.
+Hooks on the model's linear layers apply the reader. They act only in the thread or task that uses it, and only on the
+columns after the documents.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ragbias.errors import ReaderError, UnsupportedReaderWarning
 from ragbias.methods import Method, format_method, get
 
 FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
-PARTIAL = "partial"  # folder of an unfinished training inside the reader's
+PARTIAL = "partial"  # subfolder of an unfinished training
 UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # settings of peft that change the result
-SHIPPED = Path(__file__).parent / "models" / "readers"  # folders that are used by name
-SAMPLED = 4096  # numbers of each weight in a model's fingerprint
+SHIPPED = Path(__file__).parent / "models" / "readers"  # readers that are available by name
+SAMPLED = 4096  # number of values of each weight that the fingerprint of a model uses
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
 
 
@@ -52,7 +52,7 @@ class Lora:
 
 
 class _Reading:
-    """A reader in use: the first column to change in each sequence, and the number of cached columns."""
+    """An active reader: the first column that it changes in each sequence, and the number of cached columns."""
 
     def __init__(self, starts: Sequence[int]) -> None:
         self.starts, self.seen = starts, 0
@@ -63,7 +63,7 @@ _active: ContextVar[_Reading | None] = ContextVar("ragbias_reading", default=Non
 
 @contextmanager
 def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader to sequence ``b`` from column ``starts[b]`` on, padding counted, in this thread (or task)."""
+    """Apply a reader to sequence ``b`` from column ``starts[b]`` on, including padding, in this thread or task."""
     state = _Reading(starts)
 
     def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -99,13 +99,13 @@ def _hook(state: _Reading, down: Tensor, up: Tensor, scaling: float) -> Any:
             columns = torch.arange(first, output.shape[1], device=output.device)
             after = columns >= torch.tensor(starts, device=output.device)[:, None]
             delta = delta.where(after[..., None], 0)
-        output[:, first:].add_(delta)  # not +=, which writes the view back into a leaf that needs no gradient
+        output[:, first:].add_(delta)  # in place; += would also assign the view to the leaf tensor
 
     return add
 
 
 def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the decoder's linear layers by path. Experts and routers are left out: their input has no columns."""
+    """Return the decoder's linear layers by path, without experts and routers, whose input has no columns."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     layers = decoder.get_submodule(architecture.layers)
@@ -119,11 +119,11 @@ def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Return a digest of a model's weights. It is equal on all devices, and in float32 and bfloat16, not in float16."""
+    """Return a digest of a model's weights. It is equal on all devices, and in float32 and bfloat16."""
     digest = hashlib.sha256()
     for path, weight in model.named_parameters():
         flat = weight.detach().reshape(-1)
-        sample = flat[:: max(1, len(flat) // SAMPLED) | 1]  # an odd step meets every column of a row
+        sample = flat[:: max(1, len(flat) // SAMPLED) | 1]  # an odd step samples all columns
         if sample.is_floating_point():
             sample = sample.to(torch.bfloat16).view(torch.int16)
         digest.update(f"{path} {len(flat)} ".encode() + sample.cpu().numpy().tobytes())
@@ -154,18 +154,18 @@ def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
 
 
 def shipped() -> list[str]:
-    """Return the names of the readers that ragbias ships."""
+    """Return the names of the readers in this package."""
     return sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
 
 
 def folder_of(reader: str) -> Path:
-    """Return the folder of a reader, given by name or path. An existing folder hides a shipped reader of its name."""
+    """Return the folder of a reader, given its name or path. An existing folder takes precedence over a name."""
     folder = Path(reader).expanduser()
     return SHIPPED / reader if reader in shipped() and not folder.exists() else folder
 
 
 def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
-    """Return the folder of a reader, and the time and size of each of its files."""
+    """Return the folder of a reader, and the modification time and size of each file."""
     folder = folder_of(method.reader)
     try:
         return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
@@ -180,7 +180,7 @@ def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
 
 
 def _record_of(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
-    """Return name and fingerprint of a reader's model, whether its receipt supports it, its rank and its scaling."""
+    """Return the name and fingerprint of the base model, whether the receipt is positive, the rank, the scaling."""
     record, peft = (_json(folder / name) for name in (READER, PEFT))
     try:
         trained_for, model = str(record["method"]), record["model"]

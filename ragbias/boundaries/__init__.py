@@ -1,8 +1,8 @@
-"""Find the retrieved documents in a flat prompt, in plain Python without torch or a framework.
+"""Find the retrieved documents in a flat prompt. This package needs neither torch nor a framework.
 
-``locate`` tries the ``sources`` in turn, then the ``recognisers``. ``matching`` finds document texts in the prompt,
+``locate`` tries each of the ``sources``, then the ``recognisers``. ``matching`` finds document texts in the prompt,
 ``assignment`` chooses one occurrence per document, and ``metadata_blocks`` adds the metadata around it. ``numbering``
-and ``splitting`` then separate the documents, for ``ragbias.Prompt.from_text``.
+and ``splitting`` separate the documents for ``ragbias.Prompt.from_text``.
 """
 
 from ragbias.boundaries.locating import Boundaries, locate

@@ -1,6 +1,6 @@
-"""Choose one occurrence for each document of this turn's context.
+"""Choose one occurrence for each document of the current context.
 
-This turn's context is the last message that contains documents. Documents of earlier messages stay plain text.
+The current context is the last message that contains documents. Documents of earlier messages stay plain text.
 Adjacent documents are preferred, longer documents are assigned first, and documents never overlap.
 """
 
@@ -30,10 +30,10 @@ Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest d
 UNCLEAR = (
     "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
 )
-MAX_ANCHORS = 8  # a search starts from at most this many occurrences of the longest document
-MAX_SEPARATORS = 12  # separators tried at each occurrence
+MAX_ANCHORS = 8  # maximum number of occurrences of the longest document from which a search starts
+MAX_SEPARATORS = 12  # maximum number of separators tried at each occurrence
 MAX_SEPARATOR = 200  # maximum length in characters
-MAX_STEPS = 2000  # a search backtracks at most this often where several documents fit at one index
+MAX_STEPS = 2000  # maximum number of backtracking steps of a search
 IN_SENTENCE = tuple(" .,;:?!")  # characters that may follow a word in a sentence
 OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
 TOOL = re.compile(r"\A\s*(?:tool|ipython|function|observation)\s*\n|<tool_response>\s*\Z")
@@ -45,11 +45,11 @@ SPEAKER = re.compile(
 
 
 def in_last_message(text: str, known: Known) -> Known | None:
-    """Return the occurrences in the message with this turn's context, or ``None`` if that message is unclear.
+    """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
-    It is the last message with documents; messages of the assistant are skipped. It is unclear if an earlier message
-    has several documents, and the last one quotes one document or repeats some of them. It is clear if it has all of
-    them and more, or if both introduce their documents alike, as the turns of a chat loop do.
+    Messages of the assistant are skipped. The context is ambiguous if an earlier message has several documents and the
+    last message contains only one, or repeats only some of them. It is not ambiguous if the last message contains all
+    of them and more, or if both messages introduce their documents with the same text, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost(text, known))
     last = _documents(parts[-1]) if parts else set()
@@ -66,11 +66,11 @@ def in_last_message(text: str, known: Known) -> Known | None:
 
 
 def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
-    """Return one occurrence for each document in ascending order, or ``None`` if there are several choices.
+    """Return one occurrence for each document in ascending order, or ``None`` if the choice is ambiguous.
 
-    Named documents may also occur elsewhere. They are returned if one separator joins them, and only one of them or
-    words of a sentence occur elsewhere. Overlapping documents are unclear if an occurrence is left over, unless a line
-    break or a tab that no document contains joins them.
+    Named documents may occur twice if one separator joins their occurrences. Outside these, either only one document
+    may occur, or each occurrence is part of a sentence. Overlapping documents with a leftover occurrence are ambiguous,
+    unless a line break or tab that no document contains joins the documents.
     """
     named = Counter(documents)
     chosen = _assign(text, named, known)
@@ -96,7 +96,7 @@ def _outside(occurrences: Iterable[Occurrence], found: Sequence[Occurrence]) -> 
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether two long documents overlap in part, or one contains the other while ``rest`` has a known document."""
+    """Whether two long documents overlap in part, or are nested while a known document is in ``rest``."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -110,7 +110,7 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Return ascending occurrences, without those that overlap a longer one, or are short and not beside another."""
+    """Return occurrences in ascending order. Drop overlaps with longer ones, and short ones without neighbours."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)
@@ -133,25 +133,25 @@ def n_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
 
 
 def is_long(document: str) -> bool:
-    """Whether a text is too long to be in a prompt by chance."""
+    """Whether a text is too long to occur in a prompt by chance."""
     return len(document.strip()) >= MIN_CHARACTERS
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a line break or tab that is in no document joins them, and no occurrence crosses their outer edges."""
+    """Whether a line break or tab that no document contains joins the documents, and nothing crosses their ends."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
 
 
 def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
-    """Return the text between all neighbours; empty if the gaps differ or a document contains the text."""
+    """Return the text between neighbours. It is empty if the gaps differ or a document contains their text."""
     separator, *others = {text[left.end : right.begin] for left, right in pairwise(occurrences)} or {""}
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
 
 def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
-    """Return the occurrences that overlap neither a longer one nor one in ``taken``, in ascending order."""
+    """Return occurrences in ascending order. Drop overlaps with a longer one or with ``taken``."""
     cover, apart = _Cover(text, taken), []
     bounded = ([o for o in found if is_bounded(text, *o.span)] or found for found in known.values())
     for occurrence in sorted(chain.from_iterable(bounded), key=lambda o: (o.begin - o.end, o.begin, o.document)):
@@ -162,7 +162,7 @@ def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurre
 
 
 def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
-    """Group the occurrences by message. Messages of the assistant count only if no other message has documents."""
+    """Group the occurrences by message. Skip the assistant's messages if other messages contain documents."""
     gaps = enumerate(pairwise(occurrences), 1)
     parts = split_at(occurrences, [i for i, (a, b) in gaps if MESSAGE_BORDER.search(text, a.end, b.begin)])
     return [part for part in parts if not _is_of_assistant(text, part)] or parts
@@ -185,7 +185,7 @@ def _documents(part: Sequence[Occurrence]) -> set[str]:
 
 
 def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
-    """Whether two messages begin, or introduce their documents, with equal lines, and their documents end blocks."""
+    """Whether two messages begin or introduce their documents with equal lines, and their documents end blocks."""
     (begin, lead, ends), (other_begin, other_lead, other_ends) = (_frame(text, part) for part in (first, second))
     return ends and other_ends and (lead == other_lead or begin == other_begin)
 
@@ -197,8 +197,8 @@ def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
 
 
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
-    """Return occurrences of as many documents as possible, preferably in the same form and joined by one separator."""
-    candidates = {  # a short document counts only outside words and rules such as ``---``
+    """Choose occurrences of as many documents as possible. Prefer equal forms and one separator."""
+    candidates = {  # short documents inside words or rules such as ``---`` are ignored
         document: [o for o in occurrences if is_long(document) or not is_cut(text, *o.span)]
         for document, occurrences in known.items()
         if document in wanted
@@ -207,7 +207,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     tried: list[Known] = []
     exhausted = False
     readings = sorted({reading for o in chain.from_iterable(candidates.values()) for reading in o.readings})
-    for reading in (*readings, None):  # ``None`` comes last and allows each document another form, but no rewrite
+    for reading in (*readings, None):  # ``None`` allows a different form for each document, but no rewrite
         options = {}
         for document, occurrences in candidates.items():
             unchanged = [o for o in occurrences if min(o.readings) < len(READINGS)]
@@ -229,7 +229,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
 
 
 def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
-    """Mark the occurrences as doubtful if a short document also occurs elsewhere."""
+    """Mark occurrences as doubtful if a short document also occurs elsewhere."""
     cover = _Cover(text, assigned)
     short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
     rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
@@ -239,7 +239,7 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequenc
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether one distinct separator joins the documents, and each other occurrence is inside a sentence."""
+    """Whether one distinct separator joins the documents, and all other occurrences are inside sentences."""
     begin, end, separator = assigned[0].begin, assigned[-1].end, _distinct_separator(text, assigned)
     in_sentence = all(text[o.begin - 1 : o.begin] == " " and text[o.end : o.end + 1] in IN_SENTENCE for o in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
@@ -247,7 +247,7 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occu
 
 
 def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """Mark the sides on which the outer white space of the documents differs, unless quotation marks enclose them."""
+    """Mark the sides on which the documents' outer white space differs. Quoted documents are not marked."""
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
@@ -256,7 +256,7 @@ def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]
         return [replace(occurrence, begin=occurrence.begin - 1, end=occurrence.end + 1) for occurrence in assigned]
     if quoted or not (left or right):
         return list(assigned)
-    copies = Counter(document.strip() for document in documents)  # texts that are equal when stripped look the same
+    copies = Counter(document.strip() for document in documents)  # outer white space does not distinguish documents
     return [
         replace(o, margins=Margins(left, right), doubtful=o.doubtful or copies[o.document.strip()] > 1)
         for o in assigned
@@ -277,7 +277,7 @@ class _ContiguousSearch:
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """Return the longest sequence. Of equally long ones, prefer the most regular, then the last in the prompt."""
+        """Return the longest sequence. Break ties by regularity, then by the last position in the prompt."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
@@ -307,7 +307,7 @@ class _ContiguousSearch:
         return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
-        """Return the sequence around ``anchor``, extended first to the right (``step`` 1) or to the left (-1)."""
+        """Return the sequence around ``anchor``, extended to the right first (``step`` 1) or to the left first (-1)."""
         left = self.wanted.copy()
         left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
@@ -345,7 +345,7 @@ class _ContiguousSearch:
 
 
 def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
-    """Return occurrences outside longer documents, whatever text is between. Prefer those that fill their lines."""
+    """Return occurrences outside longer documents, with any text between them. Prefer those that fill their lines."""
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest document comes first
@@ -364,14 +364,13 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
 
 
 class _Cover:
-    """Characters of a prompt covered by occurrences."""
+    """The characters of a prompt that occurrences cover."""
 
     def __init__(self, text: str, occurrences: Iterable[Occurrence] = ()) -> None:
         self._covered = bytearray(len(text))
         self.add(occurrences)
 
     def add(self, occurrences: Iterable[Occurrence]) -> None:
-        """Mark the characters of these occurrences as covered."""
         for occurrence in occurrences:
             self._covered[occurrence.begin : occurrence.end] = b"\1" * (occurrence.end - occurrence.begin)
 

@@ -1,4 +1,4 @@
-"""Find the documents of a prompt: try each source in turn, and search its texts in the prompt."""
+"""Find the documents of a prompt. Each source in turn names texts, which are searched in the prompt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
-NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # each may number the documents
+NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # metadata that may number the documents
 TRACED = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -49,16 +49,16 @@ class Boundaries:
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered ones), or ``"none"``.
-        n_expected: number of documents that this source named. The registry names the documents of a retrieval that
-            are in the prompt; headers name the documents below them. A segmenter names the documents of one message,
-            or more if another source knows of more. If nothing is found, it is the number that the first source named.
+        n_expected: number of documents that this source named. For the registry, these are the documents of a retrieval
+            that are in the prompt. For a segmenter, these are the documents of one message, or the documents of another
+            source if it named more. If nothing is found: the number of documents that the first source named.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of other retrieved documents in the prompt: from earlier turns or other retrievals, or
-            quoted.
+        n_left_plain: number of other retrieved documents in the prompt: quotations, and documents from earlier turns
+            or other retrievals.
         n_untreated: number of documents of this run or its tool messages that occur only as plain text.
-        n_absent: number of expected documents of which no part is in the prompt.
+        n_absent: number of expected documents that are completely missing from the prompt.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
-        metadata: for each document, its known metadata as printed; empty if none is known.
+        metadata: the printed metadata of each document; empty if none is known.
         numbering: see ``ragbias.generation.report.Report``. It is set when the prompt is split.
     """
 
@@ -75,7 +75,6 @@ class Boundaries:
 
     @property
     def n_found(self) -> int:
-        """Number of documents found."""
         return len(self.spans)
 
 
@@ -89,28 +88,28 @@ def locate(
     segmenter: Segmenter | None = None,
     not_documents: Sequence[str] = (),
 ) -> Boundaries:
-    """Find the retrieved documents in a prompt. The first source with a document in the prompt counts.
+    """Find the retrieved documents in a prompt. The first source with a document in the prompt is used.
 
-    Documents are found verbatim and in full, also stripped or escaped as in a printed list. For the first three
-    sources, a formatter may have joined the lines of all documents, or cut all to one length.
+    Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. For the first
+    three sources, a formatter may also have joined the lines of all documents, or cut all documents to one length.
 
-    In a conversation, the last message with documents counts. Documents of earlier messages stay plain text. If the
-    last message is unclear, nothing is found, and ``reason`` says so. If all sources fail, numbered headers
-    (``Document [1](Title: ...)``) are recognised.
+    In a conversation, the last message with documents is used. Documents of earlier messages stay plain text. If the
+    choice is ambiguous, no documents are found and ``reason`` explains why. If no source finds documents, numbered
+    headers such as ``Document [1](Title: ...)`` are searched.
 
     Args:
-        text: the prompt as the model gets it, with its chat template.
-        documents: the documents; by default those of the ``ragbias.documents`` block around this code. An empty list
-            means that there are none.
-        artifacts: the documents in the artifacts of tool messages, a list of texts for each message, the latest first.
-        run: the retrievals of the run that this request belongs to, a list of texts for each, the latest first.
+        text: the prompt for the model, including the chat template.
+        documents: the documents' texts; default: the documents of an enclosing ``ragbias.documents`` block. An empty
+            list means that the prompt has no documents.
+        artifacts: a list of texts for each tool message with documents in its artifact, the latest first.
+        run: a list of texts for each retrieval of the run that this request belongs to, the latest first.
         registry: recent retrievals.
-        segmenter: finds documents that the sources above do not know or cannot separate. A string is a separator
-            before, between and after the documents; text before the first and after the last one is left plain. A
-            compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
-            list of ``(begin, end)`` in characters, ascending and apart, or a list of texts that occur in it.
-        not_documents: texts of the prompt, such as system messages, in which documents of a process-wide registry are
-            not searched.
+        segmenter: finds documents that the sources above do not know or cannot separate. A string is the separator
+            before, between and after the documents; text before the first and after the last separator is left plain.
+            A compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
+            list of ascending ``(begin, end)`` in characters, or a list of texts that occur in the prompt.
+        not_documents: parts of the prompt, such as system messages, that are not searched for documents of a
+            process-wide registry.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.
@@ -155,7 +154,7 @@ def locate(
 def _by_first_source(
     text: str, retrievals: Mapping[str, Sequence[Retrieval]], occurrences: Known
 ) -> tuple[Boundaries | None, list[Boundaries]]:
-    """Return the result of the first source with a document in the prompt, and the failures of sources before it."""
+    """Return the result of the first source with a document in the prompt, and the failures of earlier sources."""
     failures: list[Boundaries] = []
     for source, of_source in retrievals.items():
         if of_source:
@@ -167,10 +166,10 @@ def _by_first_source(
 
 
 def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
-    """Find the latest retrieval of a source in the last message, and documents of its other retrievals beside it.
+    """Find the latest retrieval of a source in the last message, and adjacent documents of its other retrievals.
 
-    If the message or the documents in it are ambiguous, the result has no spans. If no document is in the prompt, the
-    result has the source ``"none"``.
+    If the message or its documents are ambiguous, the result has no spans. If no document is in the prompt, the source
+    of the result is ``"none"``.
     """
     documents = set(chain.from_iterable(retrievals))
     occurrences = {document: some for document, some in occurrences.items() if document in documents}
@@ -178,7 +177,7 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Know
     in_message = None if is_capped else in_last_message(text, occurrences)
     if in_message is None:
         return Boundaries((), source, len(occurrences), UNCLEAR)
-    if any(isinstance(document, KnownText) for document in documents):  # then a list of strings may hold the questions
+    if any(isinstance(document, KnownText) for document in documents):  # plain strings may be questions
         retrievals = [r for r in retrievals if in_message.keys() >= set(r) or any(isinstance(t, KnownText) for t in r)]
     candidates = [retrieval for retrieval in retrievals if not in_message.keys().isdisjoint(retrieval)]
     if not candidates:
@@ -206,13 +205,13 @@ def _explained(
     spans: Sequence[CharSpan],
     fields: Mapping[str, Fields],
 ) -> Boundaries:
-    """Return the spans of the documents, and count the missing ones with the reason."""
+    """Return the spans of the documents, the number of missing documents, and the reason."""
     missing = _missing(text, expected, whole, spans, source)
     unknown = [document for document in missing.elements() if document not in occurrences]
     n_absent = _n_without_trace(text, unknown, whole)
     n_lost = 0 if source == "registry" else len(unknown)
     n_apart = missing.total() - n_lost
-    # a grader's prompt holds one of the retrieved documents by design
+    # the prompt of a grader contains one of the retrieved documents by design
     is_grader = len(whole) == 1 and n_absent == missing.total() and source in ("artifact", "run")
     clauses = {
         f"{n_lost} of the {expected.total()} documents {TRACED[source]} do not appear verbatim in the prompt": n_lost,
@@ -231,14 +230,14 @@ def _explained(
 
 
 def _expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the documents of the latest retrieval, and those of other retrievals that are not inside a document."""
+    """Count the documents of the latest retrieval, and documents of other retrievals outside these."""
     latest, *earlier = candidates
     separate = {occurrence.document for occurrence in outermost(text, in_message)}
     return _merged([latest, *([document for document in retrieval if document in separate] for retrieval in earlier)])
 
 
 def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
-    """Return the documents' spans with the metadata printed around them. XML elements already include metadata."""
+    """Extend the documents' spans to the metadata around them. XML elements already include their metadata."""
     spans = [occurrence.span for occurrence in whole]
     if enclosing_elements(text, spans) is not spans:
         return spans
@@ -252,7 +251,7 @@ def _missing(
     missing = expected - Counter(occurrence.document for occurrence in whole)
     if source != "registry":
         return missing
-    free: Counter[str] = Counter()  # every expected text is in the prompt, but it may be inside another document
+    free: Counter[str] = Counter()  # occurrences of expected texts, which may be inside other documents
     for name in missing:
         found = occurrences_of(text, name)
         free[name] = sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in found)
@@ -260,28 +259,28 @@ def _missing(
 
 
 def _n_without_trace(text: str, documents: Sequence[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents of which no part is in the prompt outside these occurrences."""
+    """Count the documents that are completely missing from the prompt outside these occurrences."""
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
     return sum(not leaves_a_trace(outside, document) for document in documents)
 
 
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:
-    """Return the printed values of a document's metadata, without fields that may number the documents."""
+    """Return the printed metadata of a document, without fields that may number the documents."""
     return tuple(
         value for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS for value in values
     )
 
 
 def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether a retrieval is one text that holds several texts of other retrievals, such as joined LlamaIndex nodes."""
+    """Whether a retrieval is one text that contains several texts of other retrievals, such as joined nodes."""
     joined, *more = set(retrieval)
     parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
     return not more and len(parts) > 1
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count each text as often as it occurs in the retrieval that has it most often."""
+    """Return the maximum count of each text in one retrieval."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
@@ -289,7 +288,7 @@ def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def _remembered_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
-    """Find the registry's texts in the prompt. For a process-wide registry, leave out those in ``not_documents``."""
+    """Find the registry's texts in the prompt. For a process-wide registry, skip occurrences in ``not_documents``."""
     remembered = occurrences_by_document(text, registry.likely_in(text), strict=True)
     if not registry.process_wide:
         return remembered
@@ -299,7 +298,7 @@ def _remembered_in(text: str, registry: Registry, not_documents: Sequence[str]) 
 
 
 def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
-    """Find the latest recent retrieval in the prompt. Return ``None`` if its texts may be words of the question."""
+    """Find the most recent retrieval in the prompt. Return ``None`` if its texts may be part of the question."""
     if not any(map(is_long, remembered)):
         return None
     documents = set(chain.from_iterable(candidates))
@@ -321,7 +320,7 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
-    """Find the segmenter's documents, which are spans, or texts that occur in the prompt."""
+    """Find the segmenter's documents, given as spans or as texts that occur in the prompt."""
     segments = segment(text, segmenter)
     if texts := [text for text in segments if isinstance(text, str)]:
         result = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
@@ -336,7 +335,7 @@ def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
 
 
 def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
-    """Return ``result`` if it is complete and can be split, or has as many documents as the segmenter finds."""
+    """Return ``result`` if it is complete, or if the segmenter finds no more documents. Otherwise use the segmenter."""
     if result is not None and result.n_found == result.n_expected and _are_apart(text, result):
         return result
     segmented = _by_segmenter(text, segmenter)
@@ -352,7 +351,7 @@ def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, 
 
 
 def _are_apart(text: str, result: Boundaries) -> bool:
-    """Whether the prompt can be split at these documents, if their numbers are kept or if they are stripped."""
+    """Whether the prompt can be split at these documents, with or without their numbers."""
     if not result.spans:
         return False
     numbers = find_numbering(text, result.texts or result.spans, result.metadata)
@@ -366,7 +365,7 @@ def _are_apart(text: str, result: Boundaries) -> bool:
 
 
 def _by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents below numbered headers. Without headers, ``n_expected`` is what the first source named."""
+    """Find documents below numbered headers. Without headers, ``n_expected`` is the number from the first source."""
     spans, doubt = below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

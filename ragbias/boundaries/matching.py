@@ -20,17 +20,17 @@ from ragbias.boundaries.text import (
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
 MIN_PRESENT = 40  # number of characters of a cut text that must remain
-TRACE = 16  # length in characters of a piece that shows that a document was printed
+TRACE = 16  # length in characters of a piece that proves that a document was printed
 
 Rewrite = Callable[[str], str]
 
 
-ESCAPES: tuple[Rewrite, ...] = (  # each prints a text as Python or JSON does
+ESCAPES: tuple[Rewrite, ...] = (  # how Python and JSON print texts
     lambda text: repr(text)[1:-1],
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
-READINGS: tuple[Rewrite, ...] = (  # a prompt prints all its documents in one of these forms
+READINGS: tuple[Rewrite, ...] = (  # forms in which a prompt may print all its documents
     str,
     *ESCAPES,
     str.strip,
@@ -43,9 +43,9 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the forms in which the document reads like this. ``READINGS`` come first, then rewrites.
+        readings: indices of the forms that print the document like this: first ``READINGS``, then rewrites.
         margins: the sides on which the documents of the prompt differ in their outer white space.
-        doubtful: whether the document may just as well be elsewhere in the prompt.
+        doubtful: whether another occurrence of the document is equally likely.
     """
 
     begin: int
@@ -61,17 +61,16 @@ class Occurrence:
         return margin_span((self.begin, self.end), self.margins)
 
     def overlaps(self, other: Occurrence) -> bool:
-        """Whether the occurrences share a character."""
         return self.begin < other.end and other.begin < self.end
 
     def is_in(self, spans: Sequence[CharSpan]) -> bool:
-        """Whether the occurrence shares a character with one of the spans, which ascend and do not overlap."""
+        """Whether the occurrence overlaps one of these ascending, disjoint spans."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin
 
 
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
-    """Return the occurrences by document, the longest document first, without documents that do not occur.
+    """Return the occurrences of each document that occurs in the prompt, the longest document first.
 
     ``strict`` excludes reformatted texts, and occurrences that begin or end within a word.
     """
@@ -89,7 +88,7 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
 
 
 def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
-    """Return all occurrences of a document in ascending order, in each of its forms and rewrites."""
+    """Return all occurrences of a document, in any of its forms and rewrites, in ascending order."""
     return sorted(
         Occurrence(begin, begin + len(form), document, readings)
         for form, readings in _forms(document, text, changes).items()
@@ -98,7 +97,7 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """Return the forms in which ``text`` may contain the document, with the readings that print each form."""
+    """Return the possible forms of the document in ``text``, with the readings that print each form."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
@@ -110,13 +109,13 @@ def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tu
 
 
 def escaped_forms(stripped: str) -> list[str]:
-    """Return the forms in which Python and JSON print a stripped text, if escaping adds a backslash."""
+    """Return the escaped forms of a stripped text in Python and JSON, if escaping adds a backslash."""
     forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _changes_in_print(stripped) else ()
     return [form for form in forms if "\\" in form and form != stripped]
 
 
 def _changes_in_print(document: str) -> bool:
-    """Whether Python or JSON may print the text in another form."""
+    """Whether escaping in Python or JSON may change the text."""
     return not (document.isascii() and document.isprintable()) or any(character in document for character in "'\"\\")
 
 
@@ -130,7 +129,7 @@ def _find_all(text: str, form: str) -> list[int]:
 
 
 def is_quoted(text: str, begin: int, end: int) -> bool:
-    """Whether equal quotation marks enclose ``text[begin:end]``."""
+    """Whether the same quotation marks enclose ``text[begin:end]``."""
     return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
 
 
@@ -141,7 +140,7 @@ def is_alone(text: str, begin: int, end: int) -> bool:
 
 
 def is_bounded(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` neither begins nor ends within a word or a number."""
+    """Whether neither end of ``text[begin:end]`` is within a word or a number."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
     cuts_left = cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin)
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
@@ -154,12 +153,12 @@ def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_number(text: str, begin: int, end: int) -> bool:
-    """Whether no digit touches ``text[begin:end]``."""
+    """Whether no digit is adjacent to ``text[begin:end]``."""
     return not text[max(0, begin - 1) : begin].isdigit() and not text[end : end + 1].isdigit()
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether a letter or a digit touches ``text[begin:end]``, or its first or last character is repeated outside."""
+    """Whether a letter, a digit, or a repetition of the outermost character is adjacent to ``text[begin:end]``."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -176,7 +175,7 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return the rewrites that a formatter may have applied to all documents. Empty if all documents are ``whole``."""
+    """Return the rewrites that a formatter may have applied to all documents: none if all documents are ``whole``."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
@@ -186,19 +185,19 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the length to which a formatter cut all longer documents. Return 0 if it cut fewer than two of them."""
+    """Return the maximum length to which a formatter cut the documents, or 0 if it cut fewer than two."""
     lengths = []
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
             lengths.append((len(common_prefix(document, text[begin : begin + len(document)])), document))
             begin = text.find(document[:MIN_PRESENT], begin + 1)
-    least = min(lengths, default=(0, ""))[0]  # the text after a cut may agree with the document by chance
+    least = min(lengths, default=(0, ""))[0]  # the text after a cut may continue like the document by chance
     if len({document for _, document in lengths}) < 2 or any(len(document) > least for document in whole):
         return 0
     return least
 
 
 def leaves_a_trace(text: str, document: str) -> bool:
-    """Whether the prompt contains a piece of ``TRACE`` characters of a document, even if it was rewritten or cut."""
+    """Whether the prompt contains ``TRACE`` successive characters of a document, which may be rewritten or cut."""
     return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))

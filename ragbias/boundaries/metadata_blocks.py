@@ -1,9 +1,9 @@
 """Extend documents to the metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
 
-The gap between two documents holds the footer of the first, a separator, and the header of the second. A footer or
-header is a template filled with the metadata of one document. A template derived from one gap must produce every gap
-exactly, as well as the end of the prefix and the beginning of the suffix. If several templates do that, and split
-the gaps differently, none is used.
+The gap between two documents contains the footer of the first, a separator, and the header of the second. Headers and
+footers are templates with the metadata of one document. A template is derived from one gap. It is used if it produces
+all other gaps, the end of the prefix and the beginning of the suffix exactly. If several such templates split the gaps
+differently, none is used.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ragbias.errors import AmbiguousSegmentsError
 
 MAX_CHOICES = 24  # templates tried for each gap
 MAX_REFERENCES = 4  # gaps from which a template is derived
-MAX_MATCHES = 16  # values matched in one gap
-MAX_GAP = 6000  # maximum length in characters
+MAX_MATCHES = 16  # maximum number of values matched in one gap
+MAX_GAP = 6000  # maximum length of a gap in characters
 LEFT, RIGHT = 0, 1
 
 Fields = dict[str, list[str]]  # the values of one document by name
-FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of its value
-Part: TypeAlias = "str | FieldOf"  # a constant, or a value
+FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of the value
+Part: TypeAlias = "str | FieldOf"  # constant text, or a field
 
 
 @dataclass(frozen=True)
 class _ValueMatch:
-    """A value in a gap, and the fields to which it may belong."""
+    """A metadata value in a gap, and the fields that may have produced it."""
 
     begin: int
     end: int
@@ -60,8 +60,8 @@ class _Template:
 def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
     """Extend the spans of texts to the headers and footers that hold their metadata and numbers.
 
-    Return ``None`` if there is no metadata between the documents, or if no template or several explain it.
-    Raise ``AmbiguousSegmentsError`` if the headers depend on whether the documents are printed stripped.
+    Return ``None`` if there is no metadata between the documents, or if not exactly one template explains it.
+    Raise ``AmbiguousSegmentsError`` if the headers depend on the documents' outer white space.
     """
     margins = margins_of(spans)
     found = [_with_metadata(text, spans, fields)]
@@ -87,7 +87,7 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
     for index in references:
         gap, left, right = gaps[index], distinct[index], distinct[index + 1]
         values = dict.fromkeys(gap[match.begin : match.end] for match in _matches(gap, left, right, None))
-        for word in (None, *values):  # one value may be a word of the template
+        for word in (None, *values):  # one value may also be a word of the template
             found: list[list[CharSpan]] = []
             for templates in _templates(gap, left, right, word):
                 applied = (_apply(text, spans, gaps, distinct, template) for template in templates)
@@ -99,14 +99,14 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
 
 
 def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps begin with equal white space and end with equal white space, as every template requires."""
+    """Whether all gaps begin and end with the same white space, which every template requires."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
-    """Return the values that differ between documents, and the documents' numbers. Equal values are constants."""
+    """Return the document numbers and the metadata values that differ between documents."""
     names = dict.fromkeys(name for document in fields for name in document)
     alike = {name for name in names if all(document.get(name) == fields[0].get(name) for document in fields)}
     return [
@@ -116,7 +116,7 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[Iterator[_Template]]:
-    """Yield groups of templates that produce the gap. In a group, the left document has equally many values."""
+    """Yield groups of templates that produce the gap, grouped by the number of values of the left document."""
     matches = _matches(gap, left, right, word)
     if not matches or len(matches) > MAX_MATCHES:
         return
@@ -132,7 +132,7 @@ def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Itera
 
 
 def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]], count: int) -> Iterator[_Template]:
-    """Yield one template for every choice of fields. The first ``count`` fields belong to the left document."""
+    """Yield a template for each choice of fields, with the first ``count`` fields from the left document."""
     for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
         if any(not name.startswith("#") for _, name in fields):
             footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
@@ -141,7 +141,7 @@ def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]]
 
 
 def _matches(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
-    """Return the ascending matches of all values but ``word`` in a gap. Of overlapping matches the longest counts."""
+    """Return the matches of all values except ``word`` in a gap, in order. Of overlapping matches, keep the longest."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():
@@ -153,7 +153,7 @@ def _matches(gap: str, left: Fields, right: Fields, word: str | None) -> list[_V
         begin = gap.find(value)
         while begin >= 0 and len(matches) <= MAX_MATCHES:
             end = begin + len(value)
-            counts = all(name.startswith("#") for _, name in fields[value])  # a number may touch a word, as in <doc1>
+            counts = all(name.startswith("#") for _, name in fields[value])  # as in <doc1>
             apart = is_number(gap, begin, end) if counts else is_bounded(gap, begin, end)
             if apart and all(end <= other.begin or begin >= other.end for other in matches):
                 matches.append(_ValueMatch(begin, end, tuple(fields[value])))
@@ -164,7 +164,7 @@ def _matches(gap: str, left: Fields, right: Fields, word: str | None) -> list[_V
 def _apply(
     text: str, spans: Sequence[CharSpan], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
 ) -> list[CharSpan] | None:
-    """Return the spans with their metadata if the template explains all gaps and the text around the documents."""
+    """Return the spans with metadata if the template explains all gaps and the text around the documents."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     first = _longest(
         template.header,
@@ -201,7 +201,7 @@ def _apply(
 
 
 def _is_whole(text: str, begin: int, end: int) -> bool:
-    """Whether no word or number is cut at either end; a number may touch a word, as in ``<doc1>``."""
+    """Whether no word or number is cut at either end. A number may follow a word directly, as in ``<doc1>``."""
     return begin == end or (is_number if text[begin].isdigit() else is_bounded)(text, begin, end)
 
 
@@ -216,11 +216,11 @@ def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[
 
 
 def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
-    """Return the longest text that the parts can form and that ``fits`` accepts."""
+    """Return the longest text that the parts can produce and that ``fits`` accepts."""
     return max(filter(fits, _written(parts, fields)), key=len, default=None)
 
 
 def _written(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
-    """Yield the texts that the parts can form: none if a field has no value, several if a field has several."""
+    """Yield all texts that the parts can produce. A field without a value yields none."""
     options = [[part] if isinstance(part, str) else fields.get(part[1], []) for part in parts]
     return ("".join(choice) for choice in itertools.islice(itertools.product(*options), MAX_CHOICES))

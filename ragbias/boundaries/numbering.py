@@ -1,9 +1,9 @@
 """Find and strip document numbers, which reveal the order of the documents to every method.
 
-Arabic numbers are stripped only if they certainly belong to the template: they count from 0 or 1. The set of numbers
-decides that, so the result is the same in every order of the documents. Other counters may belong to the documents:
-letters, number words, or the figures in ``Apollo 11`` and ``Apollo 12``. They are reported if they rise or fall evenly
-with the position, but not stripped.
+Arabic numbers are stripped if they count from 0 or 1, because they certainly belong to the template. Only the set of
+numbers matters, so the result does not depend on the order of the documents. Other counters may belong to the
+documents, such as letters, number words, or the numbers in ``Apollo 11`` and ``Apollo 12``. They are not stripped. They
+are reported if they change evenly with the position.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 from ragbias.boundaries.splitting import DocumentNumbers
 from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, CharSpan
 
-REACH = 1000  # characters before and after a document that are searched for its number
-INSIDE = 300  # characters at the beginning of a text that are searched for its number
-MAX_TAG = 48  # characters at the end of a text that are searched for a closing tag
-MAX_COMPARED = 20  # documents whose uncertain counters are compared
+REACH = 1000  # number of characters around a document that are searched for its number
+INSIDE = 300  # number of characters at the beginning of a document that are searched for its number
+MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag
+MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are compared
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # a line of metadata, or a blank line
-OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # follows the number of a heading, unlike ``1.txt``
-WORDS = {  # counters that are reported but never cut out
+OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # text after the number of a heading, unlike ``1.txt``
+WORDS = {  # counters that are reported but never stripped
     "letter": "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "roman": "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx",
     "word": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -39,10 +39,10 @@ for _kind, _words in WORDS.items():
     for _value, _word in enumerate(_words.split(), 1):
         VALUES.setdefault(_word, []).append((_kind, _value))
 COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+")
-MAX_BEFORE, MAX_AFTER = 24, 12  # characters compared before a number in its line, and after it
+MAX_BEFORE, MAX_AFTER = 24, 12  # number of characters compared before a number in its line, and after it
 LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
 GLUED_LABEL = re.compile(rf"(?:^|[\W_]){DOCUMENT_LABEL}\Z")  # as in ``Doc1``
-FIELD = 48  # characters before a number that are searched for the name of its field
+FIELD = 48  # number of characters before a number that are searched for a field name
 OPEN_TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
 ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
@@ -51,7 +51,7 @@ BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 class Candidate(NamedTuple):
-    """A piece ``text[begin:end]`` that may be a document's number. Only candidates of one ``kind`` are compared."""
+    """A possible number ``text[begin:end]`` of a document. Only candidates of the same ``kind`` are compared."""
 
     document: int  # its index
     begin: int
@@ -68,12 +68,12 @@ class Candidate(NamedTuple):
 
     @property
     def opens(self) -> bool:
-        """Whether the candidate begins its line."""
+        """Whether the candidate is at the beginning of its line."""
         return not self.line.rstrip("([{#").strip()
 
     @property
     def may_be_own(self) -> bool:
-        """Whether the candidate is part of a word, a date or a decimal, so that it may belong to the document."""
+        """Whether the candidate may belong to the document, as part of a word, a date or a decimal."""
         left, right = self.line[-2:], self.after[:2]
         if re.match(r"\d[.,:/-]", left) or (re.match(r"[.,:/-]\d", right) and not TOTAL.match(self.after)):
             return True
@@ -82,7 +82,7 @@ class Candidate(NamedTuple):
         return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return two keys to group candidates into series: by the word and by the character before each candidate."""
+        """Return two keys that group candidates into series: by the preceding word, and by the preceding character."""
         word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty, or blank within a line
         after = _alike(self.after[:1])
         return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
@@ -115,7 +115,10 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
 
 
 def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
-    """Return the number's span with brackets, field name, total and space. If it ``opens`` a line, add punctuation."""
+    """Return the span of a number with brackets, field name, total and space.
+
+    If the number ``opens`` a line, the span includes the punctuation after it.
+    """
     (begin, end), (low, high) = candidate.span, candidate.region
     if total := TOTAL.match(text, end, high):
         end = total.end()
@@ -144,7 +147,7 @@ def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
 
 
 def _alike(char: str) -> str:
-    """Return a character to compare. White space and no character are equal, and so are all quotation marks."""
+    """Normalise a character for comparisons. White space equals the empty string, and all quotation marks are equal."""
     return (char.strip() or " ").replace("'", '"')
 
 
@@ -164,14 +167,14 @@ def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
 def strip_numbering(text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
     """Cut out the Arabic numbers that certainly belong to the template.
 
-    References to a number, as in the question, stay. ``has_numbering`` reports whether the result still has numbers.
+    References to a number, such as those in the question, remain. Use ``has_numbering`` to check the result.
 
     Args:
         text: the prompt.
         spans: ``(begin, end)`` of each document in characters, as in ``Boundaries.spans``.
 
     Returns:
-        the prompt without the numbers, and the spans of the documents in it.
+        the prompt without the numbers, and the new spans of the documents.
     """
     return find_numbering(text, spans).stripped(text, spans)
 
@@ -179,7 +182,7 @@ def strip_numbering(text: str, spans: Sequence[CharSpan]) -> tuple[str, list[Cha
 def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
     """Return the numbers of the documents at these spans, which may include headers.
 
-    ``metadata`` lists the values of each document's metadata; numbers in these values belong to the document.
+    ``metadata`` lists each document's metadata values. Numbers in these values belong to the document.
     """
     if len(spans) < 2:
         return DocumentNumbers()
@@ -204,13 +207,13 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
 
 
 def _from_first(series: Series) -> bool:
-    """Whether the figures are 0, 1, 2 or 1, 2, 3 in any order."""
+    """Whether the numbers count from 0 or 1 without gaps, in any order."""
     low, *_ = values = sorted(candidate.value for candidate in series)
     return series[0].kind == "figure" and low in (0, 1) and values == list(range(low, low + len(values)))
 
 
 class _Regions:
-    """Regions of a prompt, one for each document. The region at index ``edge`` also contains other text."""
+    """One region of a prompt for each document. The region at index ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge
@@ -230,7 +233,7 @@ class _Regions:
         return [candidate for candidate in series if candidate.document != self.edge]
 
     def certain(self, exact: bool, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
-        """Yield the series of numbers that certainly belong to the template. ``exact``: the same word precedes all."""
+        """Yield the series that certainly belong to the template. ``exact`` requires equal words before all numbers."""
         for key, found in self.groups[not exact].items():
             if key[0] == "figure" and len(found) == len(self.spans):
                 for series in self._aligned([found[index] for index in range(len(found))]):
@@ -238,13 +241,13 @@ class _Regions:
                     totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
                     leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
                     own = any(candidate.may_be_own for candidate in inner) or len(totals) > 1
-                    other = self.edge and len(leads) > 1 and not exact  # a number of the question is in no footer
+                    other = self.edge and len(leads) > 1 and not exact  # a footer contains no number of the question
                     apart = taken.isdisjoint(candidate.span for candidate in series)
                     if apart and _from_first(series) and not own and not other:
                         yield series
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """Yield series of one candidate per region, if all regions have equally many. The edge may have more."""
+        """Yield series of one candidate per region if all regions have equally many. The edge region may have more."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
@@ -252,9 +255,9 @@ class _Regions:
             yield from zip(*equal, strict=True)
 
     def counted(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
-        """Yield series that rise or fall evenly with the position, of figures or of words.
+        """Yield series of numbers or words that change evenly with the position.
 
-        With the regions ``after`` the documents, also yield series that are only between the documents.
+        Given the regions ``after`` the documents, also yield series that occur only between the documents.
         """
         for key, found in self.groups[1].items():
             between = after and self.edge not in found and after.edge not in after.groups[1].get(key, ())
@@ -268,7 +271,7 @@ class _Regions:
                         yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
 
     def headings(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield the series in equal headings, such as ``Chapter 1``. Two documents count only from the first."""
+        """Yield the series in equal headings, such as ``Chapter 1``. For two documents, the first number is 0 or 1."""
         for series in self.counted(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1
@@ -291,7 +294,7 @@ def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
 
 
 def _in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
-    """Return regions in the spans: headers or tags at the beginning, possibly below metadata, and closing tags."""
+    """Return the regions of headers or opening tags, which may follow lines of metadata, and of closing tags."""
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     found = [headers, [tag and tag.span() for tag in tags]]
@@ -311,7 +314,7 @@ def _header(text: str, begin: int, end: int) -> CharSpan | None:
 
 
 def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
-    """Whether the number is part of a value of the document's metadata."""
+    """Whether the number is part of a metadata value of the document."""
     begin, end = candidate.span
     return any(
         text.find(value, max(0, end - len(value)), begin + len(value)) >= 0
@@ -321,7 +324,7 @@ def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
 
 
 def _apart(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
-    """Yield the cuts in ascending order, without overlaps."""
+    """Yield disjoint cuts in ascending order."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):
         if max(begin, edge) < end:

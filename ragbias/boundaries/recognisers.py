@@ -29,14 +29,14 @@ HEADER_LINE = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-BREAKS = [  # each may end the last document, unless another document contains it
+BREAKS = [  # possible ends of the last document, unless another document contains them
     re.compile(r"\n"),
     re.compile(r"\n[ \t]*\n"),
     re.compile(r"\n[ \t]*[-=*_~]{3,}[ \t]*(?=\n|$)"),
     re.compile(r"\n[ \t]*</[A-Za-z][\w-]*>"),
     QUESTION_LINE,
 ]
-KINDS = ("square", "round", "plain", "bare")  # the groups of ``NUMBERED_HEADER`` with a number
+KINDS = ("square", "round", "plain", "bare")  # groups of ``NUMBERED_HEADER`` that capture a number
 RULE = re.compile(r"[-=*_~]{3,}")
 FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
 BIBLIOGRAPHY = re.compile(
@@ -72,7 +72,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     try:
         given = segmenter(text)
         result = None if given is None or isinstance(given, str) else list(given)
-    except Exception as error:  # the user's function may raise anything, and frameworks may swallow it
+    except Exception as error:  # user code may raise any error, and frameworks may swallow it
         raise SegmenterError(f"segmenter={name} failed with {type(error).__name__}") from error
     if result is None:
         raise SegmenterError(
@@ -84,7 +84,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
 
 
 def in_one_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
-    """Return the largest group of spans without a message border between them."""
+    """Return the largest group of spans in one message."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
     return largest_group(split_at(spans, borders))
@@ -108,19 +108,19 @@ def _checked(text: str, spans: Sequence[object], whose: str) -> list[CharSpan]:
 
 
 def _edges(span: object, whose: str) -> CharSpan:
-    """Convert a span to two ``int``. Integers of other types, such as NumPy's, are accepted."""
+    """Convert a span to two ``int``. Other integer types, such as NumPy's, are accepted."""
     edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
     try:
         begin, end = (operator.index(edge) for edge in edges if not isinstance(edge, bool))
     except (TypeError, ValueError) as error:
-        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # only numbers are quoted
+        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # errors quote no text
         value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
         raise SegmenterError(f"{whose} returned {value}; expected only (begin, end), or only texts") from error
     return begin, end
 
 
 def below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers, and the reason if there are headers but no documents."""
+    """Return the documents below numbered headers. If there are headers but no documents, return the reason."""
     borders = MESSAGE_BORDER.finditer(text)
     edges = [0, *(edge for border in borders for edge in border.span()), len(text)]
     found = [_in_message(text, begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
@@ -131,7 +131,7 @@ def below_headers(text: str) -> tuple[list[CharSpan], str]:
 
 
 def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
-    """Return the documents of the message ``text[begin:end]``, and the reason if there are none."""
+    """Return the documents of the message ``text[begin:end]``. If there are none, return the reason."""
     every = list(HEADER_LINE.finditer(text, begin, end))
     labelled = [header for header in every if header["label"]]
     headers = labelled if len(labelled) > 1 else every  # documents may hold lists of references
@@ -151,11 +151,11 @@ def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
 
 
 def _documents(text: str, message_end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
-    """Return the documents below consecutive headers, and the reason if they are ambiguous."""
+    """Return the documents below consecutive headers. If their ends are ambiguous, return the reason."""
     begins, ends = [end for _, end in headers], [begin for begin, _ in headers[1:]]
     spans = [stripped(text, span) for span in zip(begins, ends, strict=False)]
     rules = {text[max(begin, text.rfind("\n", begin, end) + 1) : end] for begin, end in spans}
-    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # the last document has no separator after it
+    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # a separator is not part of the documents
         ends = [end - len(rule) for _, end in spans]
     bodies = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)]
     length = _end_of_last(text[begins[-1] : message_end], bodies)
@@ -166,9 +166,9 @@ def _documents(text: str, message_end: int, headers: Sequence[CharSpan]) -> tupl
 
 
 def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
-    """Return where the last document ends: at the first break that is in no other document. None if this is unclear."""
+    """Return the end of the last document: the first break that no other document contains. None if ambiguous."""
     kinds = [kind for kind in BREAKS if not any(kind.search(body) for body in bodies)]
     ends = [match.start() for match in (kind.search(rest) for kind in kinds) if match]
     if ends:
         return min(ends)
-    return len(rest) if BREAKS[0] in kinds else None  # each document is one line, so the last one may end the message
+    return len(rest) if BREAKS[0] in kinds else None  # documents of one line each may end the message

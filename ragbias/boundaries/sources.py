@@ -1,4 +1,4 @@
-"""Document texts with metadata, the ``documents`` block, and the registry of recent retrievals."""
+"""Texts of documents with metadata, the ``documents`` block, and the registry of recent retrievals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.boundaries.matching import escaped_forms
 from ragbias.errors import WrongTypeError
 
 MAX_FIELDS = 40
-MAX_VALUES = MAX_FIELDS // 2  # each value is printed twice
+MAX_VALUES = MAX_FIELDS // 2  # each value has two printed forms
 MAX_VALUE = 300  # maximum length of a value in characters
 MAX_PRINTED = 2000  # maximum length in characters of all metadata printed together
 IS_PATH = re.compile(r"[^\n'\"]*[/\\][^\n'\"/\\]+")
@@ -26,7 +26,7 @@ Field = tuple[str, str]
 
 
 class KnownText(str):
-    """A document's text with its metadata. Comparisons and hashes ignore the metadata.
+    """A document's text with its metadata, which comparisons and hashes ignore.
 
     Attributes:
         fields: metadata as ``(name, printed value)`` pairs. Names repeat if several documents have this text.
@@ -42,7 +42,7 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """Combine a text with metadata. Values that are too long for a header are left out.
+        """Combine a text with its metadata. Values that are too long for a header are dropped.
 
         Args:
             text: the document's text.
@@ -56,7 +56,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Return each text's metadata as lists of values by name. Texts that differ only in outer white space share it."""
+    """Return each text's metadata as lists of values by name. Texts that are equal when stripped share metadata."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
@@ -69,13 +69,13 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def with_fields_of_both(old: str, new: str) -> str:
-    """Merge two equal texts with the metadata of both. If there are too many fields, those of ``new`` win."""
+    """Merge the metadata of two equal texts. If there are too many fields, those of ``new`` are preferred."""
     ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
 
 
 def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    """Return metadata as ``(name, printed value)`` pairs. Values that fail to print are left out."""
+    """Return metadata as ``(name, printed value)`` pairs, without values that cannot be printed."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
     if metadata and plain:
@@ -94,7 +94,7 @@ def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
 def _tried(name: str, write: Callable[[object], str], value: object) -> list[Field]:
     try:
         return [(name, write(value))]
-    except Exception:  # a user's class may raise anything, and metadata is optional
+    except Exception:  # user code may raise any error, and metadata is optional
         return []
 
 
@@ -104,7 +104,7 @@ def _is_short(name: str, value: str) -> bool:
 
 
 class _Block:
-    """A ``documents`` block. ``over`` marks a block that ended in another context but is still set in this one."""
+    """A ``documents`` block. ``over`` means that it ended, although it may still be set in some context."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.over = texts, outer, False
@@ -115,9 +115,9 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 
 @contextmanager
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
-    """Name the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
+    """Pass the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
-    The innermost block counts. It also applies in threads that run in a copy of the context, as in LangChain.
+    The innermost block applies. It also applies to threads that run in a copy of the context, as in LangChain.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -132,7 +132,7 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     finally:
         try:
             _current.reset(token)
-        except ValueError:  # the block ends in another context than it began in, as in a generator
+        except ValueError:  # the context changed inside the block, as in a generator
             block.over = True
 
 
@@ -147,9 +147,9 @@ def current_documents() -> tuple[str, ...] | None:
 def document_texts(
     docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
 ) -> tuple[str, ...]:
-    """Return the text of each document with its metadata. Raise ``WrongTypeError`` if a document has no text.
+    """Return the text and metadata of each document. Raise ``WrongTypeError`` if a document has no text.
 
-    ``seen`` maps a document to the object whose text and metadata are read.
+    ``seen`` converts a document to the object that has its text and metadata.
     """
     if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
         raise WrongTypeError(
@@ -159,7 +159,7 @@ def document_texts(
 
 
 def check_lasting(docs: object) -> None:
-    """Raise ``WrongTypeError`` for an iterator, because several calls read documents that are bound to a model."""
+    """Raise ``WrongTypeError`` for an iterator, because several calls may read the documents of a model."""
     if isinstance(docs, Iterator):
         raise WrongTypeError(
             f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
@@ -178,24 +178,24 @@ def _text(document: object) -> str:
 
 
 def _described(value: object) -> str:
-    """Describe a value by its type, and a number by its value. Other values may quote a document."""
+    """Describe a value by its type, or a number by its value. The values of other types may contain private text."""
     name = type(value).__name__
     return f"{name} {value!r}" if isinstance(value, (int, float)) else name
 
 
 Retrieval = tuple[str, ...]
-PROBE = 16  # characters in the middle of a text that a prompt must contain
+PROBE = 16  # number of characters in the middle of a text that a prompt must contain
 
 
 class Registry:
     """A bounded, thread-safe memory of recent retrievals. A full registry drops the oldest retrieval.
 
     Args:
-        max_texts: maximum number of texts in all retrievals together.
-        max_characters: maximum number of characters in all retrievals together; a longer text is left out.
+        max_texts: maximum total number of texts.
+        max_characters: maximum total number of characters. A longer text is not stored.
         max_age: seconds after which a retrieval is dropped.
         clock: a monotonic clock, in seconds.
-        process_wide: whether the registry is shared by all contexts. System messages are then not searched.
+        process_wide: whether all contexts share the registry. System messages are then not searched.
 
     Raises:
         ValueError: ``max_texts`` or ``max_characters`` is less than 1.
@@ -216,7 +216,7 @@ class Registry:
         self.process_wide = process_wide
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
-        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # each text of a retrieval with its middle part
+        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # (text, its middle part)
         self._n_texts = self._n_characters = 0
 
     def copy(self) -> Registry:
@@ -228,7 +228,7 @@ class Registry:
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
-        """Remember the texts of one retrieval, up to ``max_texts`` and ``max_characters``, without blank texts."""
+        """Store the non-blank texts of one retrieval, up to ``max_texts`` and ``max_characters``."""
         first = list(islice((t for t in texts if len(t) <= self._max_characters and t.strip()), self._max_texts))
         sizes = accumulate(map(len, first))
         retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
@@ -246,13 +246,13 @@ class Registry:
             self._forget(now)
 
     def candidates(self) -> list[Retrieval]:
-        """Return the remembered retrievals, the latest first."""
+        """Return the stored retrievals, the latest first."""
         with self._lock:
             self._forget(self._clock())
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
-        """Return all remembered texts that are in the prompt, verbatim or escaped, and possibly a few others."""
+        """Return the stored texts that probably occur in the prompt, including all that do, verbatim or escaped."""
         with self._lock:
             self._forget(self._clock())
             probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]
@@ -265,14 +265,13 @@ class Registry:
         return likely
 
     def clear(self) -> None:
-        """Forget all retrievals."""
         with self._lock:
             self._retrievals.clear()
             self._probes.clear()
             self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
-        """Return the number of remembered texts in all retrievals."""
+        """Return the total number of texts."""
         return self._n_texts
 
     def _forget(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Split a prompt at its documents, so that the set of segments is the same in every order."""
+"""Split a prompt at its documents. The set of segments does not depend on the order of the documents."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ragbias.boundaries.text import (
 )
 from ragbias.errors import AmbiguousSegmentsError
 
-MAX_FIRST_HEADER = 500  # characters before the first document that are searched for its header
+MAX_FIRST_HEADER = 500  # number of characters before the first document that are searched for its header
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
 OWN_SPACE = (
     "some documents begin or end with white space that cannot be distinguished from the separator; "
     "strip the documents, or join them with a blank line"
 )
 ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
-HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters other than white space
-MAX_OPENING = 60  # characters that are searched for the opening of a message or a string literal
+HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several non-white characters
+MAX_OPENING = 60  # number of characters that are searched for the start of a message or string literal
 MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")
 
 
@@ -43,7 +43,7 @@ class DocumentNumbers:
 
     Attributes:
         cuts: spans of the numbers in the prompt, ascending, each with the index of its document.
-        doubtful: whether other text follows the order of the documents. It may belong to the documents, so it is left.
+        doubtful: whether other text also counts with the position. It may belong to the documents, so it is not cut.
     """
 
     cuts: tuple[tuple[CharSpan, int], ...] = ()
@@ -51,11 +51,11 @@ class DocumentNumbers:
 
     @property
     def seen(self) -> bool:
-        """Whether anything reveals the order of the documents."""
+        """Whether the prompt reveals the order of the documents."""
         return bool(self.cuts) or self.doubtful
 
     def stripped(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
-        """Return the prompt without the cuts, and the spans of the documents in it."""
+        """Return the prompt without the cuts, and the new spans of the documents."""
         edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
         bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
         return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
@@ -65,7 +65,7 @@ class DocumentNumbers:
 
 
 class SplitPrompt(NamedTuple):
-    """The parts of a prompt. ``lead`` is the separator before the first document if the prompt does not contain it."""
+    """The parts of a prompt. ``lead`` is the added separator before the first document."""
 
     prefix: str
     documents: tuple[str, ...]
@@ -74,7 +74,7 @@ class SplitPrompt(NamedTuple):
 
 
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
-    """Split a prompt into documents, each with its header, its footer, one separator, and its number if not stripped.
+    """Split a prompt into documents. Each has its header, footer and number, and one separator.
 
     There is at least one span. The spans ascend and do not overlap. Raise ``AmbiguousSegmentsError`` if the text
     around the documents cannot be split, or can be split in several ways.
@@ -91,7 +91,7 @@ def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, stri
 
 
 def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
-    """Split a prompt. Raise an error if outer white space of a document changes the parts."""
+    """Split a prompt. Raise an error if the parts depend on the outer white space of a document."""
     spans = enclosing_elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
@@ -104,7 +104,7 @@ def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
     try:
         in_full = _cut(text, spans, margins)
     except AmbiguousSegmentsError as error:
-        if str(error) == ONLY_SPACE:  # the texts fit with their white space, but nothing separates them
+        if str(error) == ONLY_SPACE:  # only white space of the documents separates them
             raise
         return _cut(text, bare, margins)
     try:
@@ -117,9 +117,9 @@ def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _cut(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt, and strip the sides with margins that have no header or footer.
+    """Split a prompt. Strip the sides of documents with margins, unless a header or footer is there.
 
-    Each document gets the separator: after it if one also follows the last document, before it if not.
+    If a separator follows the last document, each document ends with one. Otherwise each document begins with one.
     """
     headers, footer, separator = _surroundings(text, spans)
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
@@ -151,18 +151,18 @@ def _normal_space(space: str) -> str:
 class _Surroundings(NamedTuple):
     """The text around the documents of a prompt."""
 
-    headers: list[str]  # text before each document, including the first; may be empty
-    footer: str  # text after each document; the same for all
-    separator: str  # text between a footer and the next header; never words
+    headers: list[str]  # text before each document; may be empty
+    footer: str  # text after each document
+    separator: str  # text between a footer and the next header, without words
 
 
 def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
     """Distinguish separators from headers and footers. Raise ``AmbiguousSegmentsError`` if that is impossible.
 
-    Words between two documents are headers or footers. All documents share one header and one footer if this header
-    also precedes the first document and this footer follows the last one. Otherwise the words are headers, if the first
-    header can be distinguished from the prefix. Therefore a value that two neighbours share (``Source: a.txt`` twice)
-    is never a separator, and the result does not depend on the order of the documents.
+    Words between two documents are headers or footers. If the same header also precedes the first document, and the
+    same footer follows the last one, all documents share this header and footer. Otherwise the words are headers,
+    provided that the first header can be distinguished from the prefix. Words are never separators, not even if two
+    neighbours share them. Therefore the result does not depend on the order of the documents.
     """
     gaps = gaps_between(text, spans)
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
@@ -181,7 +181,7 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
-    """Whether a gap without words ends with a header such as ``## **``, and the prefix ends with a similar header."""
+    """Whether a gap without words and the prefix end with similar headers, such as ``## **``."""
     rules = RULES.match(gap)
     ending = gap[rules.end() :] if rules else gap
     before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
@@ -189,7 +189,7 @@ def _ends_with_header(gap: str, prefix: str) -> bool:
 
 
 def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
-    """Return header, footer and separator if a gap's words also precede the first document and follow the last one."""
+    """Return header, footer and separator if the words of a gap also surround all documents."""
     header = common_suffix(prefix, gap).lstrip()
     rest = gap.removesuffix(header)
     footer = common_prefix(rest, suffix).rstrip()
@@ -199,7 +199,7 @@ def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None
 
 
 def _begins_header(before: str, header: str) -> bool:
-    """Whether the header begins where ``before`` ends, and is not part of a longer one."""
+    """Whether the header is complete, given the text ``before`` it."""
     if not before or not header[:1].isalnum():
         return True
     if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
@@ -211,14 +211,14 @@ def _begins_header(before: str, header: str) -> bool:
 
 
 def _ends_footer(footer: str, after: str) -> bool:
-    """Whether the footer ends where ``after`` begins, and is not part of a longer one."""
+    """Whether the footer is complete, given the text ``after`` it."""
     return not holds_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 
 def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the separator of all documents, and the header at the end of each gap."""
+    """Return the common separator, and the header at the end of each gap."""
     separators, headers = [], []
-    for gap in gaps:  # the separator contains the longest break
+    for gap in gaps:  # the longest break is part of the separator
         blank = max(re.finditer(r"\s+", gap), key=lambda space: (space[0].count("\n"), len(space[0])), default=None)
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
@@ -234,7 +234,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the first document's header, which ends the prefix."""
+    """Return the header of the first document, at the end of the prefix."""
     if not any(headers):
         return ""
     known = _known_first_header(prefix, headers)
@@ -242,7 +242,7 @@ def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
 
 
 def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
-    """Return the first header if all headers have a known numbered form or differ only in their numbers."""
+    """Return the first header if all headers have a known form with a number, or differ only in their numbers."""
     tail = prefix[-MAX_FIRST_HEADER:]
     if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
         known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]
@@ -256,7 +256,7 @@ def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
 
 
 def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the last lines of the prefix, as many as in the other headers, if all headers begin in the same way."""
+    """Return the last lines of the prefix, as many as other headers have, if all headers begin with the same text."""
     header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
     alike = {NUMBER.sub("0", other) for other in (header, *headers)}
     shared = common_prefix(*alike)
@@ -266,7 +266,7 @@ def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> 
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(
             "the documents have headers, but the first one cannot be distinguished from the text before it; "
-            "begin each header on its own line, and all in the same way"
+            "begin each header on its own line, with the same text"
         )
     if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
         raise AmbiguousSegmentsError(

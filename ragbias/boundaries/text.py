@@ -1,4 +1,4 @@
-"""Spans of characters, and patterns in prompts: message borders, headers, labels, separators, XML elements."""
+"""Spans of characters, and patterns for message borders, headers, labels, separators and XML elements."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ PRINTED = "Document("  # LangChain prints a document like this, with its text la
 
 
 class Margins(NamedTuple):
-    """Sides on which documents differ in outer white space, so that their separator is unclear."""
+    """Sides on which the outer white space of the documents differs, so that their separator is ambiguous."""
 
     left: bool = False
     right: bool = False
 
 
 class MarginSpan(tuple[int, int]):
-    """A span with the margins of the documents. It compares as a plain tuple."""
+    """A span with the margins of the documents. Comparisons ignore the margins."""
 
     margins: Margins
 
 
 def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
-    """Return the span with margins, or the plain span if there are no margins."""
+    """Add margins to a span, if there are any."""
     if not any(margins):
         return span
     aware = MarginSpan(span)
@@ -73,7 +73,7 @@ def margins_of(spans: Iterable[CharSpan]) -> Margins:
 
 
 def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
-    """Return the spans with the same margins."""
+    """Add the same margins to all spans."""
     return [margin_span(span, margins) for span in spans]
 
 
@@ -84,7 +84,7 @@ def stripped(text: str, span: CharSpan) -> CharSpan:
 
 
 def gaps_between(text: str, spans: Sequence[CharSpan]) -> list[str]:
-    """Return the text between each two neighbouring spans."""
+    """Return the texts between neighbouring spans."""
     return [text[left[1] : right[0]] for left, right in pairwise(spans)]
 
 
@@ -95,36 +95,36 @@ def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
 
 
 def largest_group(groups: Iterable[list[CharSpan]]) -> list[CharSpan]:
-    """Return the group with the most spans, then the most characters, then the last one; empty if there is none."""
+    """Return the group with the most spans. Break ties by characters, then by the last position."""
     every = (group for group in groups if group)
     return max(every, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
 
 
 def is_separator(gap: str) -> bool:
-    """Whether a text between documents may separate them: it holds neither letters nor a message border."""
+    """Whether a text may be a separator: it contains neither letters nor a message border."""
     return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
 
 
 def holds_words(gap: str) -> bool:
-    """Whether the text holds a letter, a digit or a symbol besides white space and ASCII punctuation."""
+    """Whether the text contains a letter, digit or symbol other than ASCII punctuation."""
     bare = ESCAPED_SPACE.sub("", gap)
     return any(unicodedata.category(char)[0] in "LMNS" and char not in string.punctuation for char in bare)
 
 
 def common_prefix(*texts: str) -> str:
-    """Return the longest text with which all texts begin."""
+    """Return the longest common prefix of the texts."""
     return os.path.commonprefix(texts)  # noqa: RUF071 - texts are compared by character
 
 
 def common_suffix(*texts: str) -> str:
-    """Return the longest text with which all texts end."""
+    """Return the longest common suffix of the texts."""
     return common_prefix(*(text[::-1] for text in texts))[::-1]
 
 
 def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     """Extend each document to the XML element that contains it and its metadata. Without elements, return ``spans``.
 
-    Of nested elements, the outermost counts. The result is empty if its tags also occur elsewhere in or between
+    Of nested elements, the outermost is used. The result is empty if its tags also occur elsewhere in or between the
     documents.
     """
     gaps = gaps_between(text, spans)
@@ -149,7 +149,7 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
 
 
 def _encloses(name: str, tags: Sequence[tuple[str, str, CharSpan]]) -> bool:
-    """Whether an element of this name ends and another element begins."""
+    """Whether the first tag of this name ends an element and the last one begins an element."""
     ends = [end for other, end, _ in tags if other == name]
     return len(ends) > 1 and bool(ends[0]) and not ends[-1]
 
@@ -166,6 +166,6 @@ def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Seque
 
 
 def _apart(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if one separator without words joins all of them, otherwise an empty list."""
+    """Return the spans if one separator without words joins them, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not holds_words(gaps.pop()) else []

@@ -1,4 +1,4 @@
-"""Shared parts of the framework integrations: options, recent retrievals, reports, tools, servers and event loops."""
+"""Shared code of the framework integrations: options, recent retrievals, reports, tools, servers, event loops."""
 
 from ragbias import lazy
 

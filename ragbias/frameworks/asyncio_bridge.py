@@ -1,7 +1,6 @@
-"""Run blocking work in new threads under an event loop, with the caller's context variables.
+"""Run blocking work of asyncio programs in new threads, with the caller's context variables.
 
-asyncio's shared pool has few threads. Long answers in all of them would block the calls that a running answer
-needs to proceed.
+The default thread pool of asyncio is small. If long answers used all its threads, other calls would have to wait.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ async def run(work: Callable[[threading.Event], T]) -> T:
     """Run a function in a thread and wait for it.
 
     Args:
-        work: called with an event that is set when the awaiting task is cancelled; ``DebiasedLM.batch`` takes it as
-            ``cancelled`` and stops at the next token.
+        work: a function of an event, which is set when the awaiting task is cancelled. Pass the event to
+            ``DebiasedLM.batch`` as ``cancelled``.
     """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # from now on only the worker ends the future
+    future.set_running_or_notify_cancel()  # from here on, only the worker completes the future
     cancelled = threading.Event()
 
     def worker() -> None:
         try:
             result = work(cancelled)
-        except BaseException as error:  # the awaiting task raises the error
+        except BaseException as error:  # raised in the awaiting task
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -63,7 +62,7 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
             for piece in stream:
                 put(piece)
             put(None)
-        except BaseException as error:  # the consumer of the pieces raises the error
+        except BaseException as error:  # raised in the consumer
             put(error)
 
     _start(worker)

@@ -1,4 +1,4 @@
-"""Documents that belong to a conversation, in its messages or rendered by the model's chat template."""
+"""Documents of a conversation, as content blocks of messages or rendered by the chat template."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ class ChatDocument(NamedTuple):
 
     @property
     def fields(self) -> dict[str, str]:
-        """Title as metadata, if there is one."""
         return {"title": self.title} if self.title else {}
 
     @property
     def known_text(self) -> KnownText:
-        """The text, with the title as metadata."""
         return KnownText(self.text, self.fields.items())
 
 
 def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
-    """Locate documents in a prompt. Return ``None`` unless all occur verbatim."""
+    """Locate documents in a prompt. Return ``None`` if one does not occur verbatim."""
     located = locate(prompt, documents=texts)
     return located if located.source == "documents" and located.n_found == len(texts) else None
 
 
 def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]) -> tuple[str, Boundaries] | None:
-    """Render the documents with the chat template, and return the prompt and their spans.
+    """Render the documents with the chat template. Return the prompt and their spans.
 
-    Returns None if the conversation already contains the documents, or the template does not render them.
+    Return ``None`` if the conversation already contains the documents, or the template does not render them.
     """
     texts, plain = [document.known_text for document in documents], chat_text()
     if not documents or in_prompt(plain, texts) is not None:
@@ -51,16 +49,15 @@ def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]
 def render_documents(
     plain: str, render: Callable[[dict[str, Any]], str], fields: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> tuple[str, Boundaries] | None:
-    """Render documents with a chat template that takes them, as Granite's does. Return the prompt and their spans.
+    """Render documents with a chat template that supports them, such as Granite's. Return the prompt and their spans.
 
     Args:
         plain: the prompt without documents.
-        render: renders the conversation with additional variables of the template.
-        fields: each document's title and other metadata.
+        render: a function that renders the conversation with additional template variables.
+        fields: the title and other metadata of each document.
         texts: the documents' texts.
 
-    Returns:
-        ``None`` if the template ignores documents, or changes their texts.
+    Return ``None`` if the template ignores documents, or changes their texts.
     """
     for key in ("text", "content"):  # one key at a time, because some templates print all keys
 
@@ -78,7 +75,7 @@ def render_documents(
 
 
 def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
-    """Locate texts in the output of ``render``; ``None`` unless each occurs once, unchanged and in this order."""
+    """Locate texts in the output of ``render``. Return ``None`` unless each occurs once, unchanged, in this order."""
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)

@@ -25,7 +25,7 @@ from ragbias.extras import required
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.05  # interval between checks for cancellation
-MAX_PARALLEL = 64  # requests that one call sends at once; the default queue of a server is longer
+MAX_PARALLEL = 64  # maximum number of parallel requests of one call; the default queue of a server is longer
 MAX_ANSWER = 64_000_000  # maximum size of one answer in bytes
 ERRORS: dict[str, type[RagBiasError]] = {  # error classes by the server's error code
     "context_length_exceeded": PromptTooLongError,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A client of one server, which threads may share. For the arguments see ``RemoteLM``."""
+    """A thread-safe client of one server. For the arguments, see ``RemoteLM``."""
 
     def __init__(self, base_url: str, api_key: str, timeout: float | None, max_retries: int) -> None:
         if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
@@ -51,7 +51,7 @@ class Connection:
         self._made: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def model(self, name: str | None) -> Json:
-        """Return the server's description of a model. ``None`` selects the only model of the server."""
+        """Return the server's description of a model. ``None`` selects the server's only model."""
         listed = self._run(self._request("get", "/v1/models")).get("data")
         cards = {str(card.get("id")): card for card in listed or () if isinstance(card, dict)}
         if name is None and len(cards) != 1:
@@ -61,7 +61,7 @@ class Connection:
         return next(iter(cards.values())) if name is None else cards[name]
 
     def post_all(self, paths: list[str], bodies: list[Json], cancelled: threading.Event | None = None) -> list[Json]:
-        """Send bodies in parallel and return the answers. An error cancels the remaining requests."""
+        """Send requests in parallel and return the answers. An error cancels the remaining requests."""
         limit = asyncio.Semaphore(MAX_PARALLEL)
 
         async def post(path: str, body: Json) -> Any:
@@ -79,7 +79,7 @@ class Connection:
         return self._run(post_each(), cancelled)
 
     def events(self, path: str, body: Json, on_event: Callable[[Json], None], cancelled: threading.Event) -> None:
-        """Pass the events of a streamed answer to ``on_event``; return early once ``cancelled`` is set."""
+        """Pass the events of a streamed answer to ``on_event``. Setting ``cancelled`` ends the stream."""
 
         async def follow() -> None:
             stream_class = self._openai.AsyncStream[object]
@@ -102,21 +102,21 @@ class Connection:
         return answer
 
     async def _check_size(self, response: Any) -> None:
-        """Refuse an answer that is too large. Refuse compressed answers, because their size is not known in advance."""
+        """Raise an error for answers that are too large or compressed. The size of compressed answers is unknown."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ServerError(f"{self.base_url} compresses its answers, but was sent 'Accept-Encoding: identity'")
         if int(response.headers.get("content-length", 0)) > MAX_ANSWER:
             raise ServerError(f"{response.url} answers with more than {MAX_ANSWER:,} bytes")
 
     def _run(self, work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:
-        """Return the result of ``work``. Errors of the client become errors of this library."""
+        """Return the result of ``work``. Convert the client's errors to errors of this library."""
         future = asyncio.run_coroutine_threadsafe(work, _loop())
         try:
             while not wait([future], None if cancelled is None else POLL_SECONDS).done:
                 if cancelled is not None and cancelled.is_set():
                     raise CancelledError("the request was cancelled before its answer arrived")
             return future.result()
-        except (self._openai.APIConnectionError, self._httpx.HTTPError) as error:  # httpx raises inside a stream
+        except (self._openai.APIConnectionError, self._httpx.HTTPError) as error:  # httpx errors occur in streams
             cause = error.__cause__ or error
             if isinstance(cause, ServerError):
                 raise cause from None
@@ -144,11 +144,11 @@ class Connection:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of all connections of this process."""
+    """Return the event loop that all connections of this process share."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="ragbias-remote").start()
     return loop
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork does not copy the loop's thread
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # the loop's thread does not survive a fork

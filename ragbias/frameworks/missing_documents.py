@@ -1,4 +1,4 @@
-"""Warn, or raise, if documents that a method needs are missing from the prompt."""
+"""Warn or raise an error if documents that a method needs are missing from the prompt."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class MissingDocuments:
     """Check a model's requests for missing documents. Warn once per call site and reason.
 
     Args:
-        remedy: a sentence for users who passed no documents.
-        complete: sources besides ``GIVEN`` whose documents must all occur in the prompt.
+        remedy: advice for users who passed no documents.
+        complete: additional sources, besides ``GIVEN``, whose documents must all occur in the prompt.
     """
 
     remedy: str
@@ -44,22 +44,22 @@ class MissingDocuments:
     ) -> None:
         """Check the documents of a request whose method needs documents.
 
-        A single document is accepted, because it has no order. An empty list of documents is accepted as well.
+        A single document is accepted, because it has no order. An empty list is accepted as well.
 
         Args:
-            documents: documents of the call; ``None`` uses the documents of an enclosing ``ragbias.documents`` block.
+            documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
             suspected: whether the listener failed and may have missed documents.
-            at_end: function that delays a warning to the end of the run, because later requests of the run may find
-                documents; ``None`` outside a run.
+            at_end: function that delays a warning to the end of the run, because later requests may find documents;
+                ``None`` outside a run.
 
         Raises:
-            NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
-            DocumentNotFoundError: with ``on_missing="raise"``, if the method cannot run on all expected documents.
+            NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.
+            DocumentNotFoundError: with ``on_missing="raise"``, if some of the expected documents are missing.
         """
         report, boundaries = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
-        one_of_several = report.n_found == 1 and report.source not in GIVEN  # some steps of a chain print one document
+        one_of_several = report.n_found == 1 and report.source not in GIVEN  # some steps of a chain use one document
         complete = report.source in self.complete | GIVEN and not one_of_several
         needed = report.n_expected - (0 if complete else boundaries.n_absent)
         all_found = report.source != "none" and report.n_found == needed

@@ -1,4 +1,4 @@
-"""Options and constructor arguments of the integrations' models. ``open_model`` opens the model that they describe."""
+"""Options and constructor arguments of the integrations' models, and ``open_model``, which opens a model or server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOR_LOADING = _PLACEMENT + _SOURCE
 
 
 class RagBiasOptions(BaseModel):
-    """Rarely needed settings of a model. Each is also a keyword argument of the model's constructor."""
+    """Rarely needed settings of a model. The model's constructor also takes each as a keyword argument."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
@@ -68,7 +68,7 @@ Options = TypeVar("Options", bound=RagBiasOptions)
 
 
 class ModelFields(Protocol):
-    """Fields that the models of all integrations have."""
+    """Fields that all integrations' models have."""
 
     method: str | Method
     document_cache: DocumentCache | None
@@ -80,7 +80,7 @@ class ModelFields(Protocol):
 
 
 def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHandler[Model]) -> Model:
-    """Validate a model; raise ``ArgumentError`` instead of pydantic's ``ValidationError``."""
+    """Validate a model. Raise ``ArgumentError`` instead of pydantic's ``ValidationError``."""
     try:
         return handler(values)
     except ValidationError as error:
@@ -88,10 +88,10 @@ def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHand
 
 
 def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
-    """Rename constructor arguments to fields, and move arguments for loading a model into ``model_kwargs``.
+    """Rename constructor arguments to fields. Move the arguments of ``from_pretrained`` into ``model_kwargs``.
 
     Args:
-        names: maps an argument to its field. ``model`` is renamed only if it is a string.
+        names: the field for each argument. ``model`` is renamed only if it is a string.
         known: names of all fields and options.
     """
     fields = dict(values)
@@ -122,7 +122,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
-    """Move constructor arguments that are options into ``values["options"]``. They override the values there."""
+    """Move constructor arguments that are options into ``values["options"]``, where they override existing values."""
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
@@ -141,7 +141,7 @@ def open_model(
     name: str,
     model_kwargs: Mapping[str, Any],
 ) -> tuple[LanguageModel, Options]:
-    """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with the settings of that model."""
+    """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with its settings."""
     if options.reader:
         fields.method = methods.get(fields.method, name or None, options.reader)
     if fields.base_url is not None:
@@ -164,7 +164,7 @@ def open_model(
         loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
         return DebiasedLM.from_pretrained(name, **settings, **loading), options
     if model is None:
-        methods.get(fields.method, name)  # fails before the weights are read
+        methods.get(fields.method, name)  # raises errors before the weights are read
         model = load_model(name, model_kwargs)
     if tokenizer is None:
         source = options.tokenizer_name or model.config._name_or_path
@@ -175,7 +175,7 @@ def open_model(
 
 
 def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
-    """Copy the settings of ``lm`` to fields and options, except a method that the user set. Return the new options."""
+    """Copy the settings of ``lm`` to fields and options, but keep a method that the user set. Return the options."""
     settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     requested = {name: getattr(options, name) for name in settings.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:

@@ -1,4 +1,4 @@
-"""Models behind servers. ``RemoteLM`` takes the place of ``DebiasedLM``. Documents are located and ordered as text."""
+"""Models behind servers. ``RemoteLM`` replaces ``DebiasedLM``. It locates and orders documents as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, 
 from ragbias.prompt import TokenisedPrompt
 
 SAME_NAME = (*SAMPLING, "stop", "tool_choice", "response_format")
-LOCAL_ONLY = ("batch_size", "keep_special")  # settings that a server decides itself
+LOCAL_ONLY = ("batch_size", "keep_special")  # settings of the server
 MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates the messages of a text in which documents are located
 
 NEEDS_A_MODEL = (
@@ -32,7 +32,7 @@ NEEDS_A_MODEL = (
 
 @dataclass(frozen=True)
 class RemoteRequest(Request):
-    """A request for a server: the messages of a chat, or a prompt. Documents are located in ``text``."""
+    """A request for a server: chat messages or a prompt. Documents are located in ``text``."""
 
     text: str = ""
     messages: Sequence[Mapping[str, Any]] | None = None
@@ -45,7 +45,7 @@ class RemoteRequest(Request):
 
 @dataclass(frozen=True)
 class RemoteGeneration(Generation):
-    """A server's answer, which has no token ids. ``chat_logprobs`` are in OpenAI's format."""
+    """A server's answer, without token ids. ``chat_logprobs`` are in OpenAI's format."""
 
     chat_logprobs: Json | None = None
 
@@ -53,8 +53,8 @@ class RemoteGeneration(Generation):
 class RemoteLM:
     """A model behind a server of ``ragbias serve``.
 
-    Documents are located on the client; the method runs on the server. Requests of one call are sent in parallel, so
-    that the server batches them.
+    The client locates the documents, and the server runs the method. The requests of one call are sent in parallel, so
+    that the server can batch them.
 
     Args:
         base_url: address of the server, with or without ``/v1``.
@@ -66,8 +66,8 @@ class RemoteLM:
 
     Attributes:
         window: maximum total number of tokens of prompt and answer.
-        chat_template: format that joins messages for locating documents; empty if the model has no chat template.
-        has_tools: whether the model's chat template shows tools.
+        chat_template: format in which messages are searched for documents; empty if the model has no chat template.
+        has_tools: whether the model's chat template supports tools.
 
     Raises:
         ServerError: the server is unreachable, rejects the request, or does not have the model.
@@ -107,19 +107,19 @@ class RemoteLM:
     def chat_text(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
     ) -> str:
-        """Join a conversation into a text for locating documents. The server's chat template renders the prompt."""
+        """Join a conversation into a text, in which documents are located. The server renders the actual prompt."""
         shown = "".join(MESSAGE.format(role=turn["role"], content=turn["content"] or "") for turn in messages)
         if tools and self.has_tools:
             shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
         return shown
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
-        """Prepare a request, and report the documents located on the client."""
+        """Prepare a request, with a report of the located documents."""
         origin = text_origin(prompt, boundaries, method or self.method)
         return RemoteRequest(origin.tokens, origin.method_requested, planned_report(origin), origin, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
-        """Return the log-probabilities of an answer as the server sent them, or ``None`` if it sent none."""
+        """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""
         return generation.chat_logprobs if isinstance(generation, RemoteGeneration) else None
 
     def warm(self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None]) -> int:
@@ -132,7 +132,7 @@ class RemoteLM:
     def batch(
         self, prompts: Sequence[Request], *, cancelled: threading.Event | None = None, **settings: Any
     ) -> list[RemoteGeneration]:
-        """Answer each request. For the settings and errors see ``DebiasedLM.batch``.
+        """Answer each request. For the settings and other errors, see ``DebiasedLM.batch``.
 
         Raises:
             ServerError: the server did not answer.
@@ -143,7 +143,7 @@ class RemoteLM:
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def stream(self, prompt: Request, **settings: Any) -> Stream:
-        """Answer a request piece by piece. Errors of the server are raised with the first piece."""
+        """Stream the answer to a request. Errors of the server are raised with the first piece."""
         request = prompt
         assert isinstance(request, RemoteRequest)
         body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
@@ -194,7 +194,7 @@ class RemoteLM:
 
 
 def _documents(request: RemoteRequest) -> list[Json] | None:
-    """Return the documents located on the client, verbatim. ``None`` lets the server search for documents."""
+    """Return the located documents verbatim. ``None`` lets the server search for documents."""
     located = request.origin.boundaries
     if not located.spans:
         return [] if located.source == "documents" else None
@@ -204,7 +204,7 @@ def _documents(request: RemoteRequest) -> list[Json] | None:
 
 
 def _message(turn: Mapping[str, Any]) -> Json:
-    """Convert a message for the server. It takes the arguments of tool calls as text."""
+    """Convert a message for the server, with the arguments of tool calls as JSON text."""
     if not turn.get("tool_calls"):
         return dict(turn)
     calls = []
@@ -222,7 +222,7 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         content = logprobs = choice["logprobs"]
-        if logprobs is not None:  # completions have another format
+        if logprobs is not None:  # completions use another format
             listed = map(openai_token, logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()))
             content = logprobs.get("content", list(listed))
         return RemoteGeneration(
@@ -238,11 +238,11 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
 
 
 def _report(request: RemoteRequest, sent: Json) -> Report:
-    """Add to the server's report how the client located the documents."""
+    """Add the client's results about documents to the server's report."""
     server = Report(**{field.name: sent[field.name] for field in fields(Report) if field.name in sent})
     server = replace(server, spans=tuple(map(tuple, server.spans)), order=tuple(server.order))  # type: ignore[arg-type]
     if server.source != "none" and not request.origin.boundaries.spans:
-        return server  # the server found documents that the client does not know
+        return server  # only the server found documents
     client = request.report
     known = server.reason in client.reason or server.source == "none"
     reason = client.reason if known else "; ".join(filter(None, (server.reason, client.reason)))
@@ -253,11 +253,11 @@ def _report(request: RemoteRequest, sent: Json) -> Report:
 LanguageModel = DebiasedLM | RemoteLM
 """A model in this process or behind a server. A server renders chat templates and begins formatted answers itself."""
 
-# The functions below order documents as text, without a model.
+# The functions below order documents as text without a model.
 
 
 class _NoModel:
-    """Stand-in for a model. It raises ``MethodError`` if a method ranks documents by attention."""
+    """A placeholder that raises ``MethodError`` when a method uses the model."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -270,7 +270,7 @@ class _NoModel:
 
 
 def check_arranges_text(method: Method) -> None:
-    """Raise ``MethodError`` unless a method needs only the texts of the documents."""
+    """Raise ``MethodError`` unless a method only orders texts."""
     if isinstance(method, ReorderingMethod):
         method.rank([[1], [2], [3]], _NoModel(method))
     elif not isinstance(method, NoMethod):
@@ -278,7 +278,7 @@ def check_arranges_text(method: Method) -> None:
 
 
 def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
-    """Prepare a prompt for a model behind a server. UTF-8 bytes serve as tokens. Documents keep their order."""
+    """Prepare a prompt without changing the order of its documents. UTF-8 bytes replace tokens."""
     parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
     prefix, *documents, suffix = (
         list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
@@ -287,7 +287,7 @@ def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbe
 
 
 def order_text(origin: Origin) -> Request:
-    """Order the documents by the requested method. Raise ``MethodError`` if the method needs a model."""
+    """Order the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
     method, report = origin.method_requested, planned_report(origin)
     if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
         order = method.rank(origin.tokens.documents, _NoModel(method)).order

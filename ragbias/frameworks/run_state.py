@@ -1,4 +1,4 @@
-"""State that the steps of one run share in a context (a thread or a task): recent retrievals and last reports."""
+"""Recent retrievals and last reports, which the steps of one run share. A context is a thread or a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Scope(Generic[T]):
-    """The value before a run, the run's own copy, and whether copied contexts share that copy."""
+    """The value before a run, the run's copy of it, and whether copied contexts share this copy."""
 
     inherited: T | None
     own: T | None = None
@@ -35,9 +35,9 @@ class _Scope(Generic[T]):
 class ContextScoped(Generic[T]):
     """One value per context.
 
-    A copied context starts with the original value and changes a copy of it. Servers run each request in a copy of one
-    context, and requests must not see each other. Between ``begin`` and the end of a run, copied contexts share one
-    value, because frameworks run the steps of a chain or an agent in copies. ``copy`` copies a value, or creates one.
+    A copied context inherits the value, and copies it before the first change. This isolates the requests of servers,
+    which run each request in a copy of one context. During a run, copied contexts share one value, because frameworks
+    run the steps of chains and agents in copies. ``copy`` copies a value, or creates one if there is none.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -46,12 +46,12 @@ class ContextScoped(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self) -> T | None:
-        """Return the value of this context for reading, or ``None`` if there is none."""
+        """Return the value of this context for reading, or ``None``."""
         scope = self._scope.get()
         return None if scope is None else scope.inherited if scope.own is None else scope.own
 
     def own(self) -> T:
-        """Return the value of this context for changes: the run's value, or a copy for this context alone."""
+        """Return the value of this context for changes. During a run, contexts share it."""
         scope = self._scope.get()
         with self._lock:
             if scope is not None and scope.shared:
@@ -63,7 +63,7 @@ class ContextScoped(Generic[T]):
         return own
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, optionally without a value. The returned function ends the run in any context."""
+        """Begin a run, optionally without a value. Return a function that ends the run and works in any context."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -81,7 +81,7 @@ class ContextScoped(Generic[T]):
 
 @dataclass
 class _Seen:
-    """The retrievals of a context, and its last failure with the time."""
+    """The retrievals of a context, and its last failure with its time."""
 
     registry: Registry
     failure: str = ""
@@ -96,11 +96,11 @@ class Retrievals:
     """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
 
     An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context.
-    Threads and child tasks do not see each other's retrievals, because a server may run each request in one of them.
+    Threads and child tasks do not see each other's retrievals, because each may serve another request.
 
-    Two users of one process do not see each other's documents, unless one thread serves both in turn. In that case run
-    each request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
-    retrievals between all contexts; ``clock`` is monotonic, in seconds.
+    If one thread serves several users in turn, a later user can see earlier documents. To prevent this, run each
+    request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
+    retrievals between all contexts. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(self, name: str, process_wide: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,10 +115,10 @@ class Retrievals:
         self._requests: ContextVar[Sequence[Registry]] = ContextVar(f"{self._name}_requests")
 
     def enter_task(self) -> Tasks:
-        """Let the current asyncio task see the retrievals of threads and tasks that it starts from now on.
+        """Let the current asyncio task see the retrievals of the threads and tasks that it will start.
 
         Returns:
-            the current task and the tasks whose contexts it copied; outside a task, the tasks of the copied context.
+            the current task, if any, and the tasks whose contexts were copied.
         """
         current, tasks = _current_task(), self._tasks.get()
         if current is not None and not (tasks and tasks[0][0]() is current):
@@ -128,7 +128,7 @@ class Retrievals:
         return tasks
 
     def registry(self) -> Registry | None:
-        """Return the retrievals of this context for reading, or ``None`` if there are none."""
+        """Return the retrievals of this context for reading, or ``None``."""
         seen = self._shared or self._seen.get()
         below = () if self._shared else self._below()
         if not below:
@@ -139,14 +139,13 @@ class Retrievals:
         return merged
 
     def _below(self) -> list[Registry]:
-        """Copy the retrievals of threads and child tasks, both of this task and of the task that began the request."""
+        """Copy the retrievals of threads and child tasks of this task, and of the task that began the request."""
         current = _current_task()
         tasks = self.enter_task()[:1] if current else ()
         here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]
         return [*self._requests.get(()), *here]
 
     def add(self, texts: Iterable[str]) -> None:
-        """Add one retrieval."""
         texts, current = tuple(texts), _current_task()
         (self._shared or self._seen.own()).registry.add(texts)
         for task, registry in self.enter_task():
@@ -154,7 +153,7 @@ class Retrievals:
                 registry.add(texts)
 
     def fail(self, failure: str) -> None:
-        """Record a failure that may have caused documents to be missed."""
+        """Record a failure after which documents may be missing."""
         seen = self._shared or self._seen.own()
         seen.failure, seen.failed = failure, self._clock()
 
@@ -164,7 +163,7 @@ class Retrievals:
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
-        """Begin a request and return a function to end it. Copied contexts inherit its call site and retrievals.
+        """Begin a request and return a function that ends it. Copied contexts inherit its call site and retrievals.
 
         ``shared`` means that the request is a run, whose steps share their retrievals.
         """
@@ -188,19 +187,19 @@ class Retrievals:
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
+    except RuntimeError:  # no running event loop in this thread
         return None
 
 
 class Owner:
-    """Identity of an LLM object in ``LastReports``, which drops the report together with the object."""
+    """Identity of an LLM object. ``LastReports`` drops its report when the object is deleted."""
 
 
 Reports = dict["ref[Owner]", dict[str, Any]]
 
 
 class LastReports(ContextScoped[Reports]):
-    """The last report of each LLM object, per context. The caller of a run sees the reports of its steps."""
+    """The last report of each LLM object per context. After a run, its caller sees the reports of its steps."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, lambda old: {owner: report for owner, report in list((old or {}).items()) if owner()})

@@ -1,7 +1,7 @@
-"""Watch direct searches on vector stores, for which frameworks send no events.
+"""Observe direct searches of vector stores, for which frameworks send no events.
 
-The base class of the stores gets an attribute ``__getattribute__``, which wraps search methods when they are looked
-up. It covers stores of every class, also of classes defined later, and ``uninstall`` removes it.
+``install`` sets ``__getattribute__`` on the base class of all stores, which wraps search methods on access. This also
+covers classes that are defined later. ``uninstall`` removes it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from contextvars import ContextVar
 from types import FunctionType, MethodType
 from typing import Any
 
-_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # a search often calls another one
+_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # a search may call another search
 
 
 class SearchWatch:
-    """Pass the results of direct searches to ``seen``, which must not raise.
+    """Pass the results of direct searches to ``seen``, which must not raise errors.
 
     Args:
         base: base class of all vector stores.
-        names: prefixes of the names of its search methods.
-        retriever: base class of all retrievers, whose own searches do not count.
-        steps: names of the retrievers' methods that search.
-        calls: names of the retrievers' methods for users.
-        before: called when a search or one of ``calls`` is looked up, in the context that gets the result.
+        names: prefixes of the names of search methods.
+        retriever: base class of all retrievers. Searches by retrievers are ignored.
+        steps: names of the retrievers' search methods.
+        calls: names of the retrievers' public methods.
+        before: called when a search method or one of ``calls`` is accessed, in the context of the caller.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SearchWatch:
         self._watched = functools.lru_cache(maxsize=256)(self._watch)
 
     def install(self) -> None:
-        """Start watching; a second call does nothing."""
+        """Start observing. A second call has no effect."""
         if self._installed:
             return
         self._hook(self._base, self._names)
@@ -69,7 +69,7 @@ class SearchWatch:
         watched.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
 
     def uninstall(self) -> None:
-        """Stop watching and restore the base classes."""
+        """Stop observing and restore the base classes."""
         for watched, hook in self._installed.items():
             if watched.__dict__.get("__getattribute__") is hook:
                 del watched.__getattribute__
@@ -99,14 +99,14 @@ class SearchWatch:
         return awatched if inspect.iscoroutinefunction(search) else watched
 
     def _reported(self, result: Any, is_outermost: bool) -> Any:
-        if is_outermost and self._installed:  # the method may have been looked up before ``uninstall``
+        if is_outermost and self._installed:  # the method may have been accessed before ``uninstall``
             self._seen(result)
         return result
 
 
 @contextmanager
 def _outermost() -> Iterator[bool]:
-    """Yield whether a search is not part of another search."""
+    """Yield whether this search is not part of another search."""
     if _searching.get():
         yield False
         return

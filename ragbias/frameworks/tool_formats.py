@@ -16,7 +16,7 @@ from typing import Any
 
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
-"""Beginnings of calls. Some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
+"""Markers at the beginning of calls. Some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
 
 _END = "</tool_call>"
 _MARKER = re.compile("|".join(map(re.escape, MARKERS)))
@@ -27,9 +27,9 @@ _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside str
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool. ``raw`` is the call as the model wrote it, without markers.
+    """A tool call. ``raw`` is the model's text of the call without markers.
 
-    A malformed call has an ``error``, no ``arguments``, and perhaps no ``name``.
+    A malformed call has an ``error`` and no ``arguments``. It may have no ``name``.
     """
 
     name: str
@@ -39,12 +39,12 @@ class ToolCall:
 
 
 def call_id() -> str:
-    """Return a new id for a call: nine letters and digits, as Mistral's templates demand."""
+    """Return a new call id of nine letters and digits, which Mistral's templates require."""
     return uuid.uuid4().hex[:9]
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split an answer into content and tool calls. Trailing blanks are removed if it has calls."""
+    """Split an answer into content and tool calls. If there are calls, strip trailing blanks from the content."""
     marker = _MARKER.search(text)
     if marker is None:
         calls, content = _bare_calls(text)
@@ -59,7 +59,7 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
 
 
 def visible_length(text: str) -> int:
-    """Return how many characters of a streamed answer cannot be part of a call."""
+    """Return the number of characters of a streamed answer that cannot be part of a call."""
     if not text.strip() or text.lstrip().startswith("{"):
         return 0
     found = _MARKER.search(text)
@@ -73,7 +73,7 @@ def visible_length(text: str) -> int:
 
 
 def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """Return the calls after a marker, and the index at which they end."""
+    """Return the calls after a marker, and the index of their end."""
     if marker[0] == HERMES:
         end = text.find(_END, marker.end())
         body = text[marker.end() :] if end < 0 else text[marker.end() : end]
@@ -91,7 +91,7 @@ def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int
 
 
 def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
-    """Return the calls at the beginning of an answer that has no marker, and the text after them."""
+    """Return the calls at the beginning of an answer without markers, and the text after them."""
     calls: list[ToolCall] = []
     rest = text
     while _BARE.match(rest):
@@ -118,7 +118,7 @@ def _call(body: str) -> ToolCall:
 
 
 def _as_call(value: Any, raw: str) -> ToolCall:
-    """Parse a tool call from JSON. Its arguments may be a JSON string."""
+    """Parse a tool call from JSON. The arguments may be a JSON string."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -143,7 +143,7 @@ def _broken(raw: str, error: Exception) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """Return the beginning of an answer that calls the tool ``name``, or any tool. None: the format is unknown."""
+    """Return the beginning of an answer that calls the tool ``name``, or any tool. None if the format is unknown."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

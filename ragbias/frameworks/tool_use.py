@@ -1,4 +1,4 @@
-"""Show tools and JSON formats in prompts, and read answers that may call tools. Used by the server and frameworks."""
+"""Render tools and JSON formats in prompts, and parse answers that may contain tool calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ragbias.generation import Generation, Request
 Tool = dict[str, Any]
 """A tool for chat templates: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
-JSON_BEGINNING = "{"  # begins an answer in JSON, and ends the prompt
+JSON_BEGINNING = "{"  # start of a JSON answer, appended to the prompt
 Message = dict[str, Any]
 _PROBE: Tool = {
     "type": "function",
@@ -28,11 +28,11 @@ _PROBE: Tool = {
 
 
 class UnsupportedToolsError(ArgumentError, NotImplementedError):
-    """The model's chat template cannot show tools, or its format of tool calls is unknown."""
+    """The model's chat template does not support tools, or writes tool calls in an unknown format."""
 
 
 def json_instruction(response_format: Any) -> str:
-    """Return the instruction for OpenAI's ``response_format``, which follows the user's last message.
+    """Return the instruction for OpenAI's ``response_format``. It is added after the user's last message.
 
     Raises:
         ArgumentError: the format is unknown.
@@ -51,7 +51,7 @@ def json_instruction(response_format: Any) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``: whether the prompt shows tools, whether the model must call one, and which one."""
+    """A parsed ``tool_choice``: whether the prompt has tools, whether a call is required, and of which tool."""
 
     offered: bool = True
     required: bool = False
@@ -59,7 +59,7 @@ class ToolChoice:
 
 
 def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
-    """Parse ``None`` and ``"auto"``; ``"none"``; ``"any"``, ``"required"`` and ``True``; a tool's name; OpenAI's dict.
+    """Parse OpenAI's and LangChain's values of ``tool_choice``, including tool names and booleans.
 
     Raises:
         ArgumentError: the choice does not name a tool, or requires a call without tools.
@@ -84,7 +84,7 @@ def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raise ``ArgumentError`` for a tool that is not a function, such as a built-in tool of a provider's server."""
+    """Raise ``ArgumentError`` for a tool that is not a function, such as a provider's built-in tool."""
     for tool in tools:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not function.get("name"):
@@ -95,12 +95,12 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def knows_tools(lm: LanguageModel) -> bool:
-    """Whether the chat template can show tools to the model."""
+    """Whether the chat template supports tools."""
     return not why_not_shown(lm, [_PROBE])
 
 
 def why_not_shown(lm: LanguageModel, tools: Sequence[Tool]) -> str:
-    """Return why the chat template cannot show these tools to the model; empty if it can."""
+    """Return the reason why the chat template cannot render these tools. Empty if it can."""
     if not lm.chat_template:
         return "there is none"
     conversation = [{"role": "user", "content": "Hello"}]
@@ -112,7 +112,7 @@ def why_not_shown(lm: LanguageModel, tools: Sequence[Tool]) -> str:
 
 
 def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> dict[str, Any]:
-    """Return a call in an earlier message of the conversation, in the format of chat templates."""
+    """Convert a call in an earlier message to the format of chat templates."""
     return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
 
 
@@ -122,13 +122,13 @@ def _name(tool: Tool) -> str:
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """How to prompt for an answer and how to read it.
+    """The required form of an answer: how to prompt for it and how to parse it.
 
     Attributes:
-        tools: tools in the prompt; without tools, a call in the answer is plain text.
-        beginning: text that begins the answer and is appended to the prompt.
-        instruction: text added after the user's last message.
-        request_fields: fields of a request to a server that formats answers itself.
+        tools: tools in the prompt. Without tools, calls in the answer are plain text.
+        beginning: start of the answer, which is appended to the prompt.
+        instruction: text that is added after the user's last message.
+        request_fields: request fields for a server that formats answers itself.
     """
 
     tools: Sequence[Tool] = ()
@@ -142,7 +142,7 @@ class AnswerFormat:
         return {**({"keep_special": MARKERS} if self.tools else {}), **self.request_fields}
 
     def with_instruction(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the conversation with the instruction."""
+        """Add the instruction to a conversation."""
         if not self.instruction:
             return list(messages)
         if not messages:
@@ -152,12 +152,12 @@ class AnswerFormat:
         return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{self.instruction}"}]
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Return the content and the calls of a complete answer."""
+        """Split a complete answer into content and calls."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Return log-probabilities in OpenAI's format, without ``top_logprobs``. None if they were not requested."""
+        """Return log-probabilities in OpenAI's format, without ``top_logprobs``, or None if they were not requested."""
         logprobs = lm.openai_logprobs(generation, self.settings.get("keep_special", ()))
         tokens = (logprobs or {}).get("content", ())
         return logprobs and {
@@ -168,7 +168,7 @@ class AnswerFormat:
 def answer_format(
     lm: LanguageModel, tools: Sequence[Tool], choice: Any = None, response_format: Any = None
 ) -> AnswerFormat:
-    """Return how to prompt for an answer and how to read it, given the tools and the required format.
+    """Return the form of answers for the given tools and the required format.
 
     Args:
         tools: tools that the model may call.
@@ -176,9 +176,9 @@ def answer_format(
         response_format: OpenAI's field of this name.
 
     Raises:
-        ArgumentError: a tool is not a function, the choice names no tool, or the response format is unknown or is used
-            with tools.
-        UnsupportedToolsError: the chat template cannot show the tools, or cannot begin the required call.
+        ArgumentError: a tool is not a function, the choice names no tool, the response format is unknown, or tools and
+            a response format are combined.
+        UnsupportedToolsError: the chat template does not support tools, or cannot begin the required call.
     """
     check_tools(tools)
     chosen = tool_choice(choice, tools)
@@ -212,23 +212,23 @@ def answer_format(
 
 
 def with_messages(request: Request, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
-    """Add the conversation to the request if a server renders the chat template."""
+    """Add the conversation to the request if the model is on a server, which renders the chat template."""
     return replace(request, messages=messages, tools=tools) if isinstance(request, RemoteRequest) else request
 
 
 class GrowingAnswer:
-    """A streamed answer. ``shown`` is the content emitted so far."""
+    """A streamed answer. ``shown`` is the content that was emitted."""
 
     def __init__(self, form: AnswerFormat) -> None:
         self.shown = ""
         self._form, self._text = form, form.beginning
 
     def add(self, piece: str) -> str:
-        """Return the content that ``piece`` completes, without text that may be part of a call."""
+        """Append a piece. Return the new content, without text that may be part of a call."""
         self._text += piece
         return self.rest(self._text[: visible_length(self._text)] if self._form.tools else self._text)
 
     def rest(self, content: str) -> str:
-        """Return the part of the content that has not been emitted."""
+        """Return the remaining content."""
         new, self.shown = content[len(self.shown) :], content
         return new

@@ -1,4 +1,4 @@
-"""Fill a document cache before any request, with the user's own template."""
+"""Fill a document cache before the first request, with the user's own template."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def warm(
     prompt: Callable[[Sequence[T]], str],
     progress: Callable[[int], None] | bool = False,
 ) -> int:
-    """Compute documents for the model's cache. Cached documents are skipped, so an interrupted call can be repeated.
+    """Compute documents and store them in the model's cache. Cached documents are skipped.
 
     Args:
-        text: a document's text, verbatim as in the prompt.
-        prompt: the flat prompt with some documents and any question, chat template included.
-        progress: called with the number of documents done; ``True`` shows a bar.
+        text: a function that returns the text of a document as in the prompt.
+        prompt: a function that renders a flat prompt with some documents and any question.
+        progress: called with the number of finished documents. ``True`` shows a progress bar.
 
     Returns:
-        number of documents computed.
+        the number of computed documents.
 
     Raises:
         ArgumentError: the model has no cache or runs on a server, or there are fewer than two documents.
@@ -41,7 +41,7 @@ def warm(
     count = len(documents)
     if count < 2:
         raise ArgumentError(f"{count} documents to warm; pass at least two, to show what separates them")
-    edges = [*range(0, count - 1, PER_PROMPT), count]  # at least two documents are in each group
+    edges = [*range(0, count - 1, PER_PROMPT), count]  # each group has at least two documents
     computed = 0
     with tqdm(total=count, desc="documents", disable=progress is not True) as bar:
         for begin, end in pairwise(edges):
