@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
@@ -258,8 +258,8 @@ def _missing(
     return missing & free
 
 
-def _n_without_trace(text: str, documents: Sequence[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents that are completely missing from the prompt outside these occurrences."""
+def _n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
+    """Count the documents of which no part is in the prompt outside these occurrences."""
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
     return sum(not leaves_a_trace(outside, document) for document in documents)
@@ -314,9 +314,12 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     ]
     result = _by_retrievals(text, retrievals, separate, "registry")
     occurrences = [Occurrence(*span, "") for span in result.spans]
-    is_whole = is_block if len(occurrences) == 1 else ends_block
-    is_block_of_text = not occurrences or any(is_whole(text, occurrence) for occurrence in occurrences)
-    return result if result.source != "none" and is_block_of_text else None
+    if len(occurrences) == 1:  # a grader holds one document by design; of the others, it holds no part
+        others = documents - remembered.keys()
+        is_context = is_block(text, occurrences[0]) and _n_without_trace(text, others, occurrences) == len(others)
+    else:
+        is_context = not occurrences or any(ends_block(text, occurrence) for occurrence in occurrences)
+    return result if result.source != "none" and is_context else None
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:

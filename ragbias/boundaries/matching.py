@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from ragbias.boundaries.text import (
     ESCAPED_SPACE,
+    LABEL_OR_TAG,
     CharSpan,
     Margins,
     common_prefix,
@@ -170,8 +171,9 @@ def ends_block(text: str, occurrence: Occurrence) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence fills its lines or its quotation marks."""
-    return ends_block(text, occurrence) and (occurrence.begin == 0 or text[occurrence.begin - 1] in "\n\"'")
+    """Whether the occurrence fills its lines or its quotation marks, except for a label or a tag before it."""
+    line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
+    return ends_block(text, occurrence) and (not line or line[-1] in "\"'" or bool(LABEL_OR_TAG.search(line)))
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:

@@ -26,6 +26,7 @@ QUESTION_LINE = re.compile(rf"\n[ \t]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
 DOCUMENT_LABEL = (
     r"(?i:(?:retrieved[ ]|search[ ])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
 )
+LABEL_OR_TAG = re.compile(rf"(?:\b{DOCUMENT_LABEL}(?:[ ]\w+)?\**:\**|<[A-Za-z][^<>]*>)[ \t]*$")  # before a document
 NUMBERED_HEADER = re.compile(
     rf"""
     (?P<markup>\#{{1,6}}[ ]|\*\*)?

@@ -65,6 +65,29 @@ def test_a_lone_text_inside_the_question_is_not_taken():
     )
 
 
+LABELS = [
+    "Document: {}",
+    "Retrieved doc:\n{}",
+    "**Context:** {}",
+    "<document>{}</document>",
+    '<doc source="a.txt">{}</doc>',
+]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_one_document_after_a_label_or_in_a_tag_is_found(label):
+    text = f"Is it relevant?\n{label.format(INVOICE_17)}\nQuestion: Which total?"
+    found = locate(text, registry=registry_of([INVOICE_17, TERMS, INVOICE_99]))
+    assert (found.source, found.n_found, found.n_expected, found.reason) == ("registry", 1, 1, "")
+
+
+@pytest.mark.parametrize("label", ["{}", *LABELS])
+def test_one_whole_document_beside_parts_of_others_is_not_taken(label):
+    context = label.format(f"{INVOICE_17}\n\n{TERMS[:40]}...")
+    text = f"Is it relevant?\n{context}\nQuestion: Which total?"
+    assert found_texts(text, registry=registry_of([INVOICE_17, TERMS, INVOICE_99])) == []
+
+
 @pytest.mark.parametrize("texts", [["a", "b"], [" ", "\n\n"], ["is", "the"], ["What", "Context"]])
 def test_short_or_empty_texts_are_never_found(texts):
     assert found_texts(prompt(INVOICE_17, TERMS), registry=registry_of(texts, *[[text] for text in texts])) == []

@@ -94,7 +94,13 @@ def refine(llm, documents):
     RunnableLambda(step).invoke({"documents": documents})
 
 
-@pytest.mark.parametrize("program", [grade, grade_in_a_run, refine])
+def grade_in_plain_python(llm, documents):
+    for form in ("Document: {}", "Doc: {}", "Context: {}", "<document>{}</document>"):
+        for document in documents:
+            llm.invoke(f"Is it relevant?\n{form.format(document.page_content)}\nQuestion: Which?")
+
+
+@pytest.mark.parametrize("program", [grade, grade_in_a_run, grade_in_plain_python, refine])
 def test_steps_that_hold_one_document_by_design_are_no_mistake(lm, retriever, program):
     llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
     alike = [Document(f"The gate of the old mill in the valley is painted {c}.") for c in ("red", "blue", "green")]
