@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ragbias.cache.stores import BrokenEntryError, FolderStore, MemoryStore, Shapes, States, read_entry
+from ragbias.cache.stores import BrokenEntryError, Dtypes, FolderStore, MemoryStore, Shapes, States, read_entry
 from ragbias.call_site import warn
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, DocumentCacheWarning, WrongTypeError
@@ -109,11 +109,11 @@ class DocumentCache:
     def __contains__(self, key: str) -> bool:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
-    def get(self, key: str, shapes: Shapes | None = None) -> States | None:
-        """Return the states under a key, or None if they are missing, damaged, or of other shapes ``[G, T, d]``."""
+    def get(self, key: str, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States | None:
+        """Return the states under a key. Return None if they are missing, damaged, or of other shapes or dtypes."""
         if (states := self._memory.get(key)) is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
-        elif self._disk is not None and (states := self._read(self._disk, key, shapes)) is not None:
+        elif self._disk is not None and (states := self._read(self._disk, key, shapes, dtypes)) is not None:
             self._count("disk_hits", "tokens_reused", states.tokens)
             self._memory.put(key, states)
         return states
@@ -165,9 +165,9 @@ class DocumentCache:
             self._warned.add(about)
         warn(message, DocumentCacheWarning)
 
-    def _read(self, disk: FolderStore, key: str, shapes: Shapes | None) -> States | None:
+    def _read(self, disk: FolderStore, key: str, shapes: Shapes | None, dtypes: Dtypes) -> States | None:
         try:
-            return disk.get(key, shapes)
+            return disk.get(key, shapes, dtypes)
         except BrokenEntryError as error:
             self._warn_once("broken", f"{error}; it was set aside and is computed anew")
         except OSError as error:

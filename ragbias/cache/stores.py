@@ -13,7 +13,7 @@ import socket
 import stat
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ SUFFIX = ".states.safetensors"  # weights, which must never be removed, have ano
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
 Shapes = Sequence[tuple[int, int, int]]  # shape of the keys and of the values in each layer
+Dtypes = Collection[torch.dtype]  # dtypes that keys and values may have; any if empty
 UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes again
 
 
@@ -139,11 +140,11 @@ class FolderStore:
     def __contains__(self, key: str) -> bool:
         return os.path.exists(self.path / (key + SUFFIX))  # False for a broken file system
 
-    def get(self, key: str, shapes: Shapes | None = None) -> States | None:
+    def get(self, key: str, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States | None:
         """Return the entry, or None if it does not exist. Rename a damaged file and raise ``BrokenEntryError``."""
         path = self.path / (key + SUFFIX)
         try:
-            states = read_entry(path, shapes)
+            states = read_entry(path, shapes, dtypes)
         except FileNotFoundError:
             return None
         except BrokenEntryError:
@@ -211,8 +212,8 @@ def write_entry(path: Path, key: str, states: States) -> None:
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
 
-def read_entry(path: Path, shapes: Shapes | None = None) -> States:
-    """Read states from a file named by their key. Raise ``BrokenEntryError`` if checksum or shapes differ."""
+def read_entry(path: Path, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States:
+    """Read states from a file named by their key. Raise ``BrokenEntryError`` if checksum, shapes or dtypes differ."""
     if kind := irregular(path):
         raise BrokenEntryError(f"{path} is {kind}")
     data = path.read_bytes()  # read at once, because other processes may remove or change the file
@@ -226,8 +227,8 @@ def read_entry(path: Path, shapes: Shapes | None = None) -> States:
         raise BrokenEntryError(f"{path} is damaged: its checksum differs")
     layers = [[tensors.get(f"{name}{layer}") for layer in range(len(tensors) // 2)] for name in ("keys", "values")]
     stored = [[tuple(tensor.shape) for tensor in part if tensor is not None] for part in layers]
-    if stored != [list(shapes or stored[0])] * 2:
-        raise BrokenEntryError(f"{path} does not fit: its keys and values have other shapes than this model's")
+    if stored != [list(shapes or stored[0])] * 2 or (dtypes and any(t.dtype not in dtypes for t in tensors.values())):
+        raise BrokenEntryError(f"{path} does not fit: its keys and values have another shape or dtype than the model's")
     return States(*(tuple(tensor for tensor in part if tensor is not None) for part in layers))
 
 

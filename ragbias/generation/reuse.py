@@ -80,7 +80,7 @@ class DocumentStates:
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """Return the states of ``tokens`` after a prefix, and whether they came from the cache."""
         key = "" if self._cache is None else key_of(self._identity, prefix, tokens, self._cache.salt)
-        cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)))
+        cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)), self._dtypes())
         states = cached or self._computed(prefix, tokens)
         if self._cache is not None and cached is None:
             self._cache.put(key, states)
@@ -105,6 +105,12 @@ class DocumentStates:
         architecture = architecture_of(self._model)
         modules = attention_modules(decoder_of(self._model, architecture), architecture)
         return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
+
+    def _dtypes(self) -> set[torch.dtype]:
+        """Return the dtypes of keys and values. Under autocast, keys may have the dtype of the norm's weights."""
+        device = self._model.device.type
+        casts = torch.is_autocast_enabled(device)
+        return {self._model.dtype, *([torch.get_autocast_dtype(device)] if casts else [])}
 
     def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)

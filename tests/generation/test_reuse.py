@@ -7,8 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from ragbias import DebiasedLM, DocumentCache, Prompt
+from ragbias.cache import States
+from ragbias.cache.stores import SUFFIX, FolderStore, read_entry
 from ragbias.errors import ArgumentError, CancelledError, DocumentCacheWarning, PromptTooLongError, WrongTypeError
 from support.random_models import FAMILIES, random_model
 from support.reuse import TARGET, logits, tokens
@@ -58,6 +61,26 @@ def test_every_kind_of_cache_is_bit_identical_to_none(method, dtype, tmp_path):
 def test_entries_of_every_family_have_the_shapes_of_its_model(family, tmp_path, recwarn):
     model, prompt, cache = random_model(family), tokens(), DocumentCache(memory=None, folder=tmp_path)
     assert torch.equal(logits(model, prompt, "pcw", cache), logits(model, prompt, "pcw", cache))
+    assert cache.stats().disk_hits == 5 and not recwarn.list
+
+
+def test_an_entry_of_another_dtype_is_computed_anew(tmp_path):
+    model, prompt, folder = random_model("llama"), tokens(), FolderStore(tmp_path, 10**9)
+    expected = logits(model, prompt, "pcw", DocumentCache(memory=None, folder=tmp_path))
+    for path, _, _ in list(folder.files()):
+        states = read_entry(path)
+        halves = States(*(tuple(map(Tensor.half, part)) for part in (states.keys, states.values)))
+        path.unlink()
+        folder.put(path.name.removesuffix(SUFFIX), halves)  # with the right checksum
+    with pytest.warns(DocumentCacheWarning, match="another shape or dtype .*; it was set aside and is computed anew"):
+        assert torch.equal(logits(model, prompt, "pcw", DocumentCache(memory=None, folder=tmp_path)), expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_entries_are_reused_under_autocast(family, tmp_path, recwarn):
+    model, prompt, cache = random_model(family), tokens(), DocumentCache(memory=None, folder=tmp_path)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(logits(model, prompt, "pcw", cache), logits(model, prompt, "pcw", cache))
     assert cache.stats().disk_hits == 5 and not recwarn.list
 
 
