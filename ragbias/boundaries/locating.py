@@ -259,7 +259,7 @@ def _missing(
 
 
 def _n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents of which no part is in the prompt outside these occurrences."""
+    """Count the documents that are completely missing from the prompt outside these occurrences."""
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
     return sum(not leaves_a_trace(outside, document) for document in documents)

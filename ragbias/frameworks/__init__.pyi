@@ -9,7 +9,9 @@ from ragbias.call_site import remember_call_site as remember_call_site
 from ragbias.call_site import warn as warn
 from ragbias.checks import check_names as check_names
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
+from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import by_template as by_template
+from ragbias.frameworks.chat_documents import content_text as content_text
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import ModelFields as ModelFields

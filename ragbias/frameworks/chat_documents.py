@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from ragbias.boundaries import Boundaries, KnownText, locate
+
+BLOCKS = ("text-plain", "search_result", "document")  # types of content blocks of LangChain and Anthropic
 
 
 class ChatDocument(NamedTuple):
@@ -27,6 +29,31 @@ class ChatDocument(NamedTuple):
     @property
     def known_text(self) -> KnownText:
         return KnownText(self.text, self.fields.items())
+
+
+def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
+    """Return the document in a content block of one of the types ``BLOCKS``, or None if it has no text."""
+    content, source, title = block.get("text") or block.get("content"), block.get("source"), block.get("title")
+    if block.get("type") not in BLOCKS:
+        return None
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):  # Anthropic's document
+        content = source.get("data") or source.get("content")
+    if isinstance(content, list):
+        texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
+        content = "\n".join(text for text in texts if isinstance(text, str))
+    if not isinstance(content, str) or not content.strip():
+        return None
+    return ChatDocument(title if isinstance(title, str) else "", content)
+
+
+def content_text(parts: Iterable[str | ChatDocument]) -> str:
+    """Join the parts of a message. A blank line separates a document from other parts."""
+    content = ""
+    for part in parts:
+        is_document = isinstance(part, ChatDocument)
+        blank = "\n\n" if is_document and content and not content.endswith("\n") else ""
+        content += f"{blank}{part}" + ("\n\n" if is_document else "")
+    return content
 
 
 def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:

@@ -245,7 +245,7 @@ class ServedModel(Scheduler):
         messages, render = form.with_instruction(prompts.template_messages(body)), prompts.renderer(self.lm, body, form)
         documents = prompts.documents_of(body, self._settings.max_documents)
         if documents:
-            return prompts.prompt_with(documents, messages, render)
+            return prompts.prompt_with(documents, messages, render, body.carrier)
         text = render(messages, {})
         return text, self._located(text, documents)
 

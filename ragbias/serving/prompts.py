@@ -47,12 +47,14 @@ def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
-    """Return the documents of a body, or None if it has no such field. Refuse more than ``limit``."""
+    """Return the documents of a body or of its last message with documents, or None. Refuse more than ``limit``."""
     documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
         if documents is not None:
             raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
         documents = template.documents
+    if isinstance(body, ChatRequest) and body.carrier is not None:
+        documents = body.messages[body.carrier].documents
     if documents is not None and len(documents) > limit:
         message = f"documents: {len(documents)} documents; expected at most {limit}, the limit of this server"
         raise refused("documents", message, "too_many_documents")
@@ -83,7 +85,10 @@ def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
 
 
 def prompt_with(
-    documents: Sequence[Document], messages: list[Json], render: Callable[[list[Json], Json], str]
+    documents: Sequence[Document],
+    messages: list[Json],
+    render: Callable[[list[Json], Json], str],
+    carrier: int | None = None,
 ) -> tuple[str, Boundaries]:
     """Render the prompt with its documents, and return it with their spans.
 
@@ -91,16 +96,18 @@ def prompt_with(
     them. Without such a template, they begin the user's last message, each followed by a blank line.
 
     Args:
+        carrier: index of the message that carried the documents, if one did. They begin this message instead.
         render: function that renders messages as a flat prompt, given extra variables for the template.
     """
     text = render(messages, {})
-    if (boundaries := in_prompt(text, documents)) is not None:
+    if carrier is None and (boundaries := in_prompt(text, documents)) is not None:
         return text, boundaries
     fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
     known = [known_text(doc) for doc in documents]
     if rendered := chat_documents.render_documents(text, lambda more: render(messages, more), fields, known):
         return rendered
     last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
+    last = last if carrier is None else carrier
     if last is None:
         raise nowhere_to_put("messages")
 
@@ -133,12 +140,15 @@ def nowhere_to_put(param: str) -> ApiError:
 
 def template_messages(body: ChatRequest) -> list[Json]:
     """Return the messages in the format that chat templates read."""
-    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
+    carrier, messages = body.carrier, enumerate(body.messages)
+    return [_template_message(message, f"messages[{index}]", index == carrier) for index, message in messages]
 
 
-def _template_message(message: Message, param: str) -> Json:
+def _template_message(message: Message, param: str, carries: bool) -> Json:
     role = "system" if message.role == "developer" else message.role
-    turn: Json = {"role": role, "content": message.content or ""}
+    kept = [part for part in message.parts if not (carries and isinstance(part, Document))]
+    parts = (part if isinstance(part, str) else ChatDocument(part.title or "", part.text) for part in kept)
+    turn: Json = {"role": role, "content": chat_documents.content_text(parts)}
     if message.tool_calls:
         turn["tool_calls"] = [
             tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)

@@ -17,7 +17,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ragbias.display import shown
-from ragbias.frameworks import OnMissing
+from ragbias.frameworks import OnMissing, block_document
+from ragbias.frameworks.chat_documents import BLOCKS
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first one present is the text
@@ -156,6 +157,10 @@ class TextPart(_Fields):
     text: str
 
 
+_TITLE = {"type": {"enum": list(BLOCKS)}, "title": _STRING}
+DocumentPart = Annotated[Document, WithJsonSchema({"type": "object", "properties": _TITLE, "required": ["type"]})]
+
+
 class FunctionCall(_Fields):
     name: str
     arguments: str  # JSON
@@ -174,7 +179,7 @@ class Message(_Fields):
     """One message of the conversation. Extra fields of OpenAI's answers are accepted and ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[TextPart | DocumentPart] | None = None
     name: str | None = None
     tool_calls: list[EarlierToolCall] | None = None
     tool_call_id: str | None = None
@@ -187,15 +192,34 @@ class Message(_Fields):
     @field_validator("content", mode="before")
     @classmethod
     def _text_alone(cls, content: Any) -> Any:
+        """Return a string unless the content holds documents."""
         if content is None or isinstance(content, str):
             return content
         if not isinstance(content, list):
             raise ValueError("expected a string, or a list of parts of type text")
-        for part in content:
-            if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-                kind = shown(part.get("type") if isinstance(part, dict) else type(part).__name__)
-                raise ValueError(f'a part of type {kind}; expected text only: {{"type": "text", "text": ...}}')
-        return "".join(part["text"] for part in content)
+        parts = [_part(part) for part in content]
+        return "".join(part.text for part in parts) if all(isinstance(part, TextPart) for part in parts) else parts
+
+    @property
+    def parts(self) -> list[str | Document]:
+        """The texts and documents of the content."""
+        parts = [self.content] if isinstance(self.content, str) else self.content or []
+        return [part.text if isinstance(part, TextPart) else part for part in parts]
+
+    @property
+    def documents(self) -> list[Document]:
+        """The documents of the content."""
+        return [part for part in self.parts if isinstance(part, Document)]
+
+
+def _part(part: Any) -> TextPart | Document:
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind == "text" and isinstance(part.get("text"), str):
+        return TextPart(type="text", text=part["text"])
+    if isinstance(part, dict) and (document := block_document(part)):
+        return Document(text=document.text, title=document.title)
+    wanted = f'{{"type": "text", "text": ...}}, or the text of a document ({", ".join(BLOCKS)})'
+    raise ValueError(f"a part of type {shown(kind)}; expected text only: {wanted}")
 
 
 class ChatRequest(_GenerationFields):
@@ -215,6 +239,14 @@ class ChatRequest(_GenerationFields):
     service_tier: Annotated[str | None, only("auto", "default")] = None
     reasoning_effort: Annotated[str | None, only("none")] = None
     modalities: Annotated[list[str] | None, only(["text"])] = None
+
+    @property
+    def carrier(self) -> int | None:
+        """The index of the last message with document parts. None if a field names the documents."""
+        template = self.chat_template_kwargs
+        if self.documents is not None or (template is not None and template.documents is not None):
+            return None
+        return max((index for index, message in enumerate(self.messages) if message.documents), default=None)
 
 
 class CompletionRequest(_GenerationFields):

@@ -11,6 +11,8 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias import DebiasedLM
 from ragbias.boundaries import KnownText
+from ragbias.serving.prompts import documents_of, prompt_with, template_messages
+from ragbias.serving.schemas import ChatRequest
 from support.live_server import events, serving
 from support.scripted import TOOL_TEMPLATE, saying
 
@@ -37,6 +39,10 @@ def templated(lm: DebiasedLM, template: str) -> DebiasedLM:
     return DebiasedLM(lm.model, tokenizer, name="templated")
 
 
+def templated_text(messages: list[dict], more: dict) -> str:
+    return "".join(f"[{each['role']}] {each['content']}\n" for each in messages)
+
+
 def post(address: str, **body: object) -> httpx.Response:
     return httpx.post(f"{address}{CHAT}", json={"model": "m", "messages": TALK, "max_tokens": 40, **body})
 
@@ -54,6 +60,58 @@ def test_a_template_that_knows_documents_renders_them(small_lm):
     assert answer["choices"][0]["message"]["content"] == own.text
     assert answer["ragbias"]["n_found"] == 2 and answer["ragbias"]["spans"] == own.report.as_dict()["spans"]
     assert moody["usage"]["prompt_tokens"] > answer["usage"]["prompt_tokens"]
+
+
+def parts_of(kind: str) -> list[dict]:
+    content = {
+        "text-plain": lambda text: {"text": text},
+        "search_result": lambda text: {"source": "x.org", "content": [{"type": "text", "text": text}]},
+        "document": lambda text: {"source": {"type": "text", "media_type": "text/plain", "data": text}},
+    }[kind]
+    return [{"type": kind, "title": text[:8], **content(text)} for text in DOCUMENTS]
+
+
+@pytest.mark.parametrize("kind", ["text-plain", "search_result", "document"])
+@pytest.mark.parametrize("template", ["", WITH_DOCUMENTS], ids=["inserted", "rendered"])
+def test_documents_in_parts_of_messages_are_found(small_lm, kind, template):
+    lm = templated(small_lm, template or TOOL_TEMPLATE)
+    fields = [{"title": text[:8], "text": text} for text in DOCUMENTS]
+    question = {"type": "text", "text": QUESTION}
+    with serving({"m": lm}) as address:
+        expected = post(address, documents=fields, logprobs=True).json()
+        answers = []
+        for parts in (parts_of(kind), parts_of(kind)[::-1]):
+            talk = [{"role": "user", "content": [*parts, question]}]
+            answers.append(post(address, messages=talk, logprobs=True).json())
+        assert answers[0]["ragbias"] == expected["ragbias"] and expected["ragbias"]["n_found"] == len(DOCUMENTS)
+        assert answers[0]["choices"] == expected["choices"] == answers[1]["choices"]
+
+
+def test_documents_of_tool_messages_and_of_earlier_ones_stay_there(small_lm):
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    talk = [
+        {"role": "user", "content": parts_of("document")},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": parts_of("search_result")},
+    ]
+    body = ChatRequest.model_validate({"model": "m", "messages": talk})
+    messages = template_messages(body)
+    texts = [f"{text[:8]}\n{text}" for text in DOCUMENTS]
+    assert [each["content"] for each in messages] == ["\n\n".join([*texts, ""]), "", ""]
+    text, found = prompt_with(documents_of(body, 9), messages, templated_text, body.carrier)
+    begin, end = text.index("[tool]"), len(text)
+    assert found.n_found == len(DOCUMENTS) and all(begin < each[0] and each[1] <= end for each in found.spans)
+    explicit = ChatRequest.model_validate({"model": "m", "messages": talk, "documents": []})
+    assert template_messages(explicit)[2]["content"] == "\n\n".join([*texts, ""])
+
+
+def test_parts_that_are_no_text_are_refused(small_lm):
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
+    broken = [{"type": "search_result", "content": [1, {"type": "text"}]}, {"type": "image_url", "image_url": "x"}]
+    with serving({"m": small_lm}) as address:
+        for part in (pdf, *broken):
+            response = post(address, messages=[{"role": "user", "content": [part]}])
+            assert response.status_code == 400 and "expected text only" in response.json()["error"]["message"]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks import ChatDocument, call_id, template_call
+from ragbias.frameworks import ChatDocument, block_document, call_id, content_text, template_call
 from ragbias.frameworks import ToolCall as ParsedCall
 
 ROLES: dict[type[BaseMessage], str] = {
@@ -33,7 +33,6 @@ ROLES: dict[type[BaseMessage], str] = {
     AIMessage: "assistant",
     ToolMessage: "tool",
 }
-DOCUMENTS = ("text-plain", "search_result", "document")
 CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
@@ -67,15 +66,7 @@ def _role(message: BaseMessage) -> str:
 def _content(message: BaseMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    content = ""
-    for block in message.content:
-        document = _block_document(block)
-        if document is None:
-            content += _block_text(block, message)
-        else:
-            blank = "\n\n" if content and not content.endswith("\n") else ""
-            content += f"{blank}{document}\n\n"
-    return content
+    return content_text(_block_document(block) or _block_text(block, message) for block in message.content)
 
 
 def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
@@ -98,17 +89,7 @@ def without_documents(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage
 
 
 def _block_document(block: str | dict[Any, Any]) -> ChatDocument | None:
-    """Return the document in a ``text-plain`` (LangChain), ``search_result`` or ``document`` block (Anthropic)."""
-    if isinstance(block, str) or block.get("type") not in DOCUMENTS:
-        return None
-    content, source = block.get("text") or block.get("content"), block.get("source")
-    if isinstance(source, dict) and source.get("type") in ("text", "content"):  # Anthropic's document
-        content = source.get("data") or source.get("content")
-    if isinstance(content, list):
-        content = "\n".join(part["text"] for part in content if part.get("type") == "text")
-    if not isinstance(content, str) or not content.strip():
-        return None
-    return ChatDocument(block.get("title") or "", content)
+    return None if isinstance(block, str) else block_document(block)
 
 
 def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
