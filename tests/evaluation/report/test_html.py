@@ -85,6 +85,13 @@ def test_words_in_figures_are_text_whatever_stands_in_a_name():
     assert {"accuracy", "position of the gold document (1 = first)"} <= words[0]
 
 
+def test_no_table_of_a_committed_report_is_too_wide():
+    reports = list((Path(__file__).parents[3] / "docs/results").rglob("*.html"))
+    rows = [(path.parent.name, row) for path in reports for row in re.findall("<tr>.*?</tr>", path.read_text())]
+    assert {name for name, row in rows if len(re.findall("<t[hd]", row)) > 1 + COLUMNS} == set()
+    assert len({name for name, _ in rows}) == len(reports) > 10
+
+
 def test_notes_name_easy_distractors_and_numbered_documents(page):
     assert "easier to tell apart" in page and "number the documents" in page
     settings = {"decides": {"tasks": [{"name": "mdqa", "data": [{"file": "nq-open-20.jsonl.gz"}], "indices": False}]}}
