@@ -40,4 +40,4 @@ results-page: venv
 
 # vLLM with stored documents beside stock vLLM; about ten minutes on two cores
 demo-vllm: vllm
-	$(VLLM_VENV)/bin/python -m studies.vllm_demo
+	$(VLLM_VENV)/bin/python -m studies.vllm_demo --models tiny,smollm2

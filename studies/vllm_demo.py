@@ -196,7 +196,7 @@ def ask(both: Servers, model: str, questions: int, seed: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--python", default=sys.executable, help="interpreter with vLLM; default: this one")
-    parser.add_argument("--models", default="tiny,smollm2", help="models to ask")
+    parser.add_argument("--models", required=True, help="models to ask: tiny, smollm2 or both, comma-separated")
     parser.add_argument("--questions", type=int, default=2, help="questions for each model")
     parser.add_argument("--clients", default="1,16", help="numbers of clients, each with one open request")
     parser.add_argument("--requests", type=int, default=1, help="per client")

@@ -123,7 +123,7 @@ class Soak:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--model", default="tiny", help="name or folder of the model")
+    parser.add_argument("--model", required=True, help="name or folder of the model")
     parser.add_argument("--requests", type=int, default=2000, help="number of answers")
     parser.add_argument("--together", type=int, default=20, help="requests at the same time")
     parser.add_argument("--tokens", type=int, default=16, help="tokens of an answer")

@@ -12,7 +12,7 @@ import typer
 from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
-from ragbias.methods import default_method
+from ragbias.methods import DEFAULT_METHOD, default_method
 
 FEW, MANY = 3, 10  # default number of chunks; a model of 135 M parameters does worse with many
 
@@ -22,7 +22,8 @@ def ask(
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
     method: Annotated[
-        str | None, typer.Option(help="See `ragbias methods`. Default: pine, or the best one measured for the model.")
+        str | None,
+        typer.Option(help=f"See `ragbias methods`. Default: {DEFAULT_METHOD}, or the best one measured for the model."),
     ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     k: Annotated[

@@ -91,16 +91,19 @@ def audit(
     for option, path in (("--json", json_path), ("--html", html)):
         if path is not None and path.resolve() == questions.resolve():
             raise typer.BadParameter(f"{option} {path} is the file of --questions; give another file")
-    console.print(f"Model: {model}" if model else f"Pipeline: {pipeline}" if pipeline else f"Server: {upstream}")
+    if model is not None:
+        console.print(f"Model: {model}")
     listed = read_questions(questions, documents=pipeline is None)
     distinct = list(dict.fromkeys(listed))
-    if len(distinct) < len(listed):
-        console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     check_count(len(distinct))
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     check_readers(chosen.values())
     with progress() as bar:
         cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
+        if model is None:
+            console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")
+        if len(distinct) < len(listed):
+            console.print(f"{len(listed) - len(distinct)} repeated questions left out")
         as_is = cases[0].recorded.request.origin.method_requested
         label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
         compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
@@ -126,8 +129,6 @@ def audit(
         "orders": orders,
         "seed": seed,
     }
-    if model is None:
-        console.print(f"Model: {settings['model']}")
     shown = {name: on_terminal(grid) for name, grid in tables(result, costs).items()}
     for name in ("flips", "positions", "right"):
         if name in shown:

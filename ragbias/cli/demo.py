@@ -35,7 +35,7 @@ FRAMEWORK_COLUMNS = ("method", "as retrieved", "reversed", "answer")
 
 
 def demo(
-    model: Annotated[str, typer.Option(help=f"{MODELS} The default is the embedded toy model.")] = "tiny",
+    model: Annotated[str, typer.Option(help=MODELS)],
     questions: Annotated[
         int | None,
         whole(

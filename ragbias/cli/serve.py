@@ -13,7 +13,7 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
 from ragbias.errors import MissingExtraError
 from ragbias.extras import required, required_all
-from ragbias.methods import default_method
+from ragbias.methods import DEFAULT_METHOD, default_method
 from ragbias.models.named import no_model
 
 if TYPE_CHECKING:
@@ -68,7 +68,11 @@ def serve(
     model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
     named: Annotated[str | None, typer.Option("--model", help="Same as the argument.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="Method of requests without one. Default: pine, or the best for the model.")
+        str | None,
+        typer.Option(
+            envvar="RAGBIAS_METHOD",
+            help=f"Method of requests without one. Default: {DEFAULT_METHOD}, or the best for the model.",
+        ),
     ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     served_name: Annotated[str | None, typer.Option(help="Model name for clients. Default: the model.")] = None,

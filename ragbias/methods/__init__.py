@@ -61,7 +61,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def default_method(model: str, reader: str = "") -> tuple[str, str]:
-    """Return the method and reader that commands use: the best ones measured for the model, otherwise ``pine``."""
+    """Return the method and reader that commands use: the best ones measured for the model, or the default method."""
     packaged = PACKAGED.get(model)
     if packaged is None or packaged.method is None:
         return DEFAULT_METHOD, reader

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,7 @@ from support.gguf_files import write_gguf
         (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question is not UTF-8 text"),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
         (["ask", "q", "--documents", __file__, "--model", "tiny", "--method", "pin"], "unknown method 'pin'"),
-        (["demo", "--questions", "1"], "Invalid value for '--questions'"),
+        (["demo", "--model", "tiny", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
         (
             ["calibrate", "--model", "tiny", "--out", "p.json", "--task", "mdqa"],
@@ -67,9 +69,22 @@ def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monke
     assert code == 2 and "--k 6 chunks were retrieved: use fewer" in " ".join(errors.split())
 
 
-def test_ask_without_a_model_says_how_to_name_one(cli, tmp_path):
-    code, _, errors = cli("ask", "What is it?", "--documents", tmp_path)
+@pytest.mark.parametrize("command", [["ask", "What is it?", "--documents", "."], ["demo"]], ids=" ".join)
+def test_a_command_without_a_model_says_how_to_name_one(cli, command):
+    code, _, errors = cli(*command)
     assert code == 2 and "no model given; name one, e.g. --model smollm2; expected 'tiny'" in errors
+
+
+def test_only_the_package_names_the_default_method():
+    root = Path(__file__).parents[2]
+    files = [*(root / "ragbias/cli").glob("*.py"), *(root / "deploy").iterdir()]
+    assert [path.name for path in files if re.search("Default: pine|:-pine", path.read_text())] == []
+
+
+def test_the_environment_names_the_method_to_serve(cli, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_METHOD", "pin")  # as deploy/compose.yaml does
+    code, _, errors = cli("serve", "tiny")
+    assert code == 2 and "unknown method 'pin'" in errors
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")

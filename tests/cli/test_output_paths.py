@@ -60,10 +60,10 @@ def test_audit_and_demo_do_not_overwrite_other_files(refused, tmp_path, monkeypa
     assert "q.jsonl exists" in refused(*audit, "--json", "q.jsonl")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bias.png").write_text("mine")
-    assert "out/bias.png exists" in refused("demo", "--out", "out")
+    assert "out/bias.png exists" in refused("demo", "--model", "tiny", "--out", "out")
     (tmp_path / "demo-output" / "tiny").mkdir(parents=True)
     (tmp_path / "demo-output" / "tiny" / "bias.png").write_text("mine")
-    assert "demo-output/tiny/bias.png exists" in refused("demo")  # each model has its folder
+    assert "demo-output/tiny/bias.png exists" in refused("demo", "--model", "tiny")  # each model has its folder
 
 
 def test_a_command_overwrites_its_own_file_and_others_with_force(cli, refused, tmp_path, monkeypatch):
