@@ -100,20 +100,21 @@ def audit(
     check_readers(chosen.values())
     with progress() as bar:
         cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
-        if model is None:
-            console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")
-        if len(distinct) < len(listed):
-            console.print(f"{len(listed) - len(distinct)} repeated questions left out")
-        as_is = cases[0].recorded.request.origin.method_requested
-        label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
-        compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
-        result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
-    stopped = result.questions < len(cases)
+    if model is None:
+        console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")
+    if len(distinct) < len(listed):
+        console.print(f"{len(listed) - len(distinct)} repeated questions left out")
+    as_is = cases[0].recorded.request.origin.method_requested
+    label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
+    compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}
-    if upstream is None and not stopped:
+    if upstream is None:  # first, so that the estimate after the first question covers all other work
         with status("Measuring the cost of the methods"):
             prompts = [case.prompt for case in cases[:2]]
             costs = measure_costs(cases[0].recorded.lm, prompts, compared, len(prompts))
+    with progress() as bar:
+        result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
+    stopped = result.questions < len(cases)
     advice = recommendation(result, {label: cost.prefill_ratio[0] for label, cost in costs.items()}, consistency)
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")

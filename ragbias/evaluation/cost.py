@@ -44,17 +44,16 @@ def interleave(
 ) -> Taken:
     """Measure every method on every input, alternating between methods. Return the measurements by label.
 
-    The plain model always runs. Its measurements are under ``None``, and under its label if it has one.
+    The plain model always runs, once for all methods that leave it unchanged. Its measurements are under ``None``, and
+    under the labels of these methods.
     """
-    plain = next((label for label, method in methods.items() if method.name == NoMethod.name), None)
-    with_plain: dict[str | None, Method] = {plain: NoMethod()}
-    with_plain.update(methods.items())
-    taken: Taken = {label: [] for label in with_plain}
+    measured: dict[str | None, Method] = {None: NoMethod()}
+    measured.update((label, method) for label, method in methods.items() if method.acts_on != "nothing")
+    taken: Taken = {label: [] for label in measured}
     for item in inputs:
-        for label, method in with_plain.items():
+        for label, method in measured.items():
             taken[label].append(measure(item, method))
-    taken[None] = taken[plain]
-    return taken
+    return {label: taken.get(label, taken[None]) for label in (None, *methods)}
 
 
 def figures(taken: Taken, label: str, index: int) -> tuple[Spread, Spread]:
