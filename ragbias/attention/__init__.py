@@ -1,4 +1,4 @@
-"""Attention over segments of keys at assigned positions, from which all methods are composed."""
+"""Attention over segments of keys at assigned positions. All methods build on it."""
 
 from ragbias import lazy
 

@@ -2,10 +2,10 @@
 
 - ``torch`` runs everywhere.
 - ``triton`` runs on CUDA, or on CPU in Triton's interpreter. Fused kernels compute attention and importances.
-- ``flash`` runs on CUDA. It uses FlashAttention 2 where all queries of a head see a segment at the same position. It
-  uses ``torch`` for positions that differ by query, bounds, a bias by segment, and importances.
-- ``auto`` uses ``triton`` for CUDA tensors that it supports, and ``torch`` for all others. A self-check compares both
-  once per device, dtype and head dimension. If it fails, ``auto`` warns and uses ``torch``.
+- ``flash`` runs on CUDA. It uses FlashAttention 2 if all queries of a head see each segment at the same position. For
+  positions per query, bounds, biases and importances, it uses ``torch``.
+- ``auto`` uses ``triton`` for supported CUDA tensors, and ``torch`` otherwise. A self-check compares both backends once
+  per device, dtype and head dimension. If they differ, ``auto`` warns and uses ``torch``.
 
 All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A named backend that does not support a
 case raises ``BackendError``; only ``auto`` falls back to ``torch``.
@@ -38,11 +38,11 @@ FLASH_CAPABILITY = (8, 0)  # the oldest GPUs that FlashAttention 2 supports
 # The self-check runs on a small random prompt, with inputs of unit variance.
 TOLERANCES = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 HEADS, KEY_HEADS = 4, 2
-PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # one document fills the largest block of rows
+PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # the longest document fills a block of rows
 TOKENS = DOCUMENTS[-1][1] + SUFFIX
 
-_auto_device = "cuda"  # the device type on which ``auto`` considers triton
-_verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # empty, or why triton is not used
+_auto_device = "cuda"  # device type for which ``auto`` checks triton
+_verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # reason not to use triton, or empty
 _lock = threading.Lock()
 
 
@@ -55,7 +55,7 @@ def check_backend(backend: str) -> None:
 
 
 def chosen(query: Tensor, scoring: Scoring) -> str:
-    """Choose the backend for queries ``[..., d]``. Raise ``BackendError`` if a named one does not support this case."""
+    """Choose the backend for queries ``[..., d]``. Raise ``BackendError`` if a named backend does not support them."""
     if scoring.backend == "auto":
         if query.device.type != _auto_device:
             return "torch"
@@ -69,12 +69,12 @@ def chosen(query: Tensor, scoring: Scoring) -> str:
 
 
 def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
-    """Return why ``auto`` does not use triton for this case; empty if it does. Warn once about each reason."""
+    """Return the reason why ``auto`` does not use triton here, or an empty string. Warn once about each reason."""
     case = device, dtype, dim
     if case in _verdicts:
         return _verdicts[case]
     with _lock:
-        if case in _verdicts:  # another thread has checked it
+        if case in _verdicts:  # checked by another thread
             return _verdicts[case]
         reason = _import_error("triton")
         if not reason:
@@ -88,19 +88,19 @@ def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
 
 @cache
 def _import_error(backend: str) -> str:
-    """Return why a backend cannot be imported; empty if it can."""
+    """Return the reason why a backend cannot be imported, or an empty string."""
     package = PACKAGES[backend]
     if find_spec(package) is None:
         return f"needs {package}; pip install 'ragbias[{backend}]'"
     try:
         import_module(f"ragbias.attention.{backend}_backend")
-    except Exception as error:  # a package for another driver or version of torch may raise anything
+    except Exception as error:  # packages for another driver or torch version raise errors of any class
         return f"cannot import {package}: {type(error).__name__}: {error}"
     return ""
 
 
 def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
-    """Return why a backend other than ``torch`` does not support this case; empty if it does."""
+    """Return the reason why a backend other than ``torch`` does not support this case, or an empty string."""
     if reason := _unsupported_device(backend, query.device):
         return reason
     if query.dtype not in DTYPES[backend]:
@@ -127,7 +127,7 @@ def _unsupported_device(backend: str, device: torch.device) -> str:
 
 
 def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int) -> str:
-    """Describe how a backend fails or differs from ``torch`` for heads of ``dim`` dimensions; empty if it agrees."""
+    """Describe how a backend fails or differs from ``torch`` for this head dimension. Empty if both agree."""
     random = torch.Generator().manual_seed(0)
     tensors = [torch.randn(heads, TOKENS, dim, generator=random) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     scoring = Scoring(Rotary(10_000.0 ** -torch.linspace(0, 1, dim // 2 + 1)[:-1]), dim**-0.5)
@@ -145,7 +145,7 @@ def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int)
                     return f"computes {name} off by {error:.2g} in {where}; at most {tolerance:g} is allowed"
     except torch.OutOfMemoryError:
         raise
-    except Exception as failure:  # compilers and drivers fail in many ways
+    except Exception as failure:  # compilers and drivers raise errors of any class
         cause = failure.__cause__ or failure
         return f"fails its self-check with {type(cause).__name__}: {cause}"
     return ""
@@ -157,7 +157,7 @@ def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Ite
     positions = torch.arange(TOKENS, device=device)
     for result in attention.attend(query, key, value, positions=positions, scoring=scoring, causal=True):
         yield "plain attention", result
-    groups = []  # each document sees the prefix, the other documents whole and itself causally
+    groups = []  # a document sees the prefix and the other documents fully, and itself causally
     for index, span in enumerate(DOCUMENTS):
         others = [other for other in DOCUMENTS if other != span]
         starts = torch.tensor([[0, 40, 90, 150 + index]], device=device).expand(HEADS, -1)

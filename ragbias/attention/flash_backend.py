@@ -1,8 +1,8 @@
-"""Attention with FlashAttention 2 (extra ``flash``), if all queries of a head see a segment at the same position.
+"""Attention with FlashAttention 2 (extra ``flash``), if all queries of a head see each segment at the same position.
 
-FlashAttention has one position per key. Therefore, for each group of queries, keys are copied and moved to their
+FlashAttention supports one position per key. Therefore each group of queries gets a copy of the keys, moved to their
 positions. Its causal mask is aligned so that the last query sees every key, as ``primitive.attend`` requires. The tests
-run this module with a stand-in for the package, not with the kernel itself.
+replace the package and do not run the kernel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def attend_groups(
 
 
 def _calls(groups: Sequence[Group]) -> list[list[Group]]:
-    """Split groups into batches of at most ``TOGETHER`` keys. A group with more keys is a batch alone."""
+    """Split groups into batches of at most ``TOGETHER`` keys. A group with more keys forms its own batch."""
     calls: list[list[Group]] = []
     keys = 0
     for group in groups:

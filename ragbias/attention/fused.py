@@ -29,7 +29,7 @@ from ragbias.attention.keys import (
 )
 
 BLOCK = 256  # queries per mask
-MOVED = 2**21  # elements of keys moved at one time per thread; they should fit into a cache
+MOVED = 2**21  # elements of keys moved together per thread; they should fit into a CPU cache
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ def attend_groups(
     )
     encoded = scoring.encoding.paired(scoring.encoding(listed(query, spans), positions))
     key = scoring.encoding.paired(key)
-    # scratch memory would overwrite what a backward pass reads
+    # scratch memory would overwrite tensors of the backward pass
     scratch = None if torch.is_grad_enabled() and (encoded.requires_grad or key.requires_grad) else Scratch()
     parts = []
     at = 0
@@ -83,7 +83,7 @@ def attend_groups(
 
 
 def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
-    """Batch neighbouring groups that see the same keys, within ``MOVED``. A key has ``size`` elements in all heads."""
+    """Batch neighbouring groups that see the same keys, up to ``MOVED`` elements. A key has ``size`` in all heads."""
     calls: list[list[Group]] = []
     for group in groups:
         keys = sum(end - begin for begin, end in group.segments)
@@ -127,7 +127,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Compute attention of encoded queries. If ``visible`` has starts, queries and keys must be ``paired``."""
     segments, bias, bounds, causal = visible.segments, visible.bias, visible.bounds, visible.causal
-    # in the order of memory, the values of adjacent segments need no copy
+    # in memory order, values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
     spans = [segments[index] for index in order]
     last = order.index(len(segments) - 1)
@@ -163,7 +163,7 @@ def _attend(
 def _attend_moved(
     query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention to moved keys. ``mask_of(begin)`` returns the mask of ``BLOCK`` queries from ``begin`` on."""
+    """Compute attention to moved keys. ``mask_of(begin)`` returns the mask for ``BLOCK`` queries from ``begin``."""
     (heads, queries, dim), bounds = query.shape, visible.bounds
     # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)
@@ -192,14 +192,14 @@ def _attend_moved(
 
 
 def _keys_seen(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
-    """Return a slice with all keys that the queries see, and bool ``[Q]``, true for a query that sees no key."""
+    """Return a slice of all keys that the queries see, and a bool tensor ``[Q]``, true for queries without keys."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
-    """Return a mask ``[Q, K]``: each segment's bias, and ``-inf`` for the hidden keys of segment number ``last``."""
+    """Return a mask ``[Q, K]`` with the bias of each segment, and ``-inf`` for hidden keys of segment ``last``."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])
     for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):

@@ -1,8 +1,8 @@
 """Positional encodings, and the types for segments of keys, their visibility and their scoring.
 
-Encodings depend only on differences of positions. Let a query be at position ``p``, and a key at offset ``t`` in a
-segment that starts at ``s``. Then the key is encoded once, at ``t``, and the query at ``p - s``. Moving the segment
-changes ``s``, and so only the query's encoding.
+Encodings depend only on differences of positions. For a query at position ``p`` and a key at offset ``t`` of a segment
+that starts at ``s``, the key is encoded once, at ``t``, and the query at ``p - s``. Moving the segment only changes the
+encoding of the query.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KeyRanges = tuple[Tensor, Tensor]
 
 
 class Scratch:
-    """Reusable memory for one large tensor at a time. A new allocation would cost more than filling the tensor."""
+    """Reusable memory for one large tensor. Allocating a new tensor would take longer than filling it."""
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
 
     def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return an uninitialised tensor of the dtype and device of ``like``. It overwrites the previous tensor."""
+        """Return an uninitialised tensor with the dtype and device of ``like``. It overwrites the previous tensor."""
         size = prod(shape)
         if self._memory is None or self._memory.numel() < size:
             self._memory = None  # frees the old memory first
@@ -37,7 +37,7 @@ class Scratch:
 
 
 class Encoding:
-    """Base class of encodings. It changes nothing: there are no positions, or queries and keys are encoded already."""
+    """Base class of encodings, and the identity, for models without positions and for encoded queries and keys."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
@@ -57,7 +57,7 @@ class Encoding:
         return moved.expand(*starts.shape[:-2], *moved.shape)
 
     def divided(self, by: float) -> Encoding:
-        """Return the encoding to use when all scores are divided by ``by``. Only the slopes of ALiBi change."""
+        """Return the encoding for scores that are divided by ``by``. Only the slopes of ALiBi change."""
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
@@ -104,7 +104,7 @@ class Rotary(Encoding):
         total = sum(end - begin for begin, end in segments)
         moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
         at = 0
-        for first, count, length in equal_runs(segments):  # rotates each run in one product
+        for first, count, length in equal_runs(segments):  # one product rotates a run
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
             target = moved[..., at : at + size, :].unflatten(-2, (count, length))
@@ -167,7 +167,7 @@ def _as_complex(x: Tensor) -> Tensor:
 
 
 def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of adjacent, non-empty segments of equal length, as (index of first segment, number, length)."""
+    """Yield runs of adjacent, non-empty segments of equal length as (index of the first, count, length)."""
     first = 0
     while first < len(segments):
         begin, end = segments[first]
@@ -218,18 +218,18 @@ class Scoring:
     backend: str = "auto"
 
     def divided(self, by: float) -> Scoring:
-        """Return a scoring whose scores are those of this scoring, divided by ``by`` > 0."""
+        """Return a scoring with all scores divided by ``by`` > 0."""
         cap = None if self.softcap is None else self.softcap / by
         return replace(self, encoding=self.encoding.divided(by), scale=self.scale / by, softcap=cap)
 
     @property
     def position_in_keys(self) -> bool:
-        """Whether scores need no positions besides those encoded in keys. A sliding window or ALiBi needs distances."""
+        """Whether encoded keys contain all positions. Sliding windows and ALiBi need distances as well."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
 def listed(x: Tensor, segments: Segments) -> Tensor:
-    """Return the keys or values ``[heads, K, d]`` of the segments in order; a view if they are adjacent."""
+    """Return the keys or values ``[heads, K, d]`` of the segments, in order. A view if they are adjacent."""
     pieces = [x[:, begin:end] for begin, end in joined(segments)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
@@ -258,7 +258,7 @@ def joined(segments: Segments) -> list[tuple[int, int]]:
 
 
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> KeyRanges:
-    """Return the ``bounds`` of ``attend`` that have the same effect as ``causal``."""
+    """Return ``bounds`` for ``attend`` that are equivalent to ``causal``."""
     begin, end = segments[-1]
     first_not_seen = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
     return torch.zeros_like(first_not_seen), first_not_seen
@@ -272,11 +272,11 @@ def within(bounds: KeyRanges, keys: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that see the same segments of keys. They see the last segment causally, and all others whole.
+    """Queries that see the same segments of keys: the last one causally, all others fully.
 
     Attributes:
         queries: span of the queries.
-        position: position of the first query; the others have the next positions.
+        position: position of the first query; the other queries follow without gaps.
         segments: spans of keys.
         starts: positions of the segments, int64 ``[H or 1, n]``.
     """
@@ -289,7 +289,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Visible:
-    """The keys that the queries of a call see. For the fields see ``primitive.attend``."""
+    """The visible keys of a call. For the fields, see ``primitive.attend``."""
 
     segments: Segments
     starts: Tensor | None = None
@@ -308,7 +308,7 @@ class EncodedKeys:
         self._count = 0
 
     def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Return all of ``key`` ``[..., K, d]``, encoded. Earlier calls have encoded the first keys already.
+        """Return all keys ``[..., K, d]``, encoded. Keys of earlier calls are not encoded again.
 
         ``encode`` receives the new keys and the index of the first new key. The result is valid until the next call.
         """
@@ -325,14 +325,14 @@ class EncodedKeys:
 
 
 def portion(count: int, most: int) -> int:
-    """Return the size of portions that splits ``count`` items into as few portions of at most ``most`` as possible."""
+    """Return the portion size that splits ``count`` items into the fewest portions of at most ``most`` items."""
     portions = -(-count // max(1, most))
     return -(-count // max(1, portions))
 
 
 @contextmanager
 def launching(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Convert a ``RuntimeError`` or ``errors`` of a kernel to ``BackendError``, except when memory runs out."""
+    """Convert a kernel's ``RuntimeError`` or ``errors`` to ``BackendError``, except if memory runs out."""
     refusals: tuple[type[Exception], ...] = (RuntimeError, *errors)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Attention to documents without positions, by which some methods order them. For shapes see ``primitive``."""
+"""Attention to documents without positions. Some methods order documents by it. For shapes, see ``primitive``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
         total: whether to sum over the queries.
 
     Returns:
-        float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``; each query's shares sum to 1.
+        float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``. The shares of each query sum to 1.
     """
     if chosen(query, scoring) == "triton":
         from ragbias.attention import triton_backend
@@ -43,8 +43,9 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         scoring: only its scale and softcap are used.
 
     Returns:
-        float32 ``[H, n, n]``. In each head, entry ``[i, j]`` is the attention from document ``i`` to ``j``, summed over
-        the tokens of both. The softmax is over the tokens of all documents except ``i``, so the diagonal is 0.
+        float32 ``[H, n, n]``. Entry ``[h, i, j]`` is the attention from document ``i`` to document ``j`` in head ``h``,
+        summed over the tokens of both. The softmax is over the tokens of all documents except ``i``, so the diagonal
+        is 0.
     """
     if chosen(query, scoring) == "triton":
         from ragbias.attention import triton_backend
@@ -65,7 +66,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``(first, end)`` of documents: at most ``most`` scores per head, or one document with more."""
+    """Yield ranges ``(first, end)`` of documents with at most ``most`` scores per head, or with one document."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0
@@ -80,7 +81,7 @@ def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
 def _mass_together(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
-    """Compute the rows ``first`` to ``end - 1`` of ``document_mass``, with one product per block of heads."""
+    """Compute rows ``first`` to ``end - 1`` of ``document_mass``, with one product per block of heads."""
     of_document = one_hot(_segment_of_key(spans, key.device)).float()  # [K, n]
     queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]
@@ -126,7 +127,7 @@ def _segment_of_key(segments: Segments, device: torch.device) -> Tensor:
 
 
 def _scores(query: Tensor, keys: Sequence[Tensor], scoring: Scoring, scratch: Scratch) -> Tensor:
-    """Compute ``grouped_scores`` for several blocks of keys ``[G, K', d]``, joined to ``[H, Q, K]`` in ``scratch``."""
+    """Compute ``grouped_scores`` for several blocks of keys ``[G, K', d]``. Store ``[H, Q, K]`` in ``scratch``."""
     heads, queries, dim = query.shape
     groups, rows = len(keys[0]), heads * queries // len(keys[0])
     if len(keys) == 1 and rows <= FEW:

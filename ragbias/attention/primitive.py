@@ -1,8 +1,8 @@
-"""The attention primitive: softmax attention over segments of keys, each at an assigned position, with its LSE.
+"""The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
 dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
-``(begin, end)`` of keys. The segments of a call may be in any order and have gaps; results have them in the same order.
+``(begin, end)`` of keys. Segments may have gaps and be in any order, which results preserve.
 Scores, softmaxes and log-sum-exps (LSE) are float32. Outputs have the dtype of the values.
 """
 
@@ -31,8 +31,8 @@ from ragbias.attention.keys import (
     within,
 )
 
-FEW = 16  # for at most this many queries per key head, the product keys times queries is faster
-MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum in memory; on a CPU they should fit into a cache
+FEW = 16  # for up to this many queries per key head, multiplying keys by queries is faster
+MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number in memory; on a CPU they should fit into a cache
 
 
 def attend(
@@ -48,12 +48,12 @@ def attend(
     causal: bool = False,
     bounds: KeyRanges | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
+    """Compute attention with segment ``j`` at position ``starts[..., j]``, which may differ by query and head.
 
-    Only a block of the scores is in memory at one time.
+    The scores are computed in blocks, to save memory.
 
     Args:
-        query: ``[H, Q, d]``, without position.
+        query: ``[H, Q, d]``, not encoded.
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
         value: ``[G, K, d]``.
         positions: int64 ``[Q]``, positions of the queries; they may lie before the start of a segment.
@@ -62,11 +62,11 @@ def attend(
         starts: int64 ``[H or 1, Q or 1, n]``; None if all segments start at 0.
         bias: number added to the scores of each segment; None adds nothing.
         causal: apply a causal mask to the last segment, aligned so that the last query sees every key.
-        bounds: int64 ``[Q]`` each. In the last segment, query ``i`` sees the keys at offsets
-            ``bounds[0][i] <= offset < bounds[1][i]``. It cannot be combined with ``causal``.
+        bounds: a pair of int64 ``[Q]``, not combined with ``causal``. In the last segment, query ``i`` sees the keys at
+            offsets ``bounds[0][i] <= offset < bounds[1][i]``.
 
     Returns:
-        output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
+        output ``[H, Q, d]`` and LSE float32 ``[H, Q]``; zeros and ``-inf`` for queries that see no key.
 
     Raises:
         ValueError: causal and bounds are both given.
@@ -147,7 +147,7 @@ def segment_scores(
     bias: Sequence[float] | None = None,
     bounds: KeyRanges | None = None,
 ) -> Tensor:
-    """Compute scores where segment ``j`` starts at position ``starts[..., j]``. For the arguments see ``attend``.
+    """Compute scores with segment ``j`` at position ``starts[..., j]``. For the arguments, see ``attend``.
 
     Returns:
         float32 ``[H, Q, K]`` for the keys of the segments, ``-inf`` where a key is hidden.
@@ -182,13 +182,13 @@ def segment_scores(
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]`` without positions.
 
-    The scale and softcap of ``scoring`` apply. Keys are not copied for the heads of a group.
+    This applies the scale and softcap of ``scoring``. Keys are not copied for the heads of a group.
     """
     return capped(_products(query * scoring.scale, key), scoring.softcap)
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Multiply each segment's keys by the queries encoded for it, ``[n, H, Q, d]``. Return float32 ``[H, Q, K]``."""
+    """Multiply the keys of each segment by its encoded queries ``[n, H, Q, d]``. Return float32 ``[H, Q, K]``."""
     count, heads, rows, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
     if folded.shape[2] > FEW:
@@ -218,14 +218,14 @@ def _products(query: Tensor, key: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Return ``softcap * tanh(scores / softcap)``, in place unless scores need a gradient. None changes nothing."""
+    """Compute ``softcap * tanh(scores / softcap)``, in place unless scores need a gradient. None is the identity."""
     if softcap is not None and scores.requires_grad:
         return (scores / softcap).tanh() * softcap
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
 def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``(softmax(scores) @ value, logsumexp(scores))``, or zeros and ``-inf`` for a query that sees no key.
+    """Compute ``softmax(scores) @ value`` and ``logsumexp(scores)``: zeros and ``-inf`` for queries without keys.
 
     Args:
         scores: float32 ``[H, Q, K]``; ``-inf`` hides a key.
@@ -242,7 +242,7 @@ def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Merge ``(output, lse)`` over disjoint sets of keys into the exact attention over all these keys."""
+    """Merge pairs ``(output, lse)`` over disjoint sets of keys into the exact attention over all keys."""
     outputs, lses = zip(*parts, strict=True)
     lse = torch.stack(lses).logsumexp(0)
     merged = sum(output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True))
@@ -250,5 +250,5 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def most_scores(device: torch.device) -> int:
-    """Return the maximum number of scores in memory at one time."""
+    """Return the maximum number of scores in memory."""
     return MOST_SCORES["cpu" if device.type == "cpu" else "cuda"]

@@ -1,8 +1,8 @@
-"""The primitive on fused Triton kernels, which rotate queries for each segment and do not copy keys.
+"""The primitive with fused Triton kernels. They rotate queries for each segment and do not copy keys.
 
-Runs on CUDA devices. For tests it runs on CPU tensors in Triton's interpreter (``TRITON_INTERPRET=1`` before the first
-import of triton). Sums use no atomics, and their order depends only on the lengths of the segments. Therefore results
-are bit-identical from call to call.
+The kernels run on CUDA devices. With ``TRITON_INTERPRET=1`` they run in Triton's interpreter on CPU tensors, for tests.
+Sums use no atomics, and their order depends only on the lengths of the segments. Therefore repeated calls give
+bit-identical results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible, la
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a large GPU
-SPLITS = 64  # maximum number of parts into which keys are split when there are few queries
-KEYS_PER_PIECE = 128  # keys in a piece of a segment if keys are split
-PACKED_ROWS = 64  # with at most this many rows, a tile holds all query heads of a key head and reads each key once
-WASTE = 1.2  # maximum factor by which padding of the last block enlarges segments
-MOST_LSES = 2**25  # maximum number of LSEs of segments in memory at one time
+SPLITS = 64  # maximum number of parts of the keys, which are split if there are few queries
+KEYS_PER_PIECE = 128  # number of keys in a piece if keys are split
+PACKED_ROWS = 64  # up to this number of rows, a tile contains all query heads of a key head
+WASTE = 1.2  # maximum growth of segments by padding their last block
+MOST_LSES = 2**25  # maximum number of LSEs in memory
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
 
@@ -155,7 +155,7 @@ def _masses(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return each query's softmax shares ``[H, Q, columns]``, or with ``total`` group sums ``[H, groups, columns]``."""
+    """Return softmax shares by query, ``[H, Q, columns]``, or with ``total`` by group, ``[H, groups, columns]``."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     seen = [(begin, end) for _, segments in groups for begin, end, _ in segments]
@@ -207,7 +207,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
 
 
 def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce the sizes until ``attention`` fits ``memory`` bytes. ``unread`` pipeline stages need no shared memory."""
+    """Reduce the sizes until ``attention`` fits into ``memory`` bytes. ``unread`` pipeline stages need none."""
     width = (2 * _block(half) if half else 0) + (_block(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
@@ -226,22 +226,22 @@ def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, un
 
 @cache
 def _shared_memory(device: torch.device) -> tuple[float, int]:
-    """Return the bytes of shared memory per program, and the number of pipeline stages that need none."""
+    """Return the shared memory per program in bytes, and the number of pipeline stages that do not need it."""
     if device.type != "cuda":
         return inf, 0
     memory = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-    # before capability 9.0, tensor cores copy keys and values to registers, which frees the last stage's buffer
+    # before capability 9.0, keys and values are copied to registers, which frees the buffer of the last stage
     return memory, 0 if torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
 def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
-    """Return the number of rows per head, and of heads. In a packed launch, heads are key heads."""
+    """Return the number of rows per head, and the number of heads (key heads in a packed launch)."""
     heads, groups = query.shape[0], key.shape[0]
     return (query.shape[1] * (heads // groups), groups) if sizes.packed else (query.shape[1], heads)
 
 
 def _splits(programs: int, segments: Segments) -> int:
-    """Return the number of parts into which keys are split so that enough programs run."""
+    """Return the number of parts into which keys are split, to run enough programs."""
     keys = sum(end - begin for begin, end in segments)
     return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
 
@@ -265,13 +265,13 @@ def _halves(scoring: Scoring) -> int:
 
 @contextmanager
 def _launching(query: Tensor) -> Iterator[None]:
-    """Launch on the query's device, and convert errors to ``BackendError``."""
+    """Launch kernels on the query's device. Convert their errors to ``BackendError``."""
     on_device = torch.cuda.device(query.device) if query.device.type == "cuda" else nullcontext()
     with launching("triton", TritonError, SubprocessError), on_device:
         yield
 
 
-@lru_cache(maxsize=64)  # tables are built once for all layers of a pass
+@lru_cache(maxsize=64)  # all layers of a pass share the tables
 def _tables(
     groups: tuple[tuple[tuple[int, int], Columns], ...],
     rows_per_query: int,
@@ -304,7 +304,7 @@ def _tables(
 
 
 def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Divide pieces with these numbers of keys into at most ``parts`` ranges with about equally many keys."""
+    """Divide pieces, given their numbers of keys, into at most ``parts`` ranges of similar total size."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0
@@ -332,7 +332,7 @@ def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[in
 
 @lru_cache(maxsize=64)
 def _query_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """Return begin and end of each group's queries in the output, int32 ``[groups, 2]``."""
+    """Return the span of each group's queries in the output, int32 ``[groups, 2]``."""
     ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
     begins = torch.tensor([0, *ends[:-1].tolist()])
     return torch.stack((begins, ends), dim=1).to(device, torch.int32)

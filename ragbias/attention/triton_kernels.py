@@ -1,13 +1,13 @@
-"""Triton kernels of the attention primitive; ``triton_backend`` builds their tables and launches them.
+"""Triton kernels of the attention primitive. ``triton_backend`` builds their tables and launches them.
 
-A row is a query of one head, and a tile is a block of rows that one program computes. In a packed launch, a tile holds
-all query heads that share one key head, query after query. Each key is then read once for all of these heads, and
-positions and starts may differ by row. In other launches, a tile holds neighbouring queries of one head, and each
-segment starts at one position for the whole tile.
+A row is a query of one head. A tile is a block of rows that one program computes. In a packed launch, a tile contains
+all query heads of one key head, query after query. Each key is read once for all these heads, and positions and starts
+may differ by row. In other launches, a tile contains neighbouring queries of one head, and all its rows see a segment
+at the same position.
 
 Tables are int32. A tile is ``(begin, count, first, out, pieces_begin, pieces_end, split)``. Its group has ``count``
-queries from index ``begin``, whose results begin at index ``out``. The tile begins at row ``first`` of the group and
-sees a range of pieces. If the keys of a row are split among tiles, ``split`` is the number of the part.
+queries from index ``begin``. Their results are stored from index ``out``. The tile starts at row ``first`` of the group
+and sees a range of pieces. If the keys of a row are split among tiles, ``split`` is the index of the part.
 
 A piece of a segment is ``(begin, count, offset, column, length)``. It has ``count`` keys from index ``begin``. Its
 first key is at ``offset`` in the segment. ``column`` is the index of the segment in ``starts`` and ``bias``. ``length``
@@ -25,7 +25,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
-    """Return the rows' query heads (one scalar unless packed), key head and queries, and which rows exist."""
+    """Return query heads (a scalar unless packed), the key head, queries, and the mask of existing rows."""
     rows = tl.load(tile + 2) + tl.arange(0, BLOCK_M)
     if PACKED:
         key_head = tl.program_id(1).to(tl.int64)
@@ -48,7 +48,7 @@ def _dot(left, right, sums, PRECISION: tl.constexpr, UPCAST: tl.constexpr):  # n
 
 @triton.jit
 def _capped(scores, softcap):
-    """Compute ``softcap * tanh(scores / softcap)`` so that no exponential overflows."""
+    """Compute ``softcap * tanh(scores / softcap)`` without overflow of exponentials."""
     falling = tl.exp(-2 * tl.abs(scores) / softcap)
     capped = softcap * (1 - falling) / (1 + falling)
     return tl.where(scores < 0, -capped, capped)
@@ -65,7 +65,7 @@ def attention(
     BOUNDED: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAPPED: tl.constexpr, BIASED: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute output and LSE of one tile over its pieces, with an online softmax in float32.
+    """Compute output and LSE of one tile with an online softmax in float32.
 
     Of the ``DIM`` dimensions, the first ``2 * HALF`` are rotated and the last ``REST`` are not. ``DIMS``, ``HALVES``,
     ``RESTS`` are their block sizes. Queries are rotated to their positions once, and back by each segment's start.
@@ -197,7 +197,7 @@ def segment_lse(
     SOFTCAPPED: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute the LSE of one tile's scores with each of its segments, without positions. Pieces are whole segments."""
+    """Compute the LSE of a tile's scores for each segment, without positions. Pieces are whole segments."""
     tile = tiles + tl.program_id(0) * TILE
     head, key_head, row, valid = _rows_of(tile, GROUP, PACKED, BLOCK_M)
     dims = tl.arange(0, DIMS)
@@ -232,7 +232,7 @@ def summed_shares(
     lse, mass, groups, l_head, l_row, m_head, m_row,
     COLUMNS: tl.constexpr, COLUMN_BLOCK: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Turn each row's segment LSEs into softmax shares, and sum these over the rows of a group, in order."""
+    """Convert each row's segment LSEs to softmax shares. Sum the shares over the rows of a group, in order."""
     group, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     end = tl.load(groups + 2 * group + 1)
     columns = tl.arange(0, COLUMN_BLOCK)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ragbias.attention import Encoding
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # frequencies are fixed at the length of the prompt
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # the prompt's length determines the frequencies
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Architecture:
         attention: name of the attention module inside a decoder layer.
         layers: name of the list of layers inside the decoder.
         fused: name of the joint projection for queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
-        per_head: whether the fused projection interleaves queries, keys and values head by head.
-        norm: whether ``q_norm`` and ``k_norm``, if the module has them, apply to each head or to the whole projection.
+        per_head: whether the fused projection interleaves queries, keys and values by head.
+        norm: whether ``q_norm`` and ``k_norm``, if any, apply to each head or to the whole projection.
         positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
         repeated: whether the model's cos and sin list angles as ``a, a, b, b`` instead of ``a, b, a, b``.
-        window: name of the config's field for the maximum sequence length.
+        window: name of the config field for the maximum sequence length.
     """
 
     attention: str = "self_attn"
@@ -71,7 +71,7 @@ class Architecture:
         return query, key, value
 
     def join(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Join queries, keys and values to the output of the fused projection; the inverse of ``split``."""
+        """Join queries, keys and values into the output of the fused projection. The inverse of ``split``."""
         import torch
 
         parts = (query, key, value)
@@ -79,7 +79,7 @@ class Architecture:
 
     @staticmethod
     def clipped(module: nn.Module, output: Tensor) -> Tensor:
-        """Limit the projection's output by MPT's ``clip_qkv``."""
+        """Clip the output of the projection to MPT's ``clip_qkv``."""
         clip = getattr(module, "clip_qkv", None)
         return output.clamp(-clip, clip) if clip else output
 
@@ -95,7 +95,7 @@ class Architecture:
         return kind, getattr(module, "use_rope", True), 0 if fixed else length
 
     def encoding(self, decoder: nn.Module, module: nn.Module, length: int) -> Encoding:
-        """Return the positional encoding of a layer, with the model's frequencies for a prompt of ``length`` tokens."""
+        """Return the positional encoding of a layer for a prompt of ``length`` tokens."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         from ragbias.attention.keys import Alibi, Encoding, Rotary
@@ -109,7 +109,7 @@ class Architecture:
         rope_type, layer_type = _rope_type(decoder, getattr(module, "layer_type", None))
         prefix = f"{layer_type}_" if layer_type else ""
         frequencies = getattr(rotary, f"{prefix}inv_freq")
-        if rope_type in LENGTH_DEPENDENT_ROPE:  # the buffer depends on earlier prompts
+        if rope_type in LENGTH_DEPENDENT_ROPE:  # earlier prompts have changed the buffer
             options = {"layer_type": layer_type} if layer_type else {}
             frequencies, _ = ROPE_INIT_FUNCTIONS[rope_type](
                 rotary.config, frequencies.device, seq_len=length, **options
@@ -118,7 +118,7 @@ class Architecture:
 
 
 def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
-    """Return the rope type of a layer, and the type of the layer if the rope depends on it."""
+    """Return the rope type of a layer, and the layer type if it determines the rope type."""
     kinds: Any = decoder.get_submodule("rotary_emb").rope_type
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
@@ -153,7 +153,7 @@ ROTARY = tuple(name for name, architecture in ARCHITECTURES.items() if architect
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """Return the declaration for a model. Raise ``UnsupportedModelError`` for an unknown family or rope scaling."""
+    """Return the architecture of a model. Raise ``UnsupportedModelError`` for an unknown family or rope type."""
     config: Any = getattr(model, "config", None)
     family = family_of(config, type(model).__name__)
     supported = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
@@ -168,7 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family in a model's config. Raise an error with ``name`` if ``ARCHITECTURES`` does not have it."""
+    """Return the family of a model's config. Raise an error that contains ``name`` if it is not supported."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
@@ -178,7 +178,7 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """Return the maximum number of tokens of a prompt with its answer, for any family."""
+    """Return the maximum total number of tokens of a prompt and its answer, for any family."""
     text: Any = config.get_text_config()
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 

@@ -1,4 +1,4 @@
-"""Bindings of a method to a model: the state of forward passes, and the open bindings of each thread or task."""
+"""Bindings of a method to a model: the state of forward passes, and the active bindings per thread or task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rotation: TypeAlias = tuple[Tensor, Tensor] | None
 class PlainBinding:
     """A binding that runs the plain model, even inside another binding. Base class of ``Binding``.
 
-    ``is_open`` is False as soon as the context starts to exit.
+    ``is_open`` becomes False when the context begins to exit.
     """
 
     def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
@@ -51,7 +51,7 @@ def binding_of(decoder: nn.Module) -> PlainBinding | None:
 
 @contextmanager
 def opening(binding: PlainBinding) -> Iterator[None]:
-    """Make the binding the innermost one of this thread (or task) until the context ends.
+    """Activate the binding in this thread or task until the context ends.
 
     The context may end in another thread or task, for example if a generator is closed there.
     """
@@ -62,7 +62,7 @@ def opening(binding: PlainBinding) -> Iterator[None]:
         finally:
             binding.is_open = False
     finally:
-        binding.is_open = False  # repeated, because an interrupt may come before the line above
+        binding.is_open = False  # repeated, in case an interrupt skipped the line above
         opened.set(tuple(other for other in opened.get() if other.is_open))
 
 
@@ -72,13 +72,13 @@ class Session:
 
     layouts: list[SequenceLayout]  # one layout for each sequence
     seen: int  # number of columns in the cache
-    permutation: Tensor | None  # int64 [batch, T]: prompt column of each model column; None if equal
+    permutation: Tensor | None  # int64 [batch, T]: the prompt's column for each column in the model; None if equal
     memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by (layer, sequence or None)
     fingerprint: Tensor | None = None  # keys [batch, G, d] of the last token, to detect moved sequences
 
 
 class _Pass(threading.local):
-    """The current forward pass of a thread. Threads may share a binding through a copied context."""
+    """The current forward pass of a thread. Threads with copies of one context share a binding."""
 
     session: Session | None = None
     prefill: bool = True
@@ -89,8 +89,8 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    While a binding that is not ``private`` is attached, a forward pass in a thread without a binding raises
-    ``BindingError``, because the thread may be a helper that should use the method.
+    While a binding is attached that is not ``private``, forward passes in threads without a binding raise
+    ``BindingError``, because such a thread may be a helper that should use the method.
     """
 
     def __init__(
@@ -130,16 +130,16 @@ class Binding(PlainBinding):
         self._now = _Pass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache that this method filled with the beginnings of prompts, all documents included."""
+        """Continue from a cache that this method filled with the beginnings of prompts, including all documents."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
-        """Let a copy of a cache continue like the cache itself."""
+        """Copy the session of a cache to a copy of that cache."""
         if (session := self._sessions.get(cache)) is not None:
             self._sessions[copied] = copy.deepcopy(session)
 
     def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        """Return new arguments for a forward pass of the decoder, or None to keep them. Raise an error to refuse it."""
+        """Begin a forward pass of the decoder. Return new arguments, or None to keep them."""
         current = binding_of(decoder)
         if current is None and not self._private:
             raise BindingError(
@@ -179,7 +179,7 @@ class Binding(PlainBinding):
         return (), {**kwargs, name: tokens}
 
     def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
-        """Refuse a cache whose sequences were repeated, dropped or moved since the prefill."""
+        """Raise an error if sequences of the cache were repeated, dropped or moved since the prefill."""
         moved = batch != len(session.layouts)
         if not moved and session.fingerprint is not None:
             moved = not torch.allclose(self._fingerprint(cache, session), session.fingerprint, rtol=1e-2, atol=1e-2)
@@ -195,7 +195,7 @@ class Binding(PlainBinding):
         return keys[:, :, column]
 
     def _with_full_layers(self, cache: Any, use: bool | None) -> Any:
-        """Return the cache of this pass, with layers that keep every key."""
+        """Return the cache of this pass, with layers that store all keys."""
         if cache is None:
             return DynamicCache() if (self._use_cache if use is None else use) else None
         if cache.get_seq_length() == 0:
@@ -203,7 +203,7 @@ class Binding(PlainBinding):
         return cache
 
     def leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Record the cache after a forward pass and restore the prompt's order in its output."""
+        """End a forward pass: record the cache, and restore the prompt's order in the output."""
         if binding_of(decoder) is not self or self._now.session is None:
             return None
         session, self._now.session, self._now.noted = self._now.session, None, None
@@ -222,12 +222,12 @@ class Binding(PlainBinding):
         return output
 
     def note(self, hidden: Tensor, rotation: Rotation) -> None:
-        """Record a layer's input and the model's ``(cos, sin)`` for it."""
+        """Record a layer's input and its ``(cos, sin)``."""
         self._now.noted = (hidden, rotation)
 
     @contextmanager
     def projecting(self) -> Iterator[None]:
-        """Let projections read their inputs unchanged in this context."""
+        """Disable changes of projection inputs in this context."""
         self._now.projecting = True
         try:
             yield
@@ -290,7 +290,7 @@ class Binding(PlainBinding):
         return rotate(x, cos, sin, self.architecture.interleaved)
 
     def _encoding(self, module: nn.Module, length: int) -> Encoding:
-        """Return the positional encoding that queries and keys of this layer still lack."""
+        """Return the positional encoding that is still to be applied to queries and keys of this layer."""
         if self.wants_positions and self.architecture.positions == "rotary":
             return Encoding()
         key = self.architecture.encoding_key(self.decoder, module, length)
@@ -306,7 +306,7 @@ def _gathered(states: Tensor, columns: Tensor) -> Tensor:
 
 
 def active_binding_of(module: nn.Module) -> Binding | None:
-    """Return the innermost binding on the module's model, if it acts on this attention module."""
+    """Return the innermost binding of the module's model if it acts on this module."""
     for binding in reversed(opened.get()):
         if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None
@@ -323,7 +323,7 @@ def open_session(
     batch, length = tokens.shape[:2]
     if spans and batch % len(spans):
         raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")
-    repeat = batch // len(spans) if spans else 0  # beams and several return sequences repeat each prompt
+    repeat = batch // len(spans) if spans else 0  # beams and multiple return sequences repeat each prompt
     layouts, permutations = [], []
     for index, pad in enumerate(_padding(attention_mask, batch, length)):
         columns = spans[index // repeat] if spans else []
@@ -344,7 +344,7 @@ def open_session(
 
 
 def _comparable(document: Tensor) -> Sequence[Any]:
-    """Return the sort key of a document: its token ids ``[L]``, or the bytes of its embeddings ``[L, hidden]``."""
+    """Return the sort key of a document: token ids ``[L]``, or the bytes of embeddings ``[L, hidden]``."""
     if document.dim() == 1:
         ids: list[int] = document.tolist()
         return ids
@@ -368,7 +368,7 @@ def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length
 
 def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
     """Return the number of padding columns at the left of each sequence."""
-    if isinstance(attention_mask, Mapping):  # models with images make masks [batch, 1, Q, K] by type of layer
+    if isinstance(attention_mask, Mapping):  # multimodal models use a mask [batch, 1, Q, K] per layer type
         attention_mask = attention_mask.get("full_attention")
         if attention_mask is not None:  # the keys that the last query sees
             attention_mask = attention_mask[:, 0, -1]
@@ -392,7 +392,7 @@ def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch:
 
 
 def missing_documents(method: str) -> NoDocumentsError:
-    """Return the error for a method that needs spans."""
+    """Create the error for a method that needs spans."""
     return NoDocumentsError(
         f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
     )

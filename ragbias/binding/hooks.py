@@ -1,12 +1,12 @@
-"""``debias``: run an unmodified transformers model with a method, by hooks on its attention modules.
+"""``debias``: run an unmodified transformers model with a method, using hooks on its attention modules.
 
-While at least one binding acts on a module, the module has our hooks and a copy of its config that names our attention
-function. MPT's module calls no attention function and gets our forward instead. Each call looks up the active binding,
-so threads with different bindings, or without one, can share a model. The last binding to close restores the module.
+While a binding acts on a module, the module has our hooks, and a copy of its config that names our attention function.
+MPT's module does not call an attention function, so its ``forward`` is replaced. Each call looks up the active binding,
+so threads with different bindings or without a binding can share a model. Closing the last binding restores the module.
 
-An interrupt may come between any two steps of attaching and detaching. Therefore the model's own hooks are the only
-record of what is attached, and ``sweep`` removes what no open binding needs. It runs when a binding closes, before one
-is attached, and in the next forward pass with a leftover hook. The decoder's hooks are added first and removed last.
+An interrupt may occur between any two steps of attaching and detaching. Therefore the hooks on the model are the only
+record of attached bindings, and ``sweep`` removes unused hooks. It runs when a binding closes, before a binding is
+attached, and in the next forward pass with a leftover hook. The decoder's hooks are added first and removed last.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _lock = threading.RLock()  # reentrant, because the garbage collector may close 
 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
-    """Return the backend for attention on this model. Raise ``BackendError`` if a named one does not support it."""
+    """Return the attention backend for this model. Raise ``BackendError`` if the named backend does not support it."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     module = attention_modules(decoder, architecture)[0]
@@ -49,7 +49,7 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
 
 
 def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
-    """Copy a cache that was filled in this context, to continue a prompt more than once."""
+    """Copy a cache that was filled in this context, to continue a prompt several times."""
     copied = copy.deepcopy(cache)
     current = binding_of(model.get_decoder())
     if isinstance(current, Binding):
@@ -60,7 +60,7 @@ def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
 def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
-    """Return a context like ``debias``, for a method instance and checked spans. For ``private`` see ``Binding``."""
+    """Attach a method instance with checked spans, like ``debias``. For ``private``, see ``Binding``."""
     if method.acts_on == "nothing":
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
@@ -80,28 +80,28 @@ def attach(
 def debias(
     model: PreTrainedModel, method: str | Method, spans: Spans | None = None, backend: str = "auto"
 ) -> Iterator[PreTrainedModel]:
-    """Run a transformers model with a method. The model is restored when the context ends, even by an error.
+    """Run a transformers model with a method. The model is restored when the context ends, even after an error.
 
-    Inside, ``model(...)``, ``model.generate(...)`` and everything built on them run with the method. Each prompt must
-    enter in one forward pass; several prompts may follow each other. Other threads may open their own contexts on the
-    same model at the same time.
+    In this context, ``model(...)``, ``model.generate(...)`` and all code that uses them run with the method. Pass each
+    prompt in one forward pass. Several prompts may run in succession. Other threads may use the same model at the same
+    time, each in its own context.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
-        spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding included, without gaps; or a list
-            of such lists, one for each sequence of the batch. Repeated sequences (beams) need no repeated spans.
+        spans: ``(begin, end)`` of each document in columns of ``input_ids``, including padding, without gaps; or a list
+            of such lists, one per sequence of the batch. Spans of repeated sequences, such as beams, are not repeated.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method acts on whole prompts, or its parameters do not fit the model.
         NoDocumentsError: the method needs spans, and none are given.
-        SpanError: spans overlap or leave gaps; at the first forward pass, a span is outside the prompt.
+        SpanError: spans overlap or leave gaps. In the first forward pass: a span is outside the prompt.
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not supported.
-        BackendError: the backend is unknown or not installed; at the first forward pass, it does not support the case.
-        BindingError: a forward pass has a cache that was not filled here, or runs in a thread without ``debias``.
+        BackendError: the backend is unknown or not installed. In the first forward pass: it does not support the case.
+        BindingError: a forward pass has a cache that was filled elsewhere, or runs in a thread without ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
     if resolved.selective:
@@ -139,7 +139,7 @@ class Hook:
 
 @contextmanager
 def hooked(binding: Binding) -> Iterator[None]:
-    """Hook the decoder and the method's layers until the context ends, even by an error."""
+    """Hook the decoder and the method's layers until the context ends, even after an error."""
     try:
         with opening(binding):
             _add_hooks(binding)
@@ -149,7 +149,7 @@ def hooked(binding: Binding) -> Iterator[None]:
 
 
 def _add_hooks(binding: Binding) -> None:
-    """Hook the decoder and the attention modules of an open binding. Bindings share the hooks of a module."""
+    """Hook the decoder and the attention modules of a binding. All bindings of a module share its hooks."""
 
     def enter(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         if binding.is_open:
@@ -169,7 +169,7 @@ def _add_hooks(binding: Binding) -> None:
 
 
 def sweep(decoder: nn.Module) -> None:
-    """Remove every hook and replacement that no open binding needs."""
+    """Remove all hooks and replacements that no open binding needs."""
     with _lock:
         needed = _needed(decoder)
         for module in reversed(list(decoder.modules())):  # the decoder comes last
@@ -224,7 +224,7 @@ def _restore(module: nn.Module) -> None:
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
-    # torch omits kwargs if another thread removes the hook while it runs; no binding is active then
+    # torch omits kwargs if another thread removes a running hook; then no binding is active
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         active = active_binding_of(module)
         if active is None or kwargs is None:
@@ -249,7 +249,7 @@ def _before_projection(attention: nn.Module, projection: Literal["query", "key"]
 
 
 def _after_fused_projection(attention: nn.Module, architecture: Architecture) -> Callable[..., Any]:
-    """Return a hook that replaces queries and keys by projections of the inputs that the method changed."""
+    """Return a hook that projects queries and keys again, from the inputs that the method changed."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
         active = active_binding_of(attention)
@@ -269,7 +269,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _Original:
-    """A view of a module with its original config, where attention functions read the implementation's name."""
+    """A view of a module with its original config, from which attention functions read the implementation."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)
@@ -279,7 +279,7 @@ class _Original:
 
 
 def _register(implementation: str) -> str:
-    """Register our attention function over the model's own implementation, and return the new name."""
+    """Register our attention function, which wraps the model's own implementation. Return its name."""
     name = PREFIX + implementation
     if name in ALL_ATTENTION_FUNCTIONS:
         return name
@@ -305,7 +305,7 @@ def _register(implementation: str) -> str:
 
 
 def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return a replacement for ``MptAttention.forward`` that computes attention with the active binding."""
+    """Create a replacement for ``MptAttention.forward`` that uses the active binding."""
     original: Callable[..., tuple[Tensor, Tensor | None]] = module.forward
 
     def forward(
@@ -336,7 +336,7 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
 def _mpt_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Compute softmax attention with a bias ``[H, 1, >= K]`` that ends at the last key, and a mask of hidden keys."""
+    """Compute softmax attention with a mask of hidden keys and a bias ``[H, 1, >= K]``, aligned at the last key."""
     scores = query @ key.transpose(-1, -2) * scale + bias[..., -key.shape[2] :]
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(query.dtype).min)

@@ -1,4 +1,4 @@
-"""``DocumentCache``: keys and values of documents, in memory and in a folder; used by ``generation.reuse``."""
+"""``DocumentCache``: keys and values of documents, in memory and in a folder."""
 
 from ragbias.cache.document_cache import CacheStats, DocumentCache
 from ragbias.cache.stores import States

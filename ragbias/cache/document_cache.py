@@ -1,4 +1,4 @@
-"""``DocumentCache``: keys and values of documents, reused by later requests."""
+"""``DocumentCache``: keys and values of documents for later requests."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class CacheStats:
     """Contents and use of a cache. Entries are documents and prefixes.
 
     Attributes:
-        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents. On disk, all processes are counted.
+        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents. The folder includes entries of all
+            processes.
         memory_hits, disk_hits, misses: lookups since the cache was created.
         tokens_reused, tokens_computed: number of tokens in entries that were found, and in entries that were computed.
-        broken: damaged files that were set aside.
+        broken: damaged files, which were renamed.
     """
 
     memory_entries: int
@@ -45,7 +46,7 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of tokens that were reused; 0 before the first lookup."""
+        """Share of reused tokens. 0 before the first lookup."""
         total = self.tokens_reused + self.tokens_computed
         return self.tokens_reused / total if total else 0.0
 
@@ -56,12 +57,12 @@ class CacheStats:
 class DocumentCache:
     """Keys and values of documents after their prefix, for methods with reusable documents.
 
-    Threads can share a cache, and processes can share its folder. It contains no text. Entries are named by digests of
-    model, prefix and document, so models that share a cache never read each other's entries.
+    The cache is thread-safe, and processes can share its folder. It contains no text. Keys of entries are digests of
+    model, prefix and document, so that models that share a cache never read each other's entries.
 
     Args:
         memory: maximum size in memory, in bytes or as text such as ``"4GB"``; None stores nothing in memory.
-        folder: folder in which entries outlive the process, created if missing; None stores nothing on disk.
+        folder: persistent folder, created if missing; None stores nothing on disk.
         disk: maximum size of the folder, 20 GB by default.
 
     Raises:
@@ -86,7 +87,7 @@ class DocumentCache:
         self.salt = ""
 
     def salted(self, salt: str) -> DocumentCache:
-        """Return a view of this cache for one tenant. Memory and folder are shared, but entries need the salt."""
+        """Return a view of this cache for one tenant, which only reads entries with the same salt."""
         cache = DocumentCache.__new__(DocumentCache)
         vars(cache).update(vars(self), salt=salt)
         return cache
@@ -96,7 +97,7 @@ class DocumentCache:
         if model in self._models:
             return
         owners = self._disk.models() if self._disk else set()
-        if self._models - {model}:  # another thread may add this model
+        if self._models - {model}:  # another thread may have added this model
             self._warn_once("models", f"several models share {self!r}; they do not reuse each other's entries")
         elif owners and model not in owners:
             self._warn_once(
@@ -119,7 +120,6 @@ class DocumentCache:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Add computed states under a key."""
         self._count("misses", "tokens_computed", states.tokens)
         self._memory.put(key, states)
         if self._disk is not None:
@@ -136,7 +136,7 @@ class DocumentCache:
         return CacheStats(len(memory), memory.nbytes, len(sizes), sum(sizes), **self._counts, broken=broken)
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
-        """Read every file of the folder and return the error of each damaged file. No file is changed."""
+        """Read all files of the folder and return an error for each damaged file. Files do not change."""
         wrong = {}
         for path, _, _ in list(self._disk.files()) if self._disk else []:
             try:
@@ -149,13 +149,13 @@ class DocumentCache:
         return wrong
 
     def clear(self) -> None:
-        """Remove all entries, in memory and in the folder."""
+        """Remove all entries from memory and folder."""
         self._memory.clear()
         if self._disk is not None:
             self._disk.clear()
 
     def warn_unused(self, method: str, reason: str) -> None:
-        """Warn, once per method, that its requests do not use this cache."""
+        """Warn once per method that its requests do not use this cache."""
         self._warn_once(f"method {method}", f"{method} runs without its document cache: {reason}")
 
     def _warn_once(self, about: str, message: str) -> None:
@@ -169,9 +169,9 @@ class DocumentCache:
         try:
             return disk.get(key, shapes, dtypes)
         except BrokenEntryError as error:
-            self._warn_once("broken", f"{error}; it was set aside and is computed anew")
+            self._warn_once("broken", f"{error}; it was renamed and is computed again")
         except OSError as error:
-            self._warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed anew")
+            self._warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed again")
         return None
 
     def _count(self, lookup: str, tokens: str, count: int) -> None:
@@ -190,9 +190,9 @@ class DocumentCache:
 
 
 def size_of(name: str, given: str | int) -> int:
-    """Return the number of bytes of ``"4GB"``, ``"512 MiB"`` or a number above zero."""
+    """Parse a size such as ``"4GB"``, ``"512 MiB"`` or a positive number. Return bytes."""
     if isinstance(given, str) and (match := _AMOUNT.fullmatch(given)) and match[2].upper() in _UNITS:
-        size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the float may be infinite
+        size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the number may be infinite
     elif isinstance(given, int) and not isinstance(given, bool):
         size = given
     else:
@@ -203,7 +203,7 @@ def size_of(name: str, given: str | int) -> int:
 
 
 def size_text(size: float) -> str:
-    """Format a number of bytes for people, such as ``"1.5 MB"``."""
+    """Format a number of bytes, such as ``"1.5 MB"``."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.3g} {unit}"
@@ -216,5 +216,5 @@ def _path(folder: str | Path) -> Path:
         raise ArgumentError(f"folder={shown(folder)}; expected the path of a folder, or None")
     try:
         return Path(folder).expanduser()
-    except RuntimeError as error:  # the user in the path does not exist
+    except RuntimeError as error:  # unknown user in the path
         raise ArgumentError(f"folder={shown(str(folder))}: {error}") from error

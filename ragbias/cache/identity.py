@@ -1,4 +1,4 @@
-"""Cache keys, which are equal if and only if the same model computes the same tokens after the same prefix."""
+"""Cache keys. Two keys are equal if model, prefix and tokens are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
-VERSION = 3  # version of how states are computed and named
+VERSION = 3  # version of the computation and names of states
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
 ENVIRONMENT = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
@@ -32,14 +32,14 @@ _known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str],
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Return a SHA-256 of all that determines a model's states: configuration, weights, devices, attributes of modules.
+    """Return a SHA-256 of a model's configuration, weights, devices and attributes of modules.
 
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
     and the scales of quantised weights. Tensors that were replaced or changed are hashed again.
 
-    These changes are not noticed: changes in place through ``parameter.data`` or a numpy view; changes of inference
-    tensors, and of weights that accelerate has offloaded; and code that runs beside the modules, such as a hook or a
-    replaced ``forward``. After such a change, create a new model object or clear the cache.
+    The fingerprint does not detect changes in place through ``parameter.data`` or a numpy view, changes of inference
+    tensors or of weights that accelerate has offloaded, hooks, or a replaced ``forward``. After such a change, create a
+    new model object or clear the cache.
     """
     named, attached, settings = _parts(model)
     tensors = named | attached
@@ -53,7 +53,7 @@ def fingerprint(model: PreTrainedModel) -> str:
     digests = unchanged | _digests(model, {name: tensor for name, tensor in tensors.items() if name not in unchanged})
     about = [str(VERSION), *(f"{name} {setting}" for name, setting in sorted(settings.items()))]
     about += [f"{name} {_described(tensor)} {digests[name]}" for name, tensor in named.items()]
-    # sorted without names, because a quantised layer moves scales from its weight to itself in its first forward pass
+    # sorted without names, because quantised layers rename scales in the first forward pass
     about += sorted({f"{name.partition(':')[0]} {_described(t)} {digests[name]}" for name, t in attached.items()})
     identity = hashlib.sha256("\n".join(about).encode()).hexdigest()
     _known[model] = seen | settings, digests, identity
@@ -61,7 +61,7 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 
 def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Return, by name: parameters and buffers; tensors in attributes of modules and parameters; other attributes."""
+    """Return parameters and buffers, tensors in attributes of modules and parameters, and other attributes, by name."""
     named = dict([*model.named_parameters(), *model.named_buffers()])
     attached: dict[str, Tensor] = {}
     settings: dict[str, Any] = {}
@@ -103,8 +103,8 @@ def _described(tensor: Tensor) -> str:
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a value that changes with a tensor's memory or content. ``module.to`` changes the memory."""
-    if tensor.is_meta:  # accelerate creates meta tensors again at each call
+    """Return a value that changes with a tensor's content or memory, for example after ``module.to``."""
+    if tensor.is_meta:  # accelerate creates new meta tensors at each call
         return (True,)
     version = 0 if tensor.is_inference() else tensor._version
     memory = StorageWeakRef(tensor.untyped_storage())  # the reference prevents reuse of the address
@@ -122,7 +122,7 @@ def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, s
 
 
 def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
-    """Return loaders, by name, of the weights that accelerate has offloaded to memory or disk."""
+    """Return loaders of the weights that accelerate has offloaded to memory or disk, by name."""
     loaders: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -144,7 +144,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 def identity_of(model: PreTrainedModel, backend: str) -> str:
-    """Return a digest of the model and of what else changes results, such as device, backend and number of threads."""
+    """Return a digest of the model, device, backend, number of threads and other factors that change results."""
     device = model.device.type
     name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
     casts = torch.is_autocast_enabled(device)
@@ -156,6 +156,6 @@ def identity_of(model: PreTrainedModel, backend: str) -> str:
 
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
-    """Return the key of the states of ``tokens`` after a prefix: identity, and a digest of all tokens and the salt."""
+    """Return the key for the states of ``tokens`` after a prefix: the identity, and a digest of all tokens and salt."""
     parts = [list(prefix), list(tokens), *([salt] if salt else [])]
     return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

@@ -26,12 +26,12 @@ from torch import Tensor
 from ragbias.errors import ArgumentError
 from ragbias.files import irregular
 
-SUFFIX = ".states.safetensors"  # weights, which must never be removed, have another suffix; change it with the format
+SUFFIX = ".states.safetensors"  # differs from weights, which must never be removed; change it with the format
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
 Shapes = Sequence[tuple[int, int, int]]  # shape of the keys and of the values in each layer
 Dtypes = Collection[torch.dtype]  # dtypes that keys and values may have; any if empty
-UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes again
+UNCOUNTED = 0.05  # share of the budget that a process may write before it counts all files again
 
 
 class BrokenEntryError(Exception):
@@ -43,7 +43,7 @@ class States:
     """Keys and values of ``T`` adjacent tokens.
 
     Attributes:
-        keys, values: tensors ``[G, T, d]`` by layer, on the CPU, in the model's dtype; keys have no positions.
+        keys, values: tensors ``[G, T, d]`` by layer, on the CPU, in the model's dtype. Keys are not encoded.
     """
 
     keys: tuple[Tensor, ...]
@@ -59,7 +59,7 @@ class States:
 
 
 class MemoryStore:
-    """Entries in memory, of at most ``budget`` bytes in total. The least recently used entries are removed first."""
+    """Entries in memory, up to ``budget`` bytes. The least recently used entries are removed first."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -81,7 +81,7 @@ class MemoryStore:
             return states
 
     def put(self, key: str, states: States) -> None:
-        """Add an entry, unless it alone is larger than the budget."""
+        """Add an entry, unless it is larger than the budget."""
         with self._lock:
             if key in self._entries or states.nbytes > self._budget:
                 return
@@ -98,7 +98,7 @@ class MemoryStore:
 
 
 class FolderStore:
-    """Entries in a folder, of at most ``budget`` bytes in total. The least recently used entries are removed first."""
+    """Entries in a folder, up to ``budget`` bytes. The least recently used entries are removed first."""
 
     def __init__(self, path: Path, budget: int) -> None:
         self.path = path
@@ -115,22 +115,22 @@ class FolderStore:
         self._recount()
 
     def _remove_incomplete(self) -> None:
-        """Remove the temporary files of killed processes on this host."""
+        """Remove temporary files of killed processes on this host."""
         for temporary in self.path.glob("*.tmp"):
             host, _, pid = temporary.name.removesuffix(".tmp").split(".", 1)[-1].rpartition("-")
             if host == HOST and pid.isdigit() and not _is_running(int(pid)):
                 temporary.unlink(missing_ok=True)
 
     def files(self) -> Iterator[tuple[Path, float, int]]:
-        """Yield each entry's file, time of last use, and size in bytes."""
+        """Yield file, time of last use and size in bytes of each entry."""
         for path in self.path.glob(f"*{SUFFIX}"):
-            with suppress(OSError):  # another process removed it, or links form a loop
+            with suppress(OSError):  # removed by another process, or a loop of links
                 status = path.stat()
                 if stat.S_ISREG(status.st_mode):
                     yield path, status.st_mtime, status.st_size
 
     def broken(self) -> list[Path]:
-        """Return the damaged files that were set aside."""
+        """Return the damaged files, which were renamed."""
         return list(self.path.glob(f"*{BROKEN}"))
 
     def models(self) -> set[str]:
@@ -173,7 +173,7 @@ class FolderStore:
             self._uncounted += size
 
     def _evict(self, needed: int) -> None:
-        """Remove entries until ``needed`` bytes fit. The files of other processes are counted from time to time."""
+        """Remove entries until ``needed`` bytes fit. Sometimes count the files of other processes."""
         with self._lock:
             if self._uncounted >= self._budget * UNCOUNTED:
                 self._recount()
@@ -184,18 +184,17 @@ class FolderStore:
                         return
                 path, used, size = self._oldest_first.popleft()
                 with suppress(OSError):
-                    if path.stat().st_mtime != used:  # used since the last count, so no longer among the oldest
+                    if path.stat().st_mtime != used:  # used since the last count
                         continue
                     path.unlink()
                 self._size -= size
 
     def _recount(self) -> None:
-        """Count the entries in the folder. This is slow if there are many."""
+        """Count the entries in the folder, which is slow for large folders."""
         self._oldest_first = deque(sorted(self.files(), key=lambda file: file[1]))
         self._size, self._uncounted = sum(size for _, _, size in self._oldest_first), 0
 
     def clear(self) -> None:
-        """Remove all entries and damaged files."""
         for path in [*(file for file, _, _ in self.files()), *self.broken()]:
             path.unlink(missing_ok=True)
         with self._lock:
@@ -207,7 +206,7 @@ def write_entry(path: Path, key: str, states: States) -> None:
     parts = {"keys": states.keys, "values": states.values}
     tensors = {f"{name}{layer}": tensor for name, layers in parts.items() for layer, tensor in enumerate(layers)}
     metadata = {"key": key, "sha256": _checksum(key, tensors)}
-    path.touch(mode=0o600)  # only its owner may read it, because keys and values reveal a document
+    path.touch(mode=0o600)  # readable by its owner only, because keys and values reveal the document
     # safetensors.torch.save_file leaves a temporary file if the process is killed
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
@@ -246,5 +245,5 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # the process of another user
+        pass  # a process of another user
     return True

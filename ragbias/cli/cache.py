@@ -95,6 +95,6 @@ def _print_stats(document_cache: DocumentCache, json_path: Path | None) -> None:
     from ragbias.cache.document_cache import size_text
 
     counts = document_cache.stats()
-    broken = f", {counts.broken} set aside as broken" if counts.broken else ""
+    broken = f", {counts.broken} broken" if counts.broken else ""
     console.print(f"{counts.disk_entries} entries, {size_text(counts.disk_bytes)}{broken}: {document_cache.folder}")
     write_json(counts.as_dict(), json_path)

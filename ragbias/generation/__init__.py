@@ -1,4 +1,4 @@
-"""From a prompt to an answer: arguments, requests, decoding, scoring, voting, and the report of what ran."""
+"""Generate answers: arguments, requests, decoding, scoring, voting, and reports."""
 
 from ragbias import lazy
 

@@ -1,4 +1,4 @@
-"""Answer prepared prompts: choose the method that runs, and pad batches."""
+"""Answer prepared requests in padded batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def resolve(
     backend: str,
     cancelled: threading.Event | None = None,
 ) -> Request:
-    """Choose the method, order the documents for it, and fill the report. Reordering and selection run the model."""
+    """Choose the method, order the documents, and fill the report. Some methods run the model here."""
     report = planned_report(origin)
     ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
     reason = report.reason
@@ -74,7 +74,7 @@ def resolve(
 
 @dataclass(frozen=True)
 class Answering:
-    """Answers the requests of one call. With a single request, ``on_text`` gets the text so far after each token."""
+    """Answer the requests of one call. For a single request, ``on_text`` receives the text after each token."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -85,7 +85,7 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
-        """Return one answer per request. For a vote, it is the elected answer."""
+        """Return one answer per request. A vote returns the elected answer."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
         flat = [candidate for of_request in candidates for candidate in of_request]
         generated: dict[int, Generation] = {}
@@ -141,14 +141,14 @@ class Answering:
         return answers
 
     def _answer_joint(self, request: Request) -> Generation:
-        """Answer a request with a joint method, as one batch of prompts. The usage counts every prompt."""
+        """Answer a request with a joint method, as a batch of prompts. The usage counts all prompts."""
         first, *others = self._answer_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)
         return replace(first, usage=usage, report=report)
 
     def _elect(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
-        """Choose the answer to a request from the answers to its candidates."""
+        """Choose the answer to a request from the answers for its candidates."""
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
@@ -158,10 +158,10 @@ class Answering:
 
 
 def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float]) -> Generation:
-    """Return the generation with the most frequent text, ignoring outer white space. Its usage is the sum over all.
+    """Return the generation with the most frequent text, ignoring outer white space. Its usage counts all generations.
 
     Args:
-        mean_logprob: returns the mean log-probability per token of a generation by its index; the highest wins a tie.
+        mean_logprob: a function of a generation's index that returns its mean log-probability per token, for ties.
     """
     texts = [generation.text.strip() for generation in generations]
     votes = Counter(texts)

@@ -21,7 +21,7 @@ from ragbias.methods import Method
 
 
 class SamplingArguments(TypedDict, total=False):
-    """Sampling arguments that every framework has; ``None`` counts as not given."""
+    """Sampling arguments of all frameworks. ``None`` selects the default."""
 
     max_new_tokens: int
     """Maximum number of new tokens, >= 1; 256 by default. The model's window limits it further."""
@@ -30,11 +30,11 @@ class SamplingArguments(TypedDict, total=False):
     top_k: int | None
     """Sample only from the ``top_k`` most probable tokens, >= 1."""
     top_p: float | None
-    """Sample only from the most probable tokens whose probabilities add up to ``top_p``, > 0 and <= 1."""
+    """Sample from the smallest set of most probable tokens whose probability is at least ``top_p``, > 0 and <= 1."""
     seed: int | None
-    """Seed that makes sampling repeatable, whatever else runs in the batch; a 64-bit integer."""
+    """Seed for repeatable sampling, independent of the rest of the batch; a 64-bit integer."""
     repetition_penalty: float | None
-    """Divide the logits of tokens that occur in prompt or answer by this, > 0. Values above 1 reduce repetition."""
+    """Penalty for tokens that occur in the prompt or answer, > 0. Values above 1 reduce repetition."""
 
 
 class DecodingArguments(SamplingArguments, total=False):
@@ -43,11 +43,11 @@ class DecodingArguments(SamplingArguments, total=False):
     stop: str | Sequence[str] | None
     """Strings that end the answer and are not part of it."""
     do_sample: bool | None
-    """``True`` without a temperature means a temperature of 1.0. ``False`` means greedy, whatever the temperature."""
+    """``True`` sets a missing temperature to 1.0. ``False`` is greedy and ignores the temperature."""
     min_new_tokens: int | None
     """Minimum number of new tokens, >= 0. A stop string may still end the answer earlier."""
     max_time: float | None
-    """Seconds after which an answer is cut off, > 0."""
+    """Maximum time for an answer in seconds, > 0."""
     no_repeat_ngram_size: int | None
     """Length of token sequences that must not occur twice in prompt and answer; 0 allows all. Values above 1 are
     refused for methods that are invariant inside the model, because sequences cross document borders."""
@@ -58,13 +58,13 @@ class DecodingArguments(SamplingArguments, total=False):
     begin_suppress_tokens: Sequence[int] | None
     """Token ids that never begin the answer."""
     sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
-    """Bias for sequences of token ids. It is added to the logit of the last token if the other tokens precede it."""
+    """Biases by sequence of token ids. Each is added to the logit of the last token if the other tokens precede it."""
     exponential_decay_length_penalty: tuple[int, float] | None
-    """``(start, factor)``: after ``start`` new tokens, a factor above 1 makes the end more likely at each token."""
+    """``(start, factor)``: after ``start`` new tokens, a factor above 1 increases the probability of the end."""
     prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None
-    """Function from a sequence's index in the batch and its token ids ``[T]`` to the ids that may come next."""
+    """Function of a sequence's index in the batch and its token ids ``[T]``. Returns the allowed next ids."""
     watermarking_config: Mapping[str, Any] | BaseWatermarkingConfig | None
-    """Settings of a watermark for the answer; see ``transformers.WatermarkingConfig``."""
+    """Settings of a watermark in the answer, see ``transformers.WatermarkingConfig``."""
 
 
 class GenerationArguments(DecodingArguments, total=False):
@@ -80,7 +80,7 @@ class GenerationArguments(DecodingArguments, total=False):
 
 SAMPLING = tuple(name for name in SamplingArguments.__annotations__ if name != "max_new_tokens")
 KNOWN = frozenset(GenerationArguments.__annotations__)
-RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets itself, or that would fail or be ignored
+RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that are not supported
     "assistant_model", "attention_mask", "cache_implementation", "constraints", "dola_layers", "eos_token_id",
     "epsilon_cutoff", "eta_cutoff", "force_words_ids", "generation_config", "guidance_scale", "input_ids",
     "is_assistant", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
@@ -92,7 +92,7 @@ _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
 
 class Check(NamedTuple):
-    """The values that an argument accepts: in words, their type, and their range."""
+    """The accepted values of an argument: description, type and range."""
 
     expected: str
     is_type: Callable[[Any], bool]
@@ -172,7 +172,7 @@ CHECKS = {
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ``WrongTypeError`` or ``ArgumentError`` for a reserved argument, or a value of a wrong type or range."""
+    """Raise ``WrongTypeError`` or ``ArgumentError`` for reserved arguments, wrong types and values out of range."""
     if refused := RESERVED & arguments.keys():
         raise ArgumentError(f"{', '.join(sorted(refused))}: DebiasedLM sets this itself; leave it out")
     for name, value in arguments.items():
@@ -195,7 +195,7 @@ def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How tokens are chosen and when an answer ends; see ``GenerationArguments``.
+    """Validated settings of a generation, see ``GenerationArguments``.
 
     Attributes:
         temperature: sampling temperature; ``None`` is greedy.
@@ -236,15 +236,15 @@ class GenerationSettings:
         return cls(**{name: values.pop(name) for name in own}, extra=values, batch_size=batch_size)
 
     def arguments(self) -> dict[str, Any]:
-        """Return keyword arguments for these settings: ``max_new_tokens``, and all that differ from the default."""
+        """Return ``max_new_tokens`` and all settings that differ from the default, as keyword arguments."""
         own = [f for f in fields(self) if f.name not in ("max_new_tokens", "extra", "batch_size")]
         changed = {f.name: getattr(self, f.name) for f in own if getattr(self, f.name) != f.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_order_free(self, method: Method, suffix: int) -> None:
-        """Reject settings for token sequences that may cross document borders. ``suffix`` tokens come after them."""
+        """Reject settings for token sequences that may cross document borders. ``suffix`` tokens follow them."""
         if not (method.invariant and method.acts_on == "attention"):
-            return  # the answer depends on the documents' order anyway, or the method fixes that order
+            return  # the method is not order-invariant, or it fixes the order
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
             if self.extra.get(name, 0) > 1:
                 raise ArgumentError(
@@ -267,7 +267,7 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """Return the generation config without sampling, the ids that end an answer, and arguments not in the config."""
+    """Return the generation config without sampling, the EOS ids, and the arguments outside the config."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]
@@ -277,6 +277,6 @@ def generation_config(
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id to pad with. Padding is masked, so any id will do if the tokenizer has none."""
+    """Return the padding id. Padding is masked, so any id is valid if the tokenizer has none."""
     ids = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
     return int(next(ids, 0))

@@ -1,4 +1,4 @@
-"""Attach a method and its reader to the model for a batch of prompts, with cached documents if it reuses them."""
+"""Attach a method and its reader adapter to the model for a batch of prompts, and fill the cache with documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ragbias.readers import Lora, reader_of, reading
 
 @contextmanager
 def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Raise ``OutOfMemoryError`` if memory runs out for prompts of these lengths in tokens."""
+    """Raise ``OutOfMemoryError`` if memory runs out. ``lengths`` are the prompts' numbers of tokens."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -38,7 +38,7 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
 
 
 class PreparedCache(NamedTuple):
-    """The cache from which generation starts (None if it is empty), and each prompt's number of reused tokens."""
+    """The initial cache of a generation, or None, and the number of reused tokens of each prompt."""
 
     cache: DynamicCache | None
     reused: Sequence[int]
@@ -55,13 +55,13 @@ def prepared_model(
     cancelled: threading.Event | None = None,
     lora: Lora | None = None,
 ) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents in padded columns.
+    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents' columns, with padding.
 
     ``lora`` is a reader in training; default: the method's reader.
     """
     if lora is None and method.reader:
         lora = reader_of(model, method)
-    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents nothing to read
+    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # no documents: no reader
     reader = nullcontext() if lora is None else reading(model, lora, after)
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_documents_separately(model, method, prompts):
@@ -82,7 +82,7 @@ def prepared_model(
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether documents are computed in separate passes. Not if rotary frequencies depend on the prompt's length."""
+    """Whether documents are computed in separate passes. This excludes rotary frequencies that depend on the length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)

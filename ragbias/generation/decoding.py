@@ -24,12 +24,12 @@ from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Generation
 from ragbias.methods import JointMethod, Method
 
-CONTEXT = 4  # tokens before a token that can change its text: half a character, a leading blank
-GREEDY = 1e-6  # lower temperatures overflow the logits and sample the argmax anyway
+CONTEXT = 4  # number of preceding tokens that can change the text of a token
+GREEDY = 1e-6  # lower temperatures would overflow the logits; their samples are the argmax
 
 
 class RequireFinite(LogitsProcessor):
-    """Refuse NaN and +inf. Other processors write -inf to forbid a token, so it is accepted."""
+    """Raise an error for NaN and +inf. Other processors use -inf to forbid tokens, so it is allowed."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool((scores < torch.inf).all()):
@@ -41,10 +41,10 @@ class RequireFinite(LogitsProcessor):
 
 
 class TokenLogprobs(LogitsProcessor):
-    """Record the log-probability of each chosen token, before temperature, ``top_k`` and ``top_p``."""
+    """Record the log-probability of each token, before temperature, ``top_k`` and ``top_p``."""
 
     def __init__(self) -> None:
-        self._waiting: Tensor | None = None  # [batch, vocabulary], for the token that is being chosen
+        self._waiting: Tensor | None = None  # [batch, vocabulary], for the next token
         self._chosen: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class TokenLogprobs(LogitsProcessor):
         return scores
 
     def by_sequence(self, output: Tensor) -> list[list[float]]:
-        """Return the log-probabilities of the new tokens. ``output`` has prompts and answers, ``[batch, length]``."""
+        """Return the log-probabilities of the new tokens in ``output`` ``[batch, length]``, prompts and answers."""
         self._take(output)
         chosen: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
         return chosen
@@ -65,7 +65,7 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits. A generator per sequence makes seeded requests repeatable in any batch."""
+    """Sample as the argmax of noisy logits. Each sequence has its own generator, so the batch does not matter."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
@@ -81,7 +81,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 class FuseLogits(LogitsProcessor):
-    """Give all sequences the scores ``[V]`` that a joint method computes from their logits ``[prompts, V]``."""
+    """Replace the logits ``[prompts, V]`` of all sequences by the fused scores ``[V]`` of a joint method."""
 
     def __init__(self, method: JointMethod) -> None:
         self._method = method
@@ -98,11 +98,11 @@ def processors(
     batch: int,
     device: torch.device,
 ) -> LogitsProcessorList:
-    """Return processors that check, fuse and record the logits, and turn the argmax of ``generate`` into sampling."""
+    """Return processors that check, fuse, record and sample logits. ``generate`` itself stays greedy."""
     chain = LogitsProcessorList([RequireFinite()])
     if isinstance(method, JointMethod):
         chain.append(FuseLogits(method))
-        batch = 1  # all prompts continue with the same token, so they share one noise
+        batch = 1  # all prompts continue with the same token, so they share the noise
     if recorder:
         chain.append(recorder)
     if settings.temperature is not None and settings.temperature >= GREEDY:
@@ -116,7 +116,7 @@ def processors(
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
-    """Return the text of token ids without special tokens, except tokens named in ``keep_special``."""
+    """Decode token ids. Remove special tokens, except those in ``keep_special``."""
     added = tokenizer.added_tokens_decoder if keep_special else {}  # slow for large vocabularies
     special = {id for id, token in added.items() if token.special}
     kept = {id for id in special if added[id].content in keep_special}
@@ -132,7 +132,7 @@ def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
-    """Return the length of a growing text up to an incomplete character or stop string at its end."""
+    """Return the length of a partial text without an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
         for size in range(min(len(word), len(text)), 0, -1):
@@ -144,7 +144,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """Ends sequences at a stop string, at EOS or when cancelled. ``on_text`` gets the stable part of the first text."""
+    """End sequences at stop strings, EOS and cancellation. ``on_text`` receives the final part of the first text."""
 
     width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]
@@ -175,8 +175,8 @@ def openai_logprobs(
 ) -> dict[str, Any]:
     """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
 
-    The tokens add up to the text; the last one may extend into the stop string. A character of several tokens belongs
-    to the last of these tokens.
+    The tokens add up to the text, but the last one may extend into the stop string. If a character has several tokens,
+    it belongs to the last of them.
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []
@@ -198,5 +198,5 @@ def openai_logprobs(
 
 
 def openai_token(text: str, logprob: float) -> dict[str, Any]:
-    """Return one token in OpenAI's format, without alternatives."""
+    """Convert a token to OpenAI's format, without alternatives."""
     return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

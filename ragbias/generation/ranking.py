@@ -32,17 +32,17 @@ _LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORE
 
 @dataclass(frozen=True)
 class ModelAttention:
-    """A model's attention to the documents of a prompt; implements ``ragbias.methods.base.DocumentScorer``."""
+    """A model's attention to the documents of a prompt. Implements ``ragbias.methods.base.DocumentScorer``."""
 
     model: PreTrainedModel
     ids: Sequence[int]
-    spans: Sequence[Span]  # documents; tokens between them stay in place when documents move
+    spans: Sequence[Span]  # documents; reordering does not move the tokens between them
     without_query: Callable[[], Sequence[int] | None]  # returns the prompt with "N/A" in place of the query
     cancelled: threading.Event | None = None
 
     @property
     def _gaps(self) -> list[list[int]]:
-        """The tokens between neighbouring documents, in order."""
+        """Tokens between neighbouring documents, in order."""
         return [list(self.ids[left[1] : right[0]]) for left, right in pairwise(self.spans)]
 
     def __call__(self, order: Sequence[int]) -> list[float]:
@@ -69,7 +69,7 @@ class ModelAttention:
         begin = self.spans[-1][1]
         gaps = self._gaps
         if gaps and all(gap == gaps[0] for gap in gaps) and list(self.ids[begin : begin + len(gaps[0])]) == gaps[0]:
-            begin += len(gaps[0])  # a separator follows the last document as well
+            begin += len(gaps[0])  # a separator also follows the last document
         if list(self.ids[:begin]) != list(without[:begin]):
             raise ArgumentError(
                 f"calibration_ids differ from ids among the first {begin} tokens; expected a difference in the query "
@@ -115,14 +115,14 @@ def rank(
     spans: Sequence[Span],
     calibration_ids: Sequence[int] | Tensor | None = None,
 ) -> Ranking:
-    """Rank the documents of a prompt with a reordering method. The counterpart of ``debias`` for these methods.
+    """Rank the documents of a prompt with a reordering method. Like ``debias``, it takes a transformers model.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"icr"`` or ``AttentionSorting(rounds=2)``.
         ids: the prompt, ``[T]`` or ``[1, T]``.
-        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document. If
-            the same tokens are in every gap and after the last document, they are separators, not part of the query.
+        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document. If all
+            gaps contain the same tokens, and the last document is followed by them too, they are separators.
         calibration_ids: for ``icr``, the prompt with "N/A" in place of the query.
 
     Raises:
@@ -155,7 +155,7 @@ def rank(
 
 
 def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-    """Return a method's ranking. Raise ``MethodError`` unless it ranks each document once."""
+    """Rank documents with a method. Raise ``MethodError`` unless the ranking contains each document once."""
     ranking = method.rank(documents, scorer)
     if not isinstance(ranking, Ranking):
         raise MethodError(f"{method.name}: rank gave {shown(ranking)}; expected a ragbias.methods.base.Ranking")
@@ -164,9 +164,9 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 
 
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
-    """Replace the query in the text after the documents by "N/A", as in the paper. Return None if there is no query.
+    """Replace the query after the documents by "N/A", as in the paper. Return None if there is no query.
 
-    The query is the rest of the line after the last ``Question:`` or ``Query:``, or else the longest line.
+    The query is the rest of the line after the last ``Question:`` or ``Query:``, otherwise the longest line.
     """
     border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
     masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix

@@ -1,4 +1,4 @@
-"""Results: the answer, the token counts, and the report of what ran on which documents."""
+"""Results: the answer, token counts, and a report."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class Report:
         method_ran: name of the method that ran; ``"none"`` if the requested method could not run.
         source: how the documents were found: ``"prompt"`` (passed as a ``Prompt``), ``"documents"``, ``"artifact"``,
             ``"run"``, ``"registry"``, ``"segmenter"``, ``"headers"``, or ``"none"``; see ``ragbias.boundaries``.
-        spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (``Prompt.from_text`` may add a
-            separator), ascending.
+        spans: ``(begin, end)`` of each document in tokens, ascending. If ``Prompt.from_text`` added a separator, it is
+            included.
         n_expected: number of documents that the source names.
         n_found: number of expected documents that occur in the prompt.
         reason: why another method ran, or why documents are missing; empty if everything ran as requested.
         backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``, or
             ``"vllm"``; empty if the method does not change attention.
-        order: for a method that reorders documents, ``order[i]`` is the original index of the ``i``-th document that
-            the model read; empty for other methods.
-        numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to every method;
-            ``"stripped"`` if the numbers were removed; empty without numbers.
+        order: for methods that reorder documents, ``order[i]`` is the original index of document ``i`` in the model's
+            prompt; empty for other methods.
+        numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to all
+            methods; ``"stripped"`` if the numbers were removed; empty without numbers.
         n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted or
             belong to earlier turns or other retrievals.
         segmentation_changed: whether the tokens differ from those of the plain model, which tokenises the whole text.
-            They may, because no token crosses a document border, and because a separator may be added.
-        cached_tokens: tokens of the prompt that came from a ``DocumentCache``.
-        reader: name of the folder of the reader adapter that ran with the method; empty: none.
+            A method's tokens do not cross document borders, and may include an added separator.
+        cached_tokens: number of tokens of the prompt from a ``DocumentCache``.
+        reader: folder name of the reader adapter that ran with the method; empty if there was none.
     """
 
     method_requested: str
@@ -56,14 +56,14 @@ class Report:
 
 @dataclass(frozen=True)
 class PromptTokensDetails:
-    """The number of prompt tokens that came from a ``DocumentCache``."""
+    """The number of prompt tokens from a ``DocumentCache``."""
 
     cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request, including the token that ends the answer. A vote counts all its answers."""
+    """Token counts of one request, including the EOS token. A vote counts all its answers."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -82,7 +82,7 @@ class Usage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts under the frameworks' names."""
+        """Return the counts with the frameworks' names."""
         return {**asdict(self), "total_tokens": self.total_tokens}
 
 
@@ -91,8 +91,8 @@ class Generation:
     """An answer: its text without special tokens and stop strings, its token ids, usage and report.
 
     Attributes:
-        logprobs: natural logarithm of each token's probability, if requested. It is taken before temperature,
-            ``top_k`` and ``top_p`` apply, and after ``repetition_penalty`` and similar settings.
+        logprobs: natural logarithm of each token's probability, if requested. It does not include temperature,
+            ``top_k`` and ``top_p``, but includes ``repetition_penalty`` and similar settings.
     """
 
     text: str

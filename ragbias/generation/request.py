@@ -1,4 +1,4 @@
-"""Prepared requests (a prompt's tokens and the method that runs on them), padded batches, and records for replay."""
+"""Prepared requests, padded batches, and recordings for replay."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ class Origin:
     reason: str
 
     def reordered(self, order: Sequence[int]) -> Origin:
-        """Return this origin with its documents in another order. ``order[i]`` is the old index of document ``i``."""
+        """Reorder the documents. ``order[i]`` is the old index of document ``i``."""
         parts = self.parts.reordered(order)
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))
 
     def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-        """Return the prompt's tokens in one piece, for the plain model and methods that need no documents."""
+        """Return the tokens of the whole prompt, for the plain model and methods that need no documents."""
         return tokenise_whole(self.flat.text, self.flat.spans, tokenizer)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prepared prompt: its tokens in the order in which they run, the method that runs, and the report.
+    """A prepared prompt: its tokens with reordered documents, the method, and the report.
 
     Attributes:
-        cancelled: event that ends this request's answer at the next token, but no other answer in the batch.
+        cancelled: event that ends the answer to this request at the next token. Other answers of the batch continue.
     """
 
     tokens: TokenisedPrompt
@@ -83,13 +83,13 @@ class Request:
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
-        """Return the number of tokens of the longest prompt that a method runs."""
+        """Return the number of tokens of the longest prompt that a method needs."""
         if not isinstance(method, JointMethod):
             return len(tokens.ids)
         return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
 
     def candidates(self) -> list[Request]:
-        """Return the requests to generate: this one, one per order of a vote, or one per prompt of a joint method."""
+        """Return the requests to generate: one per order of a vote, one per prompt of a joint method, or this one."""
         if isinstance(self.method, JointMethod):
             prompts = self.method.prompts(self.tokens.documents)
             return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
@@ -104,7 +104,7 @@ class Request:
 class InParts(NamedTuple):
     """A prompt split at its documents."""
 
-    parts: Prompt  # without documents if the prompt cannot be split
+    parts: Prompt  # has no documents if the prompt cannot be split
     boundaries: Boundaries
     reason: str  # why the prompt cannot be split; empty if it can
     flat: Flat  # the prompt for the plain model
@@ -156,7 +156,7 @@ def in_parts(
 
 
 def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, why_left: str = "") -> Boundaries:
-    """Return the boundaries with ``numbering`` set. If numbers could not be stripped, ``why_left`` joins the reason."""
+    """Set ``numbering`` of the boundaries. If numbers could not be stripped, add ``why_left`` to the reason."""
     if stripped and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
     if not numbers.seen:
@@ -166,7 +166,7 @@ def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, 
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
-    """Return why a method that needs documents cannot run on these tokens; empty if it can."""
+    """Return the reason why a method that needs documents cannot run on these tokens, or an empty string."""
     if len(tokens.documents) < fewest:
         found = "one document" if tokens.documents else "no documents"
         return f"{found} found, so there is no order to debias"
@@ -174,7 +174,7 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 
 def planned_report(origin: Origin) -> Report:
-    """Return the report before anything runs: the method that will run, why, and where the documents were found."""
+    """Create the report of a request before the method runs."""
     method, boundaries = origin.method_requested, origin.boundaries
     plain_because = origin.reason or reason_to_run_plain(origin.tokens, method.fewest_documents)
     plain_because = plain_because if method.needs_documents else ""
@@ -193,7 +193,7 @@ def planned_report(origin: Origin) -> Report:
 
 
 def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
-    """Raise an error unless the prompts, documents and boundaries of a batch are lists of the same length."""
+    """Raise an error unless prompts, documents and boundaries of a batch are lists of equal length."""
     for given in (prompts, documents or [], boundaries or []):
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
             raise WrongTypeError(f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}")
@@ -202,7 +202,7 @@ def check_lists(prompts: object, documents: Sequence[object] | None, boundaries:
 
 
 def check_length(length: int, window: int, answer: int = 1) -> None:
-    """Raise ``PromptTooLongError`` if a prompt of ``length`` tokens leaves no room for ``answer`` more tokens."""
+    """Raise ``PromptTooLongError`` if ``length`` tokens of a prompt and ``answer`` new tokens exceed the window."""
     if length + answer > window:
         needed = "" if answer == 1 else f" of {answer}"
         raise PromptTooLongError(
@@ -212,7 +212,7 @@ def check_length(length: int, window: int, answer: int = 1) -> None:
 
 
 def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Return the indices of requests that run as a batch: at most ``size``, with the same method and token limit.
+    """Group requests into batches of at most ``size``, with the same method and token limit. Return their indices.
 
     With different limits, a long prompt would truncate the answers to shorter prompts in its batch.
     """
@@ -227,7 +227,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
 def padded(
     prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """Return ids and mask ``[batch, width]``, padded on the left, and each prompt's spans, shifted by the padding."""
+    """Return left-padded ids and mask ``[batch, width]``, and each prompt's spans, shifted by the padding."""
     width = max(len(prompt.ids) for prompt in prompts)
     pads = [width - len(prompt.ids) for prompt in prompts]
     ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
@@ -242,16 +242,16 @@ _open: list[list[Recorded]] = []
 
 @dataclass(frozen=True)
 class Recorded:
-    """A request that a ``DebiasedLM`` answered, and its keyword arguments for ``DebiasedLM.generate``."""
+    """A request to a ``DebiasedLM``, and its keyword arguments for ``DebiasedLM.generate``."""
 
-    lm: Any  # its type is in a higher layer
+    lm: Any  # a DebiasedLM, which is in a higher layer
     request: Request
     settings: dict[str, Any]
 
 
 @contextmanager
 def recording() -> Iterator[list[Recorded]]:
-    """Collect the requests that any ``DebiasedLM`` of this process answers in this context, in all threads."""
+    """Record all requests to ``DebiasedLM`` objects of this process, in all threads."""
     records: list[Recorded] = []
     with _lock:
         _open.append(records)

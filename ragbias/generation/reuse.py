@@ -1,8 +1,8 @@
-"""Reuse of documents: their keys and values fill the model's cache, and only the rest of a prompt runs.
+"""Reuse documents: fill the model's cache with their keys and values, and run only the rest of a prompt.
 
 For a method with reusable documents, a document's keys and values depend only on the prefix and the document. Each
-document is computed in a separate pass after its prefix. Therefore it has the same bits in every prompt, order and
-batch, cached or not.
+document is computed in a separate pass after its prefix. Therefore its states are bit-identical in every prompt, order
+and batch, with or without a cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ragbias.readers import Lora, reading
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
-    """Warn, once per method without reusable documents, that requests run without the cache."""
+    """Warn once per method without reusable documents that its requests do not use the cache."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
         reason = f"the states of a document depend on other documents or on its position; use one of {reusable}"
@@ -39,7 +39,7 @@ def warn_if_unused(cache: DocumentCache, method: Method) -> None:
 
 
 class Alone(AttentionMethod):
-    """The plain model for a prefix and one document. Its cache holds keys without positions."""
+    """The plain model for a prefix and one document. Its cache contains keys without positions."""
 
     name = "alone"
 
@@ -61,7 +61,7 @@ class Alone(AttentionMethod):
 
 
 class DocumentStates:
-    """Keys and values of prefixes and documents, cached or computed. ``cancelled`` stops before the next document."""
+    """Get keys and values of prefixes and documents, cached or computed. ``cancelled`` stops at the next document."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class DocumentStates:
         if cache is not None:
             self._identity = identity_of(model, self._backend)
             cache.register(self._identity)
-        self._prefixes: dict[tuple[int, ...], States] = {}  # states by the tokens of the prefix
+        self._prefixes: dict[tuple[int, ...], States] = {}  # states by prefix tokens
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
-        """Return the states of ``tokens`` after a prefix, and whether they came from the cache."""
+        """Return the states of ``tokens`` after a prefix, and whether they were cached."""
         key = "" if self._cache is None else key_of(self._identity, prefix, tokens, self._cache.salt)
         cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)), self._dtypes())
         states = cached or self._computed(prefix, tokens)
@@ -89,7 +89,7 @@ class DocumentStates:
         return states, cached is not None
 
     def add_all(self, prompt: TokenisedPrompt, window: int, progress: Callable[[int], None]) -> int:
-        """Add a prompt's documents to the cache, see ``DebiasedLM.warm``. Return how many were computed."""
+        """Add the documents of a prompt to the cache, see ``DebiasedLM.warm``. Return the number of computed ones."""
         computed = 0
         for done, document in enumerate(prompt.documents, start=1):
             check_length(len(prompt.prefix) + len(document), window)
@@ -137,7 +137,7 @@ def start_from_states(
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache with prefixes and documents, and each prompt's number of reused tokens.
 
-    In a batch, suffixes differ in length. The cache then also holds each suffix, except its last token.
+    In a batch, suffixes differ in length. Therefore the cache also contains each suffix, except its last token.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []
@@ -164,7 +164,7 @@ def start_from_states(
 
 @torch.no_grad()
 def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
-    """Run tokens that follow the tokens in the cache."""
+    """Run tokens after the tokens in the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
     with hooked(binding):
@@ -173,7 +173,7 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
 
 
 def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
-    """Concatenate the parts in a cache, each layer on the device of the model's layer."""
+    """Concatenate states in a cache, with each layer on the device of the model's layer."""
     cache = DynamicCache()
     if parts:
         architecture = architecture_of(model)
@@ -189,7 +189,7 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
 
 
 def _device_of(module: Module) -> torch.device:
-    """Return the device on which a module computes. accelerate may move the weights there only during a call."""
+    """Return the device on which a module computes. With accelerate, weights may be elsewhere between calls."""
     for part in module.modules():
         if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)
@@ -197,7 +197,7 @@ def _device_of(module: Module) -> torch.device:
 
 
 def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:
-    """Join caches to one cache for a batch, padded with zeros on the left."""
+    """Join caches into one batch, padded with zeros on the left."""
     width = max(cache.get_seq_length() for cache in caches)
     joined = DynamicCache()
     for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):

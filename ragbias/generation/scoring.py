@@ -64,9 +64,9 @@ def teacher_forced(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> ContinuationScores:
-    """Return the log-probability that a method, if it samples, generates each target after the prompt.
+    """Return the log-probability of each target after the prompt, if the method samples.
 
-    For a vote, the probability is the mean over the orders, i.e. the expected share of votes.
+    For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     logits = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
@@ -98,7 +98,7 @@ def _logits(
 def prefilled(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
-    """Return logits float32 ``[V]`` of the token after a prompt, and its cache. ``cache`` may hold the beginning."""
+    """Return logits float32 ``[V]`` of the token after a prompt, and its cache. ``cache`` may contain the beginning."""
     computed = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[computed:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -108,7 +108,7 @@ def prefilled(
 
 
 def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
-    """Return logits float32 ``[len(target), V]`` that predict a target after ``prefilled``, and extend the cache."""
+    """Return logits float32 ``[len(target), V]`` that predict a target after ``prefilled``. Extends the cache."""
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)
@@ -120,7 +120,7 @@ def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
     """Return the tokens of a continuation after the text ``before``. Raise ``ArgumentError`` if it has none."""
     head, whole = encode(before, tokenizer), encode(before + continuation, tokenizer)
-    # if a token straddles the border, the continuation begins with a new token, as in a generated answer
+    # no token crosses the border, as in a generated answer
     ids = whole[len(head) :] if whole[: len(head)] == head else encode(continuation, tokenizer)
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
@@ -130,14 +130,14 @@ def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuati
 def kl(plain: Tensor, debiased: Tensor) -> float:
     """Return KL(plain || debiased) in nats of two next-token distributions, given as log-probabilities ``[V]``.
 
-    Tokens with probability zero in ``plain`` add nothing; negative rounding errors become zero.
+    Tokens with probability zero in ``plain`` are ignored. Negative rounding errors become zero.
     """
     terms = plain.exp() * (plain - debiased)
     return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))
 
 
 def _fused(method: Method, logits: Tensor) -> Tensor:
-    """Fuse logits ``[prompts, T, V]`` to ``[1, T, V]`` with a joint method. Other methods leave them unchanged."""
+    """Fuse logits ``[prompts, T, V]`` to ``[1, T, V]`` with a joint method. The identity for other methods."""
     if not isinstance(method, JointMethod):
         return logits
     memory: dict[str, Any] = {}

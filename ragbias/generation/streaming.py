@@ -17,12 +17,12 @@ _events_of: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictio
 
 
 class Stream(Iterator[str]):
-    """Pieces of a text while a thread generates it. Iterating raises the errors of the generation.
+    """Iterate over the pieces of a text while a thread generates it. Iteration raises errors of the generation.
 
-    Closing or dropping the stream stops the generation at the next token.
+    Closing or deleting the stream stops the generation at the next token.
 
     Args:
-        job: generates the text. It is called with a function that takes the text so far, and an event that cancels it.
+        job: generates the text. Its arguments are a callback for the text so far, and an event for cancellation.
     """
 
     def __init__(self, job: Job) -> None:
@@ -38,7 +38,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The complete result, which exists once the stream is exhausted."""
+        """The complete result. Available after the last piece."""
         if self._generation is None:
             raise RuntimeError("the stream is not exhausted; iterate to its end first")
         return self._generation
@@ -47,7 +47,7 @@ class Stream(Iterator[str]):
         while self._generation is None and not self._cancelled.is_set():
             event = self._events.get()
             if not isinstance(event, str):
-                self._events.put(event)  # other threads may iterate, too
+                self._events.put(event)  # other threads may also iterate
             if isinstance(event, BaseException):
                 self._cancelled.set()
                 raise event
@@ -76,12 +76,12 @@ class Stream(Iterator[str]):
         self.close()
 
     def __del__(self) -> None:
-        if "_cancelled" in vars(self):  # absent if an interrupt came during __init__
+        if "_cancelled" in vars(self):  # missing after an interrupt in __init__
             self.cancel()
 
 
 def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
-    # a function, so that the thread does not reference the stream, and a dropped stream is collected
+    # not a method, because a reference to the stream would prevent its garbage collection
     try:
         events.put(job(events.put, cancelled))
     except BaseException as error:
@@ -90,10 +90,10 @@ def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
 
 @atexit.register
 def _cancel_all() -> None:
-    """Stop all threads at exit. A thread that is inside torch when the interpreter ends would abort the process."""
+    """Stop all threads at exit. A thread in torch would abort the process when the interpreter ends."""
     threads = dict(_events_of)
     for cancelled in threads.values():
         cancelled.set()
     for thread in threads:
-        if thread.is_alive():  # an interrupt may come before its start
+        if thread.is_alive():  # not started after an interrupt
             thread.join()

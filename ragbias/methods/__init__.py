@@ -1,4 +1,4 @@
-"""The methods, each in a small file. ``parsing`` creates them from text and finds those of other distributions."""
+"""The methods, each in a small file. ``parsing`` creates methods from text and finds methods of other distributions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def default_method(model: str, reader: str = "") -> tuple[str, str]:
-    """Return the method and reader that commands use: the best ones measured for the model, or the default method."""
+    """Return the default method and reader of commands: the best measured for the model, or ``DEFAULT_METHOD``."""
     packaged = PACKAGED.get(model)
     if packaged is None or packaged.method is None:
         return DEFAULT_METHOD, reader

@@ -14,7 +14,7 @@ FACTOR = Bounds(0.001, 1_000)
 
 @dataclass(frozen=True)
 class AdaptiveParallelEncoding(ParallelContextWindows):
-    """Parallel context windows that sharpen and scale down the attention of later tokens to the documents.
+    """Parallel context windows with sharper and scaled attention to the documents.
 
     A token after the documents attends to the keys of all documents with scores ``s / T``, which gives output and LSE
     ``out_C, lse_C``. It attends to all other visible keys with plain scores, which gives ``out_O, lse_O``. The outputs

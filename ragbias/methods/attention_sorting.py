@@ -1,4 +1,4 @@
-"""Attention sorting, Peysakhovich and Lerer, arXiv 2310.01427, and the measurement of attention for it."""
+"""Attention sorting, Peysakhovich and Lerer, arXiv 2310.01427."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ragbias.methods.base import (
 
 @dataclass(frozen=True)
 class AttentionSorting(ReorderingMethod):
-    """Sort the documents by the attention of the prompt's last token, highest last, one or more times.
+    """Sort the documents by the attention of the prompt's last token, highest last, in one or more rounds.
 
-    The order need not converge: a later round may return to an earlier order.
+    Rounds may not converge: a later round may return to an earlier order.
 
     Args:
         rounds: number of sorts, 1 to 1,000; each costs one prefill.
@@ -44,7 +44,7 @@ class AttentionSorting(ReorderingMethod):
         check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """Sort the documents in several rounds. The scores belong to the last round."""
+        """Sort the documents in several rounds. Scores are from the last round."""
         order, scores = list(range(len(documents))), [0.0]
         for _ in range(self.rounds):
             scores = scorer(order)
@@ -55,9 +55,9 @@ class AttentionSorting(ReorderingMethod):
 
 
 class DocumentAttention(AttentionMethod):
-    """The plain model, which records the attention of the prompt's last token to each document.
+    """The plain model. Records the attention of the prompt's last token to each document.
 
-    ``found[b]`` holds the attention in sequence ``b``, averaged over heads: float32 ``[n_layers, n]``.
+    ``found[b]`` is the attention in sequence ``b``, averaged over heads: float32 ``[n_layers, n]``.
     """
 
     name = "document-attention"
@@ -83,7 +83,7 @@ class DocumentAttention(AttentionMethod):
         return call.plain(call.query, call.key)
 
     def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
-        """Return what to record of the weights ``[H, T]`` of one layer: the attention to each document, ``[n]``."""
+        """Return the attention to each document ``[n]``, given the weights ``[H, T]`` of one layer."""
         import torch
 
         mean = weights.mean(0)

@@ -1,4 +1,4 @@
-"""Base classes of methods, and their input: a call of an attention layer, for a batch and for each sequence in it."""
+"""Base classes of methods, and their input: calls of an attention layer, for a batch and for each sequence."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ragbias.errors import MethodError
 if TYPE_CHECKING:
     from torch import Tensor as Tensor
     from typing_extensions import Self
-else:  # declarations of methods import no torch
+else:  # method declarations do not import torch
     Tensor = Any
 
 LayerRange = tuple[int, int | None]
 LAYER_INDEX = Bounds(0, 9_999)  # no model has more layers
-QUERIES_AT_ONCE = 64  # limits the memory for scores of queries with all keys
+QUERIES_AT_ONCE = 64  # limits the memory for scores with all keys
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SequenceLayout:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
         spans: the documents in the model's order, which is canonical for invariant methods.
-        order: ``order[i]`` is the index in the user's prompt of the document at ``spans[i]``.
+        order: the document at ``spans[i]`` has index ``order[i]`` in the user's prompt.
     """
 
     pad: int
@@ -48,12 +48,12 @@ class SequenceCall:
         index: index of the sequence in the batch.
         layer: index of the layer.
         pad: padding columns of this sequence in the queries of this call.
-        query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
+        query: ``[H, Q, d]``. In the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
-        spans, lengths: the documents. They begin after ``prefix`` tokens and end at ``documents_end`` (``E``).
+        spans, lengths: spans and lengths of the documents, which are between ``prefix`` and ``documents_end`` (``E``).
         new_tail: number of queries of this call after the documents.
-        scoring: how the layer computes scores, with the positional encoding that queries and keys do not have yet.
+        scoring: how the layer computes scores, including the positional encoding to apply.
     """
 
     index: int
@@ -89,11 +89,11 @@ class SequenceCall:
         return torch.arange(*bounds, device=self.key.device)
 
     def attend(self, query: Tensor, keys: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Call ``attention.attend`` with the sequence's values, and with its scoring unless ``options`` has another."""
+        """Call ``attention.attend`` with the sequence's values, and its scoring unless ``options`` contains one."""
         return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
 
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Return all keys ``[G, K, d]``, encoded by ``encode(new_keys, index_of_first)`` and cached under ``name``."""
+        """Return all keys ``[G, K, d]``, encoded with ``encode(new_keys, index_of_first)`` and cached as ``name``."""
         cached: attention.EncodedKeys = self.memory.setdefault(name, attention.EncodedKeys())
         return cached.extended(self.key, encode)
 
@@ -107,7 +107,7 @@ class AttentionCall:
         query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as in the cache.
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
         prefill: whether this pass contains the whole prompt.
-        layouts, scorings: the layout of each sequence, and how the layer computes its scores.
+        layouts, scorings: layout and scoring of each sequence.
         memory_of: returns the method's state in this layer for a sequence, or for the batch (``None``).
         project: projects hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` without positions.
         rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
@@ -148,16 +148,16 @@ class AttentionCall:
 
 
 class DocumentScorer(Protocol):
-    """Measures attention for a reordering method; documents are numbered in the retriever's order."""
+    """Measures attention for reordering methods. Documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """Return the attention of the prompt's last token to each document, with the documents in this order.
+        """Return the attention of the prompt's last token to each document, for documents in this order.
 
-        Attention is summed over the document's tokens and averaged over layers and heads. Costs a prefill.
+        Attention is summed over a document's tokens and averaged over layers and heads. Costs a prefill.
         """
 
     def contrast(self) -> list[list[float]]:
-        """Return, for each token of each document, its attention with the query minus that with "N/A" as the query.
+        """Return the attention to each token of each document, minus the attention with "N/A" as the query.
 
         Attention is averaged over the tokens after the documents and summed over layers and heads. Costs a prefill.
 
@@ -179,7 +179,7 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _WithReader:
-    """The field of every method. If ``Method`` were a dataclass, its declarations would become fields too."""
+    """The field of all methods, in a separate class because class attributes of ``Method`` must not become fields."""
 
     reader: str = field(default="", kw_only=True)
 
@@ -190,20 +190,20 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty: none.
 
-    Callers check for ``AttentionMethod``, ``ReorderingMethod`` or ``JointMethod``, never for a single method.
+    Callers distinguish ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, but not single methods.
 
     Attributes:
         name: the name that users type.
-        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (each token is chosen from the logits of
-            several prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
+        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (chosen from the logits of several
+            prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
         needs_documents: whether it needs the spans of the documents.
-        fewest_documents: if the method needs documents, their minimum number; with fewer, the plain model runs.
-        invariant: whether the answer is independent of the documents' order.
+        fewest_documents: minimum number of documents, if it needs documents. With fewer, the plain model runs.
+        invariant: whether the answer is order-invariant.
         reusable_documents: whether a document's keys and values depend only on the prefix and that document.
         selective: whether ``DebiasedLM`` chooses between the method and the plain model for each request.
         needs_rotary: whether it requires rotary positions.
-        default_layers: the layers it acts in by default, in words.
-        cost: its cost beyond the plain model's, in words.
+        default_layers: description of its default layers.
+        cost: description of its cost relative to the plain model.
         source: the paper or other origin.
     """
 
@@ -221,17 +221,17 @@ class Method(_WithReader):
 
     @property
     def runs_several(self) -> bool:
-        """Whether an answer takes several prompts. It then has no attention or probability of a single prompt."""
+        """Whether an answer needs several prompts, so that it has no single attention or probability."""
         return self.acts_on in ("tokens", "answers")
 
     @property
     def takes_reader(self) -> bool:
-        """Whether readers can be trained for it: only for the plain model and attention methods that need documents."""
+        """Whether reader adapters are supported: for the plain model and attention methods that need documents."""
         return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> Self:
-        """Create the method with parameters from text. ``model_name`` is for methods with a profile per model."""
+        """Create the method from parsed parameters. ``model_name`` is for methods with a profile per model."""
         check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
@@ -240,7 +240,7 @@ class Method(_WithReader):
         self.layer_indices(n_layers)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        """Return the indices of the layers in which the method acts, in a model of ``n_layers``."""
+        """Return the indices of the method's layers in a model of ``n_layers``."""
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -254,10 +254,10 @@ class AttentionMethod(Method):
     If the method is invariant, the model reads the documents in a canonical order.
 
     Attributes:
-        positions: ``"none"`` if queries and keys arrive, and are cached, without positions; ``"model"`` if they have
-            the model's rotation.
+        positions: ``"none"`` if queries and cached keys have no positions; ``"model"`` if they have the model's
+            rotation.
         layers: first and last layer in which it acts, both included. ``(2, None)`` ends at the last layer of the
-            model, ``None`` is all layers.
+            model. ``None`` means all layers.
     """
 
     acts_on = "attention"
@@ -290,7 +290,7 @@ class AttentionMethod(Method):
 
 
 def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
-    """Return the layers of a range in a model of ``n_layers``; raise ``MethodError`` if the range does not fit."""
+    """Return the indices of a range of layers. Raise ``MethodError`` if it does not fit a model of ``n_layers``."""
     if layers is None:
         return range(n_layers)
     if not isinstance(layers, tuple) or len(layers) != 2:
@@ -341,7 +341,7 @@ class ReorderingMethod(Method):
 
 
 class JointMethod(Method):
-    """A method that runs several prompts with some of the documents, and chooses each token from all their logits."""
+    """A method that runs several prompts, each with some of the documents, and combines their logits for each token."""
 
     acts_on = "tokens"
     needs_documents = True
@@ -353,6 +353,6 @@ class JointMethod(Method):
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
         """Compute the scores of the next token, float32 ``[V]``, from logits ``[prompts, V]``.
 
-        ``memory`` is the method's state from token to token; it is empty at the first one.
+        ``memory`` is the method's state between tokens. It is empty at the first token.
         """
         raise NotImplementedError

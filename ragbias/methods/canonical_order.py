@@ -10,7 +10,7 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod, cano
 
 @dataclass(frozen=True)
 class CanonicalOrder(ReorderingMethod):
-    """Sort the documents by their token ids. Answers are order-invariant, but no bias is removed."""
+    """Sort the documents by their token ids. Answers are order-invariant, but the model remains biased."""
 
     name = "canonical-order"
     invariant = True

@@ -23,11 +23,11 @@ class ChannelScaling(Reweightable):
 
     ``h`` is the output of the layer norm before attention. ``h'`` is ``h`` with channel ``c`` multiplied by ``s``.
     ``q, k, v`` are projections of ``h``, and ``q', k'`` of ``h'``. The prefill computes plain attention of
-    ``(q, k, v)``. It then replaces the attention of the last token by attention of ``(q', k', v)``. The cache holds
-    ``k'`` instead of ``k``, so that generated tokens attend like the last one at no cost.
+    ``(q, k, v)``, and replaces the attention of the last token by attention of ``(q', k', v)``. The cache contains
+    ``k'`` instead of ``k``, so that generated tokens attend like the last token at no extra cost.
 
     Args:
-        channel: index ``c`` into the hidden state, or a tuple of several channels, as in the paper's ablation with two.
+        channel: index ``c`` into the hidden state, or a tuple of channels (the paper's ablation has two).
         factor: ``s``; 0 removes the channel, 1 changes nothing.
         layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
         last: number of queries at the end of the prompt that are recomputed, or ``"all"``.
@@ -70,8 +70,8 @@ class ChannelScaling(Reweightable):
             last: see the class.
 
         Raises:
-            MethodError: there is no profile for this model, or the file is invalid; or, later, the method is attached
-                to a model of another hidden size or number of layers.
+            MethodError: there is no profile for this model, or the file is invalid. Attaching the method to a model of
+                another shape also raises this error.
         """
         profile = find(profile)
         method = cls(profile.channel, profile.factor, profile.layers, last)

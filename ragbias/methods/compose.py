@@ -1,4 +1,4 @@
-"""Two methods in one model: SIW with channel scaling or with Self-Extend, Qiang et al., arXiv 2512.13109."""
+"""Combinations of two methods: SIW with channel scaling or Self-Extend, Qiang et al., arXiv 2512.13109."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Reweightable(AttentionMethod):
     """Base class of the methods that ``Compose`` combines with SIW."""
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """Compute the attention of a prompt with weights changed by SIW: ``[batch, queries, heads, d]``."""
+        """Compute the attention of a prompt with SIW's changes of weights: ``[batch, queries, heads, d]``."""
         raise NotImplementedError
 
 
@@ -22,8 +22,8 @@ class Reweightable(AttentionMethod):
 class Compose(AttentionMethod):
     """SIW on top of channel scaling, or on top of Self-Extend.
 
-    In layers where both act, SIW changes the attention weights that the other method computes. With channel scaling,
-    SIW changes the weights of plain attention, before the attention of the last queries is replaced.
+    In layers where both act, SIW changes the attention weights of the other method. With channel scaling, SIW changes
+    the weights of plain attention before the attention of the last queries is replaced.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.
@@ -66,7 +66,7 @@ class Compose(AttentionMethod):
 
 
 def _reason(methods: Sequence[object]) -> str:
-    """Return why these methods cannot be composed."""
+    """Return the reason why these methods cannot be composed."""
     if any(not isinstance(method, AttentionMethod) for method in methods):
         return "only methods inside the model can be composed; documents are reordered before the model runs"
     if sum(method.positions == "none" for method in methods if isinstance(method, AttentionMethod)) > 1:

@@ -20,17 +20,17 @@ from ragbias.methods.base import (
     Tensor,
 )
 
-OUTLIER = 2  # tokens this many standard deviations below the mean are dropped
+OUTLIER = 2  # number of standard deviations below the mean from which tokens are dropped
 
 
 @dataclass(frozen=True)
 class InContextReranking(ReorderingMethod):
-    """Sort the documents by how much attention the query adds to them, highest first.
+    """Sort the documents by the attention that the query adds to them, highest first.
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
-    heads. ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" in its place. A document's score is the sum of
-    ``x(t)`` over its tokens. It leaves out outliers: values of at most the document's mean minus two standard
-    deviations (``n - 1`` in the denominator). One pass measures both values of ``a(t)``, see ``QueryContrast``.
+    heads. ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" as the query. A document's score is the sum of
+    ``x(t)`` over its tokens without outliers. Outliers are at least two standard deviations (``n - 1`` in the
+    denominator) below the document's mean. One pass measures both values of ``a(t)``, see ``QueryContrast``.
     """
 
     name = "icr"
@@ -44,7 +44,7 @@ class InContextReranking(ReorderingMethod):
 
 
 def _score(contrast: Sequence[float]) -> float:
-    """Sum the values without outliers. A single token has no deviation."""
+    """Sum the values without outliers."""
     if len(contrast) == 1:
         return contrast[0]
     least = mean(contrast) - OUTLIER * stdev(contrast)
@@ -52,10 +52,10 @@ def _score(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """The plain model, which measures ``x(t)`` on a prompt followed by a second version of its end, with "N/A".
+    """The plain model. It measures ``x(t)`` on a prompt with an appended copy of its end, in which the query is "N/A".
 
-    ``queries`` is the span of the first version, after the documents. Both versions begin at the same position, and the
-    second does not see the first. ``found`` is ``x``, float64, for each token before ``queries``.
+    ``queries`` is the span of the original end, after the documents. The copy begins at the same position and does not
+    see the original. ``found`` is ``x``, float64, for each token before ``queries``.
     """
 
     name = "query-contrast"

@@ -12,7 +12,7 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 @dataclass(frozen=True)
 class LongContextReorder(ReorderingMethod):
-    """Place the documents, which arrive best first, alternately at both ends of the context, the best outermost.
+    """Place the best documents at both ends of the context. The retriever's order must be best first.
 
     Args:
         style: ``"langchain"`` puts the best document last if the number of documents is even, and first if it is odd.

@@ -19,23 +19,24 @@ Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", 
 
 @dataclass(frozen=True)
 class MsPoE(AttentionMethod):
-    """Position ``t`` becomes ``t / r_h`` in head ``h``. The prefill determines the ratios in each layer.
+    """Divide positions by a ratio per head: ``t / r_h`` in head ``h``. The prefill determines the ratios of each layer.
 
     The score of a head is the share of keys whose weight for the prompt's last token exceeds ``alpha`` times the mean.
-    The head with the highest score, the most position-aware, gets ``min_ratio``. Ratios grow in equal steps by rank.
+    The head with the highest score is the most position-aware and gets ``min_ratio``. Ratios grow in equal steps by
+    rank.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
-        variant: ``"paper"`` is the rule above; the last head gets ``max_ratio``. With grouped queries, a key head has
-            one ratio, by the mean score of its query heads, so that relative positions are exact. ``"released"`` is the
-            authors' code: weights are computed without positions, and head ``h`` has the ratio
+        variant: ``"paper"`` is the rule above; the last head gets ``max_ratio``. With grouped queries, each key head
+            has one ratio, from the mean score of its query heads, so that relative positions are exact. ``"released"``
+            is the authors' code: weights are computed without positions, and head ``h`` has the ratio
             ``min + (max - min) * order[h] / H``, where ``order`` lists the heads by score. Keys have the ratio of the
-            first query head of their group. ``"ranked"`` has the rank of head ``h`` in place of ``order[h]``.
-        heads: which head gets the smallest ratio. ``"by-awareness"`` is the rule above. The paper also tries
-            ``"entropy"`` (the head with the lowest entropy of the weights), ``"sequential"`` (the first head) and
-            ``"random"`` (drawn for each layer). ``"reversed"``, the last head, is from the released script.
-        alpha: the multiple of the mean above which a weight is an outlier, 0.001 to 1,000,000.
+            first query head of their group. ``"ranked"`` uses the rank of head ``h`` instead of ``order[h]``.
+        heads: selects the head with the smallest ratio. ``"by-awareness"`` is the rule above. The paper also evaluates
+            ``"entropy"`` (lowest entropy of the weights), ``"sequential"`` (the first head) and ``"random"`` (drawn for
+            each layer). ``"reversed"``, the last head, is from the released script.
+        alpha: weights above this multiple of the mean are outliers, 0.001 to 1,000,000.
         seed: seed for ``heads="random"``, 0 to 2**31 - 1.
     """
 
@@ -79,7 +80,7 @@ class MsPoE(AttentionMethod):
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
     def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
-        """Return the number of steps from the smallest ratio to the ratio of each head: int64 ``[H / group]``."""
+        """Return the steps between the smallest ratio and the ratio of each head: int64 ``[H / group]``."""
         import torch
 
         count = seq.query.shape[0] // group
@@ -94,7 +95,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _awareness(self, seq: SequenceCall) -> Tensor:
-        """Return the score of each head ``[H]``: outliers among the last query's weights, or minus their entropy."""
+        """Return the score of each head ``[H]``: the outliers of the last query's weights, or the negative entropy."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

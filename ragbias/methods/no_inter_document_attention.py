@@ -10,7 +10,7 @@ from ragbias.methods.segments import SegmentMethod, as_given
 
 @dataclass(frozen=True)
 class NoInterDocumentAttention(SegmentMethod):
-    """Documents do not see each other. All positions are the same as in the plain model."""
+    """Documents cannot attend to each other. Positions are those of the plain model."""
 
     name = "nia"
     cost = "less than the plain model in the prefill; a few rotations in decoding"

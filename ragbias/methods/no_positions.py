@@ -9,9 +9,9 @@ from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, Ten
 
 @dataclass(frozen=True)
 class NoPositions(AttentionMethod):
-    """Queries and keys are not rotated, so that only the causal mask depends on positions.
+    """Do not rotate queries and keys, so that only the causal mask depends on positions.
 
-    For experiments: models that were not trained this way answer badly.
+    This is for experiments. Models without such training answer badly.
 
     Args:
         layers: first and last layer, both included; ``None`` for all layers.

@@ -10,9 +10,9 @@ from ragbias.methods.segments import SegmentMethod, after_prefix
 
 @dataclass(frozen=True)
 class ParallelContextWindows(SegmentMethod):
-    """Documents do not see each other and all start at position ``P``, right after the prefix.
+    """Documents cannot attend to each other, and all start at position ``P``, the length of the prefix.
 
-    Later tokens start at ``P + max L_j``, where ``L_j`` is the length of document ``j``, and see all tokens. Set-Based
+    Later tokens see all tokens. They start at ``P + max L_j``, where ``L_j`` is the length of document ``j``. Set-Based
     Prompting has the same positions and visibility (McIlroy-Young et al., arXiv 2406.06581).
     """
 

@@ -18,17 +18,17 @@ class ParallelExperts(JointMethod):
     """Run one prompt per document, called an expert, and take each token from the expert with the highest score.
 
     Expert ``k`` has logits ``s_k``. The amateur, a prompt without documents, has logits ``s_0``. The expert's scores
-    are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The token with the highest score among all experts comes next in all
-    prompts. ``b_k`` is the Jensen-Shannon divergence between expert and amateur at the first token. Sampling, from the
-    softmax of each token's highest score, is our addition.
+    are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The token with the highest score of all experts is appended to all
+    prompts. ``b_k`` is the Jensen-Shannon divergence between expert and amateur at the first token. Sampling is our
+    addition: it uses the softmax of each token's highest score.
 
     Args:
-        contrast: ``b_k`` of all experts, 0 to 100; None for the divergence.
-        prior: ``r_k`` > 0, the relevance of each document by position; None if all are equal. With a prior the method
-            is not order-invariant, because the relevances do not move with the documents.
+        contrast: ``b_k`` of all experts, 0 to 100; None uses the divergence.
+        prior: ``r_k`` > 0, the relevance of the document at each position; None if all are equal. With a prior, the
+            method is not order-invariant.
         gamma: ``g``, the weight of the prior, 0 to 100.
-        variant: ``"paper"`` has one ``b_k`` per expert. ``"released"``, like the authors' code, has one per expert and
-            token: the token's term in the sum of the divergence.
+        variant: ``"paper"`` uses one ``b_k`` per expert. ``"released"`` is the authors' code. It uses one ``b`` per
+            expert and token: the token's term in the sum of the divergence.
     """
 
     contrast: float | None = None
@@ -69,7 +69,7 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """Return each token's highest score. ``logits[0]`` is the amateur's. ``memory`` holds ``b`` and ``g log r``."""
+        """Return the highest score of each token. ``logits[0]`` is the amateur. ``memory`` has ``b`` and the prior."""
         amateur, experts = logits[:1], logits[1:]
         if not memory:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast

@@ -1,6 +1,6 @@
 """Create methods from text such as ``pine`` or ``siw+self-extend``, and write methods as text.
 
-Another distribution registers a method under its name in the entry point group ``ragbias.methods``::
+Other distributions register methods in the entry point group ``ragbias.methods``::
 
     [project.entry-points."ragbias.methods"]
     my-method = "my_package:MyMethod"
@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from ragbias import methods  # for METHODS, which is complete only when these functions run
+from ragbias import methods  # METHODS is incomplete during this import
 from ragbias.display import did_you_mean
 from ragbias.errors import MethodError, UnknownMethodError
 from ragbias.methods.base import Method
@@ -26,7 +26,7 @@ _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
-# blanks inside a word are kept, because without them it would be another word or the path of another file
+# blanks inside words are kept, because they may be part of a path
 _BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
 DECLARED = ("acts_on", "cost", "source")  # every method declares these besides its name
 Named = TypeVar("Named")
@@ -63,7 +63,7 @@ def _load(name: str) -> type[Method]:
     described = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
     try:
         cls = entry.load()
-    except (Exception, SystemExit) as error:  # a module may raise anything on import
+    except (Exception, SystemExit) as error:  # imports raise errors of any class
         raise MethodError(f"{described} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise MethodError(f"{described} is {cls!r}; expected a class derived from ragbias.methods.Method")
@@ -75,12 +75,12 @@ def _load(name: str) -> type[Method]:
 
 
 def get(method: str | Method, model_name: str | None = None, reader: str = "") -> Method:
-    """Create a method from text. An instance is returned unchanged, or with its reader.
+    """Create a method from text, or return an instance. Add the reader adapter, if any.
 
     Args:
-        method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), two methods that a
-            paper combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals;
-            words and paths need no quotes.
+        method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), a combination of two
+            methods (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals, but words
+            and paths need no quotes.
         model_name: name of the model, for methods with a profile per model (``"channel-scaling"``).
         reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
 
@@ -101,7 +101,7 @@ def get(method: str | Method, model_name: str | None = None, reader: str = "") -
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list, as in ``get``. Keys are their texts without white space."""
+    """Create the methods of a comma-separated list with ``get``. Keys are their texts without white space."""
     found: dict[str, Method] = {}
     for label in split(without_blanks(text), ",", text):
         method = _parse(label, model_name)
@@ -113,12 +113,12 @@ def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]
 
 
 def without_blanks(text: str) -> str:
-    """Return the text without white space at its ends and around its brackets and separators."""
+    """Remove white space at the ends of a text, and around brackets and separators."""
     return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
 
 
 def split(text: str, at: str, whole: str) -> list[str]:
-    """Split a text at the separators outside of brackets and quotes. Errors show ``whole``."""
+    """Split a text at separators outside of brackets and quotes. Errors quote ``whole``."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in "([{") - (token in ")]}")
@@ -151,7 +151,7 @@ def _single(label: str, model_name: str | None) -> Method:
 
 
 def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
-    """Parse ``name(parameter=value,...)`` without blanks. Return the result of ``find(name)``, and the parameters."""
+    """Parse ``name(parameter=value,...)`` without blanks. Return ``find(name)`` and the parameters."""
     match = _ENTRY.fullmatch(label)
     if match is None:
         raise MethodError(f"{kind} {label!r}: expected a name, or name(parameter=value,...)")
@@ -175,7 +175,7 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
 
 
 def format_method(method: Method) -> str:
-    """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
+    """Return the text of a method for ``get``. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
     given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}

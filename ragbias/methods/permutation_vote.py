@@ -1,4 +1,4 @@
-"""Majority vote over document orders, after Tang et al., arXiv 2310.07712, who compute a central ranking instead."""
+"""Majority vote over document orders, based on Tang et al., arXiv 2310.07712, who compute a central ranking instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ragbias.methods.base import Method, canonical_order
 
 @dataclass(frozen=True)
 class PermutationVote(Method):
-    """Answer with several shuffles of the documents and return the majority answer.
+    """Answer several shuffles of the documents and return the majority answer.
 
-    The shuffles are distinct. If there are at most as many possible orders as samples, every order runs
-    ``samples // orders`` times: two documents and 5 samples give two answers in each order. The highest mean
-    log-probability per token breaks ties. The shuffles start from a canonical order, so answers are order-invariant.
+    The shuffles are distinct. If there are not more possible orders than samples, every order runs
+    ``samples // orders`` times. For example, two documents and 5 samples give two answers per order. Ties are broken by
+    the mean log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:
         samples: maximum number of answers, 1 to 100,000.

@@ -18,26 +18,26 @@ Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
 
 @dataclass(frozen=True)
 class Pine(SegmentMethod):
-    """Documents see each other in both directions. The more a query attends to a document, the nearer it is placed.
+    """Documents see each other in both directions. For each query, important documents have near positions.
 
     ``P`` tokens precede the documents, document ``j`` has length ``L_j``, and ``E = P + sum L_j``. In each head:
 
     - For the tokens of document ``i`` as queries, ``a = softmax(q k^T / sqrt(d))`` is attention without positions to
       the tokens of the other documents, and ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j`` is the importance of
-      document ``j``. Document ``i`` ends at position ``E - 1``. The most important other document comes before it, then
-      the second most important, and so on. Document ``i`` sees itself causally, the prefix and all others whole.
-    - For a token after the documents, the same importance is computed over all documents. The most important document
-      ends at ``E - 1``. The token has its true position and sees everything before it.
+      document ``j``. Document ``i`` ends at position ``E - 1``. The most important other document ends before it, then
+      the second most important, and so on. Document ``i`` sees itself causally, and the prefix and all others fully.
+    - For a token after the documents, the importance is computed over all documents. The most important document ends
+      at ``E - 1``. The token has its true position and sees all tokens before it.
 
     In layers where documents are separate, document ``i`` sees only the prefix and itself. It begins at ``P``, or at
-    its true position with ``order="input"``. Below ``from_layer``, its keys and values depend on no other.
+    its true position with ``order="input"``. Below ``from_layer``, its keys and values depend on no other document.
 
     Args:
-        order: ``"importance"`` is the rule above. In the paper's ablations, ``"reverse"`` puts the most important
-            document farthest, and ``"input"`` leaves every document at its position. With ``"input"`` only the mask
-            differs from the plain model, and the method is not order-invariant. ``"canonical"`` is our addition: the
-            other documents are in a fixed order by token ids, and no importance is measured.
-        layers: first and last layer, both included; ``None`` for all. All other layers run the plain model's attention.
+        order: ``"importance"`` is the rule above. ``"reverse"`` and ``"input"`` are ablations in the paper.
+            ``"reverse"`` puts the most important document farthest away. ``"input"`` does not move documents, so that
+            only the mask differs from the plain model and the method is not order-invariant. ``"canonical"`` is our
+            addition: the other documents are sorted by token ids, without measuring importance.
+        layers: first and last layer, both included; ``None`` for all. Other layers run the plain model's attention.
         from_layer, to_layer: first and last layer in which documents see each other, 0 to 9,999. ``None`` is the last
             layer of the model. In all other layers documents are separate. The paper uses 0 and ``None``.
     """
@@ -98,7 +98,7 @@ class Pine(SegmentMethod):
         return self._laid_out(self._nearness(mass, seq), seq)
 
     def _canonical(self, seq: SequenceCall) -> Tensor:
-        """Return the nearness of each document in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
+        """Return the nearness of documents in canonical order, with the last one nearest: float32 ``[1, 1, n]``."""
         return seq.arange(len(seq.spans)).float()[None, None]
 
     def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
@@ -107,9 +107,9 @@ class Pine(SegmentMethod):
         return importance if self.order == "importance" else -importance
 
     def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Lay out the documents without gaps up to ``E``, the highest ``nearness`` last, and return their starts.
+        """Return starts of documents without gaps up to ``E``, sorted by ``nearness``: int64 ``[H or 1, Q or 1, n]``.
 
-        Ties are broken by document order. Returns int64 ``[H or 1, Q or 1, n]``.
+        Ties are broken by document order.
         """
         nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
         return ending_at(seq.documents_end, seq.lengths, nearest_first)

@@ -9,7 +9,7 @@ from ragbias.methods.base import Method
 
 @dataclass(frozen=True)
 class NoMethod(Method):
-    """The plain model, as without this library: the prompt is tokenised in one piece. It is the baseline."""
+    """The plain model with the prompt tokenised in one piece, as without this library. This is the baseline."""
 
     name = "none"
     acts_on = "nothing"
@@ -21,8 +21,8 @@ class NoMethod(Method):
 class Segmented(Method):
     """The plain model with each document tokenised separately, to measure the effect of segmentation alone.
 
-    Methods that need documents tokenise them separately, so that a document has the same tokens at every position. The
-    difference between such a method and this one is the method's own effect.
+    Methods that need documents tokenise each separately, so that its tokens do not depend on its position. Compare such
+    methods with this baseline to measure the effect of the method alone.
     """
 
     name = "segmented"

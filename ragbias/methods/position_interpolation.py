@@ -1,4 +1,4 @@
-"""Position interpolation, with one ratio or with a ratio per layer, Chen et al., arXiv 2306.15595."""
+"""Position interpolation, Chen et al., arXiv 2306.15595, with one ratio or a ratio per layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATIO = Bounds(0.001, 1_000_000)
 
 @dataclass(frozen=True)
 class PositionInterpolation(AttentionMethod):
-    """Position ``t`` becomes ``t / r`` in all heads, with one ``r`` for all layers or ``r_l`` for layer ``l``.
+    """Divide positions by a ratio, which is the same in all layers or differs by layer.
 
     With a ratio per layer, this is LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional
     Embedding Scaling, Findings of ACL 2026, arXiv 2606.27705). Ms-PoE has a ratio per head instead.
@@ -58,7 +58,7 @@ class PositionInterpolation(AttentionMethod):
 
 
 def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
-    """Compute plain attention with each position divided by the ratio of its head.
+    """Compute plain attention with positions divided by a ratio per head.
 
     ``ratios`` returns the ratios of a sequence's query heads ``[H or 1]`` and of its key heads ``[G or 1]``.
     """

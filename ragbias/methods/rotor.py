@@ -1,4 +1,4 @@
-"""RoToR, a global circular order of the documents, Yoon et al., arXiv 2502.08662."""
+"""RoToR, which places documents in a global circular order, Yoon et al., arXiv 2502.08662."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ragbias.methods.segments import SegmentMethod, ending_at
 
 @dataclass(frozen=True)
 class RoToR(SegmentMethod):
-    """PINE with one order of the documents for all layers, heads and tokens, so that no importance is measured.
+    """PINE with a fixed circular order of the documents, instead of an order by importance.
 
     The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document has the last positions
-    before ``E``. Document ``i + 1`` comes before it, then ``i + 2``, and so on around the circle. For the tokens after
-    the documents, the first document of the order has the last positions, the second one comes before it, and so on.
+    before ``E``. Document ``i + 1`` precedes it, then ``i + 2``, and so on around the circle. For tokens after the
+    documents, document 1 has the last positions, document 2 precedes it, and so on.
 
     Args:
-        key: function of a document's token ids by which documents are sorted, with ties by token ids; None sorts by
-            token ids, or by embeddings if the model gets embeddings.
-        selective: generate with the plain model if it is at least as confident of its first token as RoToR. This needs
-            ``DebiasedLM``, costs two more prefills, and is not order-invariant.
+        key: sort key, a function of a document's token ids. Ties are broken by token ids. None sorts by token ids, or
+            by embeddings if the model's input is embeddings.
+        selective: use the plain model if it is at least as confident of its first token as RoToR. This needs
+            ``DebiasedLM`` and two more prefills, and is not order-invariant.
     """
 
     key: Callable[[Sequence[int]], Any] | None = None

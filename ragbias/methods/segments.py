@@ -1,4 +1,4 @@
-"""Base class of the methods that change the positions and the visibility of documents."""
+"""Base class of methods that change the positions and the visibility of documents."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
-    """A method in which documents see the prefix and themselves, and later tokens see everything before them.
+    """A method in which documents see the prefix and themselves, and later tokens see all tokens before them.
 
     The prefix runs as in the plain model. Subclasses determine whether documents also see each other, the positions of
-    the documents for each query, and the position of the first token after them.
+    the documents for each query, and the position of the first token after the documents.
 
     Attributes:
-        sees_others: whether a document sees the other documents whole.
+        sees_others: whether a document sees all tokens of the other documents.
     """
 
     needs_documents = True
@@ -25,7 +25,7 @@ class SegmentMethod(AttentionMethod):
 
     @property
     def follows_query(self) -> bool:
-        """Whether the positions of the documents differ between later tokens or heads."""
+        """Whether later tokens or heads differ in the positions of the documents."""
         return False
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
@@ -35,7 +35,7 @@ class SegmentMethod(AttentionMethod):
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         """Return the documents' positions for later tokens ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
 
-        By default, later tokens see the documents at the positions at which the first document's tokens see them.
+        By default, these are the positions for the tokens of the first document.
         """
         return self.document_starts(seq)[:, :1]
 
@@ -52,7 +52,7 @@ class SegmentMethod(AttentionMethod):
             keys = seq.encoded("offsets", lambda new, first: _at_offsets(seq, new, first))
             tail = self.attend_tail(seq, keys, seq.spans, self._starts(seq, seq.query[:, -seq.new_tail :]))
         else:
-            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # only the queries of documents need these keys
+            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # needed only for queries in documents
             tail = self._tail_of_fixed_documents(seq)
         if not prefill:
             return tail
@@ -63,7 +63,7 @@ class SegmentMethod(AttentionMethod):
         return attention.concatenated(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute attention of the tokens of all documents. A token's own document is its last, causal segment."""
+        """Compute attention of the tokens of all documents. Each token sees its own document causally."""
         from torch.nn.functional import pad
 
         starts = self.document_starts(seq)
@@ -76,7 +76,7 @@ class SegmentMethod(AttentionMethod):
         return attention.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of later tokens if they all see the documents at the same positions. Encode keys once."""
+        """Compute attention of later tokens that all see the documents at the same positions. Encode keys once."""
 
         def at_positions(new: Tensor, first: int) -> Tensor:
             if "starts" not in seq.memory:  # all tokens have the same starts
@@ -91,8 +91,8 @@ class SegmentMethod(AttentionMethod):
     ) -> tuple[Tensor, Tensor]:
         """Compute attention of the suffix or of generated tokens.
 
-        Without ``starts``, ``keys`` ``[G, K, d]`` are encoded at their positions. With the ``starts`` of prefix,
-        ``documents`` and suffix, ``[H or 1, Q or 1, n + 2]``, keys are encoded at their offsets in these segments.
+        Without ``starts``, the ``keys`` ``[G, K, d]`` are encoded at their positions. Otherwise they are encoded at
+        their offsets in prefix, ``documents`` and suffix, which have the ``starts`` ``[H or 1, Q or 1, n + 2]``.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -103,7 +103,7 @@ class SegmentMethod(AttentionMethod):
         return seq.attend(query, keys, positions=positions, segments=segments, starts=starts, bias=biases, causal=True)
 
     def _starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Return the positions of prefix, documents and suffix for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
+        """Return the starts of prefix, documents and suffix for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
         from torch.nn.functional import pad
 
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
@@ -115,7 +115,7 @@ class SegmentMethod(AttentionMethod):
 
 
 def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return the segments (prefix, documents, suffix) of ``count`` keys from index ``first``, and their offsets."""
+    """Return the segment index and the offset of ``count`` keys from index ``first``."""
     import torch
 
     indices = seq.arange(first, first + count)
@@ -132,17 +132,17 @@ def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
 
 
 def as_given(seq: SequenceCall) -> Tensor:
-    """Return starts at which all queries see the documents in their places in the prompt: int64 ``[1, n, n]``."""
+    """Return starts ``[1, n, n]``, int64, at the positions of the documents in the prompt, for all queries."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
 def after_prefix(seq: SequenceCall) -> Tensor:
-    """Return starts at which all queries see every document right after the prefix: int64 ``[1, n, n]``."""
+    """Return starts ``[1, n, n]``, int64, at the end of the prefix, for all documents and queries."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return starts ``[..., n]`` of documents without gaps up to ``end``. ``nearest_first`` lists them from the end."""
+    """Return starts ``[..., n]`` of documents without gaps up to ``end``, ordered by ``nearest_first``."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

@@ -14,13 +14,13 @@ from ragbias.methods.siw import SIW
 
 @dataclass(frozen=True)
 class SelfExtend(Reweightable):
-    """Keys less than ``window`` positions away have their true positions. The positions of farther keys are grouped.
+    """Group the positions of far keys. Keys less than ``window`` positions away have their true positions.
 
     For a far key ``j``, query ``i`` is at ``floor(i / group) + window - floor(window / group)`` and the key at
     ``floor(j / group)``. One softmax runs over near and far keys.
 
     Args:
-        group: number of positions merged into one, 1 to 1,000,000; 1 changes nothing.
+        group: number of positions in a group, 1 to 1,000,000; 1 changes nothing.
         window: number of near positions, including the query's, 1 to 10,000,000.
     """
 
@@ -42,7 +42,7 @@ class SelfExtend(Reweightable):
         i, scoring = seq.arange(total - new, total), replace(seq.scoring, window=None)
         reach = total if seq.scoring.window is None else seq.scoring.window
         window = min(self.window, total)
-        first = max(0, total - new - window + 1)  # no query sees a near key before this one
+        first = max(0, total - new - window + 1)  # first near key of any query
         near = attention.attend(
             seq.query,
             seq.encoded("near", lambda new, first: scoring.encoding(new, seq.arange(first, total)))[:, first:],
@@ -52,7 +52,7 @@ class SelfExtend(Reweightable):
             bounds=((i - min(window, reach) + 1).clamp_min(first) - first, i + 1 - first),
         )
         far_keys = seq.encoded("far", lambda new, first: scoring.encoding(new, seq.arange(first, total) // self.group))
-        last = total - window  # no query sees a far key from this one on
+        last = total - window  # end of the far keys of all queries
         if last <= 0 or reach <= window:
             return near
         sees_far = i >= window

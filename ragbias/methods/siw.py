@@ -10,7 +10,7 @@ from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, by_sequence
 
-HIGHEST = 0.3  # share of the prompt's tokens, those with the highest weights, that is counted in documents
+HIGHEST = 0.3  # share of the prompt's tokens with the highest weights
 
 # (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores, float32 [H, Q, K], with the first K keys
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
@@ -18,22 +18,22 @@ Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 
 @dataclass(frozen=True)
 class SIW(AttentionMethod):
-    """Multiply the attention weight of token ``i`` on token 0 by ``alpha_i``, without normalising the weights again.
+    """Multiply the attention weight of token ``i`` on token 0 by ``alpha_i``, without renormalisation.
 
     ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for prompt tokens ``0 < i <= n``. In each layer:
 
-    1. The weights of the prompt's last token ``n`` on all tokens are averaged over heads. The tokens with the highest
-       30% of these weights are counted in each document.
+    1. Average the weights of the prompt's last token ``n`` on all tokens over heads. Count the tokens with the highest
+       30% of these weights in each document.
     2. Documents with more than ``sigma`` times the mean count are dense.
     3. ``alpha`` is ``dense`` for tokens of dense documents and ``sparse`` for all other tokens, including the last
-       token. ``outside="keep"`` leaves ``alpha`` at 1 before and after the documents (our addition).
+       token. With ``outside="keep"``, our addition, ``alpha`` is 1 before and after the documents.
 
-    Token 0 is exempt, and generated tokens attend as in the plain model. The paper gives no values of ``alpha`` and
-    ``sigma``; the defaults are ours, as are the mean over heads and the rounding of 30%.
+    Token 0 does not change, and generated tokens attend as in the plain model. The paper does not specify
+    ``alpha``, ``sigma``, the mean over heads or the rounding of 30%. We chose these defaults.
 
     Args:
-        dense, sparse: values of ``alpha``, 0.001 to 1,000,000; usually below and above 1.
-        sigma: multiple of the mean count above which documents are dense, 0.001 to 1,000,000.
+        dense, sparse: values of ``alpha``, 0.001 to 1,000,000. Usually ``dense`` < 1 < ``sparse``.
+        sigma: documents with more than this multiple of the mean count are dense, 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` for the middle half.
         outside: ``"sparse"`` or ``"keep"``, for tokens before and after the documents.
     """
@@ -65,7 +65,7 @@ class SIW(AttentionMethod):
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
 
     def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Compute SIW's attention ``[batch, Q, H, d]`` of a prompt from queries and keys with positions."""
+        """Compute the attention of a prompt, ``[batch, Q, H, d]``, from encoded queries and keys."""
 
         def rule(seq: SequenceCall) -> Tensor:
             plain = seq.attend(seq.query, seq.key, positions=seq.arange(seq.key.shape[1]), causal=True)
@@ -74,7 +74,7 @@ class SIW(AttentionMethod):
         return by_sequence(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """Return a prompt's ``output`` ``[H, T, d]`` with changed weights on token 0. ``lse`` is ``[H, T]``."""
+        """Change the weights on token 0 in the ``output`` ``[H, T, d]`` of a prompt. ``lse`` is ``[H, T]``."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
@@ -96,7 +96,7 @@ class SIW(AttentionMethod):
 
 
 def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Count the tokens of each document that are in the ``HIGHEST`` share of all weights ``[T]``. Return ``[n]``."""
+    """Count the tokens of each document, ``[n]``, in the ``HIGHEST`` share of the weights ``[T]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))

@@ -11,9 +11,9 @@ from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 @dataclass(frozen=True)
 class StructuredPrompting(ParallelContextWindows):
-    """Parallel context windows that scale the attention of later tokens to the ``n`` documents by ``1/n``.
+    """Parallel context windows in which later tokens attend to each of ``n`` documents with ``1/n`` of the weight.
 
-    The scale is a bias of ``-log n`` on the scores, so that the weights sum to one.
+    A bias of ``-log n`` is added to the scores before the softmax.
     """
 
     name = "structured-prompting"

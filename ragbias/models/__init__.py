@@ -1,4 +1,4 @@
-"""Load models: the embedded ``tiny``, short names (``named``), GGUF files (``gguf``) and the hub (``loading``)."""
+"""Load models: the embedded ``tiny``, short names (``named``), GGUF files (``gguf``), hub models (``loading``)."""
 
 from ragbias.models.named import local_path
 

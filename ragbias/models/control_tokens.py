@@ -1,7 +1,7 @@
-"""Tokenise text of users and documents as data: control-token strings in it never become control tokens.
+"""Tokenise untrusted text as data, so that strings such as ``<|im_end|>`` do not become control tokens.
 
-``shield`` marks such strings (``<|im_end|>``) by replacing their first character, so that the text keeps its
-length and all spans stay valid. ``encode`` restores the text, and encodes marked strings as ordinary characters.
+``shield`` marks such strings by replacing their first character. This preserves the text's length and all spans.
+``encode`` restores the text, and tokenises marked strings as ordinary characters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ControlTokens:
         self._tokenizer, self.size = ref(tokenizer), len(tokenizer)
 
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
-        """Mark all control-token strings in a text, or only the strings that touch one of the spans.
+        """Mark all control-token strings in a text, or only strings that overlap one of the spans.
 
         Marks of a ``ChatText`` remain.
         """
@@ -56,7 +56,7 @@ class ControlTokens:
 
     @cached_property
     def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
-        """A copy of the tokenizer that splits control-token strings. Threads share the options of the original."""
+        """Copy a tokenizer so that it splits control-token strings. Without a copy, threads would share this option."""
         copied = copy.deepcopy(self._tokenizer())
         assert copied is not None
         copied.split_special_tokens = True
@@ -67,7 +67,7 @@ _known: WeakKeyDictionary[PreTrainedTokenizerBase, ControlTokens] = WeakKeyDicti
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> ControlTokens:
-    """Return the control tokens of a tokenizer. They are computed again after tokens were added."""
+    """Return the control tokens of a tokenizer. Added tokens are taken into account."""
     if (controls := _known.get(tokenizer)) is None or controls.size != len(tokenizer):
         controls = _known[tokenizer] = ControlTokens(tokenizer)
     return controls
@@ -79,7 +79,7 @@ def is_shielded(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return token ids without BOS. Marked strings, and text around them up to control tokens, are ordinary text."""
+    """Tokenise a text without BOS. Marked strings and adjacent text, up to control tokens, are ordinary text."""
     if not is_shielded(text, tokenizer):
         return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
     controls, ids, plain = control_tokens(tokenizer), list[int](), ""
@@ -94,7 +94,7 @@ def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 class ChatText(str):
-    """A rendered conversation. In ``shielded``, control-token strings of messages are marked. Sums keep the marks."""
+    """A rendered conversation. ``shielded`` has marked control-token strings. Concatenation preserves the marks."""
 
     shielded: str
 
@@ -116,7 +116,7 @@ def render_chat(
     tools: Sequence[Any] | None,
     variables: Mapping[str, Any],
 ) -> str:
-    """Render a conversation into a flat prompt, a ``ChatText`` if the messages have control-token strings."""
+    """Render a conversation. Return a ``ChatText`` if messages contain control-token strings."""
     controls = control_tokens(tokenizer)
 
     def shielded(value: Any) -> Any:
@@ -129,7 +129,7 @@ def render_chat(
     arguments = {"tokenize": False, "add_generation_prompt": True, **shielded(variables)}
     try:
         text = str(tokenizer.apply_chat_template(shielded(list(messages)), tools=shielded(tools) or None, **arguments))
-    except Exception as error:  # a template is a program and may fail in any way
+    except Exception as error:  # templates raise errors of any class
         raise ChatTemplateError(
             f"the chat template fails on this conversation ({type(error).__name__}: {first_line(error)}); change the "
             "roles or their order, set tokenizer.chat_template, or pass a flat prompt"

@@ -1,7 +1,7 @@
-"""Dequantise GGUF files to float32 once, into a folder that ``from_pretrained`` reads in seconds.
+"""Dequantise GGUF files to float32 once, and cache the result in a folder for ``from_pretrained``.
 
-The copies are in ``RAGBIAS_CACHE`` or the platform's cache folder and take four bytes per weight. Their names contain
-the file's digest and the version of transformers. They may be removed at any time.
+The copies are in ``RAGBIAS_CACHE`` or the platform's cache folder, and need four bytes per weight. Their names contain
+the file's digest and the version of transformers. They can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ MIB = 2**20
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a model name ends with ``.gguf`` or is the path of a file with GGUF's magic number."""
+    """Whether a model name ends with ``.gguf``, or is the path of a file that begins with GGUF's magic number."""
     return name.lower().endswith(SUFFIX) or (Path(name).is_file() and _begins_as_gguf(Path(name)))
 
 
 def _begins_as_gguf(file: Path) -> bool:
-    if irregular(file):  # reading from a pipe or a device may block
+    if irregular(file):  # reading from pipes and devices may block
         return False
     with file.open("rb") as opened:
         return opened.read(len(MAGIC)) == MAGIC
 
 
 def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
-    """Return the path of a GGUF file in the folder or hub repository ``name``. Download it if necessary.
+    """Return the path of a GGUF file in the folder or hub repository ``name``. Download the file if necessary.
 
-    Without ``gguf_file``, ``name`` is the file's path or ``owner/repo/file.gguf``.
+    Without ``gguf_file``, ``name`` is the path of the file, or ``owner/repo/file.gguf``.
     """
     if gguf_file is not None and (not isinstance(gguf_file, str) or not gguf_file):
         raise ModelFileError(f"model {name!r}: gguf_file={gguf_file!r}; expected the name of a file in it")
@@ -73,7 +73,7 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
 def dequantised(parts: Sequence[Path], name: str) -> Path:
     """Return the folder with the dequantised model, config and tokenizer of a GGUF file. Create it on first use.
 
-    ``parts`` are the parts of the file in order, usually one. ``name`` is for errors.
+    ``parts`` are the parts of the file in order, usually one. ``name`` is the model's name in errors.
     """
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
@@ -96,7 +96,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
 
 
 def _is_whole(copy: Path) -> bool:
-    """Whether a copy has all its files in full size; a cache cleaner may have removed some."""
+    """Whether all files of a copy exist and have their full size. Users may have deleted some."""
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
         return all((copy / file).stat().st_size == size for file, size in sizes.items())
@@ -125,7 +125,7 @@ def _digest(parts: Sequence[Path]) -> str:
 
 @cache
 def _digest_of(file: Path, size: int, changed: int) -> bytes:
-    """Return the SHA-256 of the content, cached until the size or the modification time changes."""
+    """Return the SHA-256 of a file. The result is cached until size or modification time change."""
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         while block := opened.read(MIB):
@@ -136,7 +136,7 @@ def _digest_of(file: Path, size: int, changed: int) -> bytes:
 def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
     """Write the copy to a temporary folder and rename it."""
     begun = copy.with_name(f"{copy.name}.begun")
-    shutil.rmtree(begun, ignore_errors=True)  # a killed process may have left it
+    shutil.rmtree(begun, ignore_errors=True)  # left by a killed process
     begun.mkdir()
     try:
         file = parts[0]
@@ -164,7 +164,7 @@ def _write(file: Path, name: str, folder: Path) -> None:
     if (config := getattr(transformers, "GgufConfig", None)) is not None:  # newer versions dequantise on request
         settings["quantization_config"] = config(dequantize=True)
     with _readable(file, name):
-        found: Any = AutoModelForCausalLM.from_pretrained(  # loaded first, to report an unknown architecture
+        found: Any = AutoModelForCausalLM.from_pretrained(  # loaded first, because it reports unknown architectures
             source, **settings, dtype=torch.float32, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)

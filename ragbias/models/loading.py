@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer without running code or unpickling data unless the user allows it."""
+"""Load a model and its tokenizer. Custom code and pickled data need the user's permission."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_pat
 GGUF = "gguf_file"
 HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
-CONFIGS = ("config.json", "adapter_config.json")  # files of a model, and of an adapter, which names its model
-HUB_SECONDS = 10  # timeout for an answer of the hub
+CONFIGS = ("config.json", "adapter_config.json")  # of a model, of an adapter
+HUB_SECONDS = 10  # timeout for a response of the hub
 
 
 def load(
@@ -33,7 +33,7 @@ def load(
     tokenizer_kwargs: Mapping[str, Any],
     model_kwargs: Mapping[str, Any],
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer. For the arguments and errors see ``DebiasedLM.from_pretrained``."""
+    """Load a model and its tokenizer. For arguments and errors, see ``DebiasedLM.from_pretrained``."""
     if not {"config", "subfolder", GGUF} & model_kwargs.keys():
         refuse_irregular(name)
     target, device_map = torch_device(device), model_kwargs.get("device_map")
@@ -49,7 +49,7 @@ def load(
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer. ``kwargs`` are for ``AutoTokenizer.from_pretrained`` or name a GGUF file."""
+    """Load a tokenizer. ``kwargs`` are for ``AutoTokenizer.from_pretrained``, or select a GGUF file."""
     path, arguments = _resolved(name, kwargs)
     with _load_errors(name, path):
         _check_hub(path, arguments)
@@ -60,7 +60,7 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
 
 
 def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
-    """Load a model. ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained`` or name a GGUF file.
+    """Load a model. ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``, or select a GGUF file.
 
     The models of ``ragbias.models.named`` load in float32 unless ``dtype`` is given.
     """
@@ -75,7 +75,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """Return a torch device by name or index; -1 is the CPU. ``"auto"`` is the GPU, or None if there is no GPU."""
+    """Return a torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None without a GPU."""
     if device == "auto":
         return torch.device("cuda") if torch.cuda.is_available() else None
     if device is None or not isinstance(device, int):
@@ -91,7 +91,7 @@ def torch_device(device: int | str | torch.device | None) -> torch.device | None
 
 
 def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path or hub name, and the arguments for transformers without those that locate a GGUF file."""
+    """Return the path or hub name, and the arguments for transformers, without those for GGUF files."""
     arguments = dict(kwargs)
     gguf_file = arguments.pop(GGUF, None)
     if gguf_file is None and not is_gguf(name):
@@ -100,7 +100,7 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``ModelFileError`` for a file that is not GGUF, or a folder that has no model or has a pipe or a device."""
+    """Raise ``ModelFileError`` for a file other than GGUF, a folder without a model, or an irregular file."""
     path = Path(name)
     if name in NAMES:
         return
@@ -117,20 +117,20 @@ def refuse_irregular(name: str) -> None:
 
 
 def _check_hub(path: str, kwargs: Mapping[str, Any]) -> None:
-    """Raise ``OSError`` if a model is not on disk and the hub is unreachable. transformers would retry for a minute."""
+    """Raise ``OSError`` at once if a model is not on disk and the hub is unreachable."""
     revision = {key: kwargs[key] for key in ("cache_dir", "revision") if key in kwargs}
     if Path(path).exists() or any(isinstance(try_to_load_from_cache(path, name, **revision), str) for name in CONFIGS):
         return
     url = hf_hub_url(path, CONFIGS[0])
     try:
         get_session().head(url, timeout=HUB_SECONDS)
-    except Exception as error:  # the hub's HTTP library has its own errors
+    except Exception as error:  # the hub's HTTP library raises errors of any class
         raise OSError(f"no such folder, and {constants.ENDPOINT} cannot be reached: {error}") from error
 
 
 @contextmanager
 def _load_errors(name: str, path: str) -> Iterator[None]:
-    """Raise an error that says in one line why a model cannot be loaded, and what to do."""
+    """Convert loading errors to errors of one line with a remedy."""
     try:
         yield
     except (RagBiasError, ImportError):

@@ -16,17 +16,17 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model whose GGUF file is in PyPI packages. Without these packages, the model is loaded from the hub."""
+    """A model with a GGUF file in PyPI packages. Without these packages, the model is loaded from the hub."""
 
     hub: str  # repository to load if the packages are not installed
-    modules: tuple[str, ...]  # modules of the packages, each with a part of the file, in order
+    modules: tuple[str, ...]  # modules with the parts of the file, in order
     install: str  # the command that installs the packages
     terms: str | None = None  # licence notice that is shown when the model is loaded
-    method: str | None = None  # the method that was measured to be the best for it; None: the general default
-    reader: str = ""  # the reader in ``ragbias/models/readers`` for this method
+    method: str | None = None  # the best method in measurements; None: the general default
+    reader: str = ""  # reader adapter for this method, in ``ragbias/models/readers``
 
     def parts(self, name: str) -> list[Path]:
-        """Return the paths of the file's parts in order; empty if no package is installed."""
+        """Return the paths of the file's parts, in order. Empty if no package is installed."""
         files = [file for module in self.modules for file in _files(module)]
         if 0 < len(files) < len(self.modules):
             raise ModelFileError(
@@ -61,10 +61,10 @@ def no_model(example: str) -> str:
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
-    """Return the folder of a model for ``from_pretrained``, or its hub repository. A GGUF file is dequantised.
+    """Return a folder or hub repository for ``from_pretrained``. GGUF files are dequantised.
 
     Args:
-        name: one of ``NAMES``, a folder, a hub repository, or a GGUF file: a path or ``owner/repo/file.gguf``.
+        name: one of ``NAMES``, a folder, a hub repository, or a GGUF file, as a path or ``owner/repo/file.gguf``.
         gguf_file: the GGUF file in the folder or repository ``name``.
         hub: arguments for the hub: ``revision``, ``token`` and so on.
     """
@@ -86,7 +86,7 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
 
 
 def installed(name: str) -> bool:
-    """Whether a name loads without the hub."""
+    """Whether a model is available without the hub."""
     return name == "tiny" or (name in PACKAGED and bool(PACKAGED[name].parts(name)))
 
 
@@ -96,7 +96,7 @@ def _warn_once(text: str) -> None:
 
 
 def _files(module: str) -> Sequence[Path]:
-    """Return the GGUF files in a package, without importing it, because its dependencies are not installed."""
+    """Return the GGUF files in a package without importing it, because its dependencies may be missing."""
     spec = find_spec(module)
     folders = spec.submodule_search_locations or () if spec else ()
     return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]

@@ -1,4 +1,4 @@
-"""Choose the number of torch's threads by the CPU cores that are idle."""
+"""Limit torch's threads to the number of idle CPU cores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ BLOCK = bytes(1 << 19)  # large enough that hashing releases the GIL, for about 
 
 
 def use_idle_cores() -> None:
-    """Set ``OMP_NUM_THREADS`` to the number of idle cores if some are busy, and report it; call before torch's import.
+    """If some cores are busy, set ``OMP_NUM_THREADS`` to the number of idle cores. Call it before importing torch.
 
-    OpenMP threads that share a core spin, which makes a forward pass many times slower. A value from the user wins.
+    Waiting OpenMP threads spin, so threads that share a core are much slower. A value from the user is not changed.
     """
     if os.environ.get("OMP_NUM_THREADS"):
         return
@@ -28,7 +28,7 @@ def use_idle_cores() -> None:
 
 
 def idle_cores(cores: int) -> int:
-    """Return the number of idle cores, at least 1. A short probe measures the CPU time of one thread per core."""
+    """Estimate the number of idle cores, at least 1, from the CPU time of one short thread per core."""
 
     def share(_: int) -> float:
         begin, used = time.perf_counter(), time.thread_time()

@@ -38,7 +38,7 @@ def test_a_file_with_a_flipped_bit_is_set_aside_and_recomputed(tmp_path, at):
     data[at] ^= 1
     path.write_bytes(data)
     cache = DocumentCache(memory=None, folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="set aside and is computed anew"):
+    with pytest.warns(DocumentCacheWarning, match="renamed and is computed again"):
         assert cache.get("model-a") is None
     assert cache.stats().broken == 1 and cache.stats().disk_entries == 0
     cache.put("model-a", states())
@@ -67,7 +67,7 @@ def test_a_file_that_another_process_has_removed_is_not_broken(tmp_path, recwarn
 @pytest.mark.parametrize("content", [b"", b"[]", b"\2\0\0\0\0\0\0\0[]", b"\2\0\0\0\0\0\0\0{}"], ids=len)
 def test_a_file_that_is_no_entry_is_set_aside(tmp_path, content):
     (tmp_path / "model-a.states.safetensors").write_bytes(content)
-    with pytest.warns(DocumentCacheWarning, match="set aside and is computed anew"):
+    with pytest.warns(DocumentCacheWarning, match="renamed and is computed again"):
         assert DocumentCache(memory=None, folder=tmp_path).get("model-a") is None
 
 
@@ -76,7 +76,7 @@ def test_an_entry_of_other_shapes_is_set_aside(tmp_path, change):
     entry = states(tokens=4) if change == "fewer tokens" else States(states().keys[:2], states().values[:2])
     FolderStore(tmp_path, 10**6).put("model-a", entry)  # with the right checksum
     cache = DocumentCache(memory=None, folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="does not fit: .*; it was set aside and is computed anew"):
+    with pytest.warns(DocumentCacheWarning, match="does not fit: .*; it was renamed and is computed again"):
         assert cache.get("model-a", [(2, 5, 8)] * 3) is None
     cache.put("model-a", states())
     assert equal(cache.get("model-a", [(2, 5, 8)] * 3), states())
@@ -87,7 +87,7 @@ def test_pipes_and_loops_of_links_in_the_folder_are_no_entries(tmp_path):
     (tmp_path / "model-b.states.safetensors").symlink_to("model-b.states.safetensors")
     cache = DocumentCache(memory=None, folder=tmp_path)
     assert cache.stats().disk_entries == 0 and cache.verify() == {}
-    with pytest.warns(DocumentCacheWarning, match="is a named pipe; it was set aside|symbolic links"):
+    with pytest.warns(DocumentCacheWarning, match="is a named pipe; it was renamed|symbolic links"):
         assert cache.get("model-a") is None and cache.get("model-b") is None
     for key in ("model-a", "model-b"):
         cache.put(key, states())

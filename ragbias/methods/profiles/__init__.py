@@ -25,7 +25,7 @@ class Profile:
 
     Args:
         model: name of the calibrated model.
-        hidden_size, n_layers: shape of the model; the profile is refused for other shapes.
+        hidden_size, n_layers: shape of the model. Models of other shapes reject the profile.
         channel: index into the hidden state.
         factor: factor of the channel.
         layers: first and last layer, both included.
@@ -103,7 +103,7 @@ class Profile:
 
 
 def shipped() -> dict[str, Profile]:
-    """Return the profiles that ragbias ships, by model name. They are from the paper or from calibration."""
+    """Return the profiles in this package by model name. They are from the paper or from calibration."""
     profiles = map(Profile.load, sorted(SHIPPED.glob("*.json")))
     return {profile.model: profile for profile in profiles}
 
@@ -111,7 +111,7 @@ def shipped() -> dict[str, Profile]:
 def find(profile: str | os.PathLike[str] | Profile) -> Profile:
     """Return a profile by model name or file. A ``Profile`` is returned unchanged.
 
-    Text is a path if it names a file or ends with ``.json``. Names are matched without organisation and case.
+    Text is a path if the file exists or the text ends with ``.json``. Names ignore organisation and case.
     """
     if isinstance(profile, Profile):
         return profile

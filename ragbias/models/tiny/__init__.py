@@ -1,7 +1,7 @@
-"""The embedded model: a small Llama that answers questions over retrieved passages and misses those in the middle.
+"""The embedded model, a small Llama that answers questions about retrieved passages and overlooks the middle ones.
 
-Its position bias is learned: in its training data the answer is usually at either end. ``training/`` in the repository
-holds its training code and results; ``world`` generates its questions.
+It learned this position bias from training data in which the answer is usually at either end. The repository has its
+training code and results in ``training/``. ``world`` generates its questions.
 """
 
 from pathlib import Path

@@ -1,12 +1,12 @@
 """The synthetic world that the embedded model answers questions about.
 
-An entity is a name of two words ("Falcon Station"). A passage states one to three facts about one entity between
-filler sentences. A fifth of all names, chosen by a hash, is held out: only evaluation uses these names, and training
-uses the others. Therefore training and evaluation have no name and no fact in common.
+An entity has a name of two words ("Falcon Station"). A passage contains one to three facts about one entity between
+filler sentences. A hash selects a fifth of all names for evaluation. Training uses the others, so training and
+evaluation share neither names nor facts.
 
-``world.json`` holds the word lists and the templates over ``{n}`` (name) and ``{v}`` (value). In every template of a
-fact the value is followed by punctuation and close to the name. Each value has one to three words, which are single
-tokens. A four-layer model can learn to look up such values.
+``world.json`` contains word lists, and templates with ``{n}`` (name) and ``{v}`` (value). In each template of a fact,
+the value is close to the name and followed by punctuation. A value has one to three words, which are single tokens. A
+four-layer model can learn to look up such values.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Attribute:
     words: list[str]  # word lists; a value takes one word from each list
     facts: list[str]  # templates
     questions: list[str]  # templates
-    distinct: int = 0  # if positive, a value has this many different words of the first list instead
+    distinct: int = 0  # if positive, a value is this number of different words of the first list
 
     def value(self, rng: random.Random) -> str:
         """Return a random value."""
@@ -45,7 +45,7 @@ ATTRIBUTES = [Attribute(**attribute) for attribute in _DATA["attributes"]]
 
 @dataclass(frozen=True)
 class Passage:
-    """A retrieved document: the entity's name as title, and a text of a few sentences."""
+    """A retrieved document. The title is the entity's name, the text has a few sentences."""
 
     title: str
     text: str
@@ -53,7 +53,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class WorldQuestion:
-    """A question, its answer (one to three words) and the passage that holds it."""
+    """A question, its answer (one to three words) and the passage with the answer."""
 
     question: str
     answer: str
@@ -71,7 +71,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Entry:
-    """A passage with the facts it was made from."""
+    """A passage with its facts."""
 
     passage: Passage
     facts: tuple[Fact, ...]
@@ -86,7 +86,7 @@ _PATTERNS = [
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a name is reserved for evaluation: a fixed fifth of all names, by their SHA-256."""
+    """Whether a name is reserved for evaluation, as a fifth of all names are, selected by SHA-256."""
     return hashlib.sha256(name.encode()).digest()[0] < 51
 
 
@@ -115,9 +115,9 @@ def _entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -> En
 
 
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
-    """Return passages about different entities that share attributes, as retrieved passages do.
+    """Draw passages about different entities with common attributes, like retrieved passages.
 
-    ``attributes`` is the number of kinds of facts in all passages together; None draws it.
+    ``attributes`` is the total number of attributes; None draws this number.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -127,12 +127,12 @@ def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: i
 
 
 def restate(rng: random.Random, entry: Entry) -> Entry:
-    """Return a passage about the same entity that contradicts the first: the same kinds of facts, drawn anew."""
+    """Draw a passage about the same entity with contradicting values."""
     return _entry(rng, entry.passage.title, [_BY_KEY[fact.attribute] for fact in entry.facts])
 
 
 def facts(passage: Passage) -> list[Fact]:
-    """Return the facts that a passage states, read from its text."""
+    """Parse the facts in the text of a passage."""
     found = []
     for sentence in re.split(r"(?<=\.) ", passage.text):
         general = sentence.replace(passage.title, "{n}")
@@ -143,19 +143,19 @@ def facts(passage: Passage) -> list[Fact]:
 
 
 def ask(rng: random.Random, fact: Fact, gold: Passage) -> WorldQuestion:
-    """Return a question for a fact, in one of its wordings."""
+    """Draw a question about a fact."""
     return WorldQuestion(rng.choice(_BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
 
 
 def held_out_corpus(size: int, seed: int) -> list[Passage]:
-    """Return ``size`` passages about different held-out entities. Each passage answers at least one question."""
+    """Draw ``size`` passages about different held-out entities. Each passage answers at least one question."""
     rng = random.Random(f"corpus {seed}")
     names = _sample_names(rng, size, held_out=True)
     return [_entry(rng, name, rng.sample(ATTRIBUTES, rng.choice((1, 2, 2, 3)))).passage for name in names]
 
 
 def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
-    """Return ``count`` different questions, each with one right answer in ``corpus``."""
+    """Draw ``count`` different questions, each with exactly one answer in ``corpus``."""
     rng = random.Random(f"questions {seed}")
     stated = [(fact, passage) for passage in corpus for fact in facts(passage)]
     if count > len(stated):
@@ -165,7 +165,7 @@ def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """A prompt: ``prefix``, documents with ``separator`` between them, ``suffix`` with ``{q}`` for the question."""
+    """A prompt template: ``prefix``, ``separator`` between documents, ``suffix`` with ``{q}`` for the question."""
 
     prefix: str
     document: Callable[[int, Passage], str]
@@ -173,7 +173,7 @@ class PromptFormat:
     suffix: str
 
     def documents(self, passages: Sequence[Passage]) -> list[str]:
-        """Return the passages as text. The separator follows each passage except the last."""
+        """Format the passages. The separator follows each passage except the last."""
         texts = [self.document(i, passage) for i, passage in enumerate(passages)]
         return [text + self.separator for text in texts[:-1]] + texts[-1:]
 
@@ -183,7 +183,7 @@ class PromptFormat:
 
 
 def titled(index: int, passage: Passage) -> str:
-    """Return the passage below a line with its title."""
+    """Format a passage with its title on the first line."""
     return f"{passage.title}\n{passage.text}"
 
 
@@ -191,7 +191,7 @@ FORMAT = PromptFormat("<s>Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswe
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
-    """Return ``count`` questions, each with ``documents - 1`` distractors that mostly state the same kinds of facts."""
+    """Draw ``count`` questions, each with ``documents - 1`` distractors that mostly have the same attributes."""
     rng = random.Random(f"evaluation {seed}")
     made: list[tuple[WorldQuestion, list[Passage]]] = []
     while len(made) < count:
