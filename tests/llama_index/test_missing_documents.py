@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core import PromptTemplate, VectorStoreIndex
+from llama_index.core import Document, PromptTemplate, SummaryIndex, VectorStoreIndex
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.extractors import KeywordExtractor, SummaryExtractor, TitleExtractor
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import TextNode
 from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
@@ -107,6 +108,28 @@ def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[...,
         make_llm(on_missing="ignore").complete(QUESTION, documents=DOCUMENTS)
         make_llm(method="none", on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
         make_llm().complete(f"{DOCUMENTS[0]}\n{QUESTION}", documents=DOCUMENTS[:1])
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_parts_of_a_document_that_joins_nodes_count_as_the_nodes(
+    make_llm: Callable[..., RagBiasLLM], make_index: Callable[..., VectorStoreIndex], step: int
+) -> None:
+    """How a splitter cuts the document depends on the order of the nodes."""
+    texts = [
+        " ".join(f"Room {number} of the {place} is dry." for number in range(4)) for place in ("mill", "hall", "inn")
+    ]
+    nodes = make_index([TextNode(text=text) for text in texts]).as_retriever(similarity_top_k=3).retrieve(QUESTION)
+    document, llm = Document(text="\n".join(node.text for node in nodes[::step])), make_llm()
+
+    def found(size: int) -> tuple[str, int, int]:
+        splitter = SentenceSplitter(chunk_size=size, chunk_overlap=0, tokenizer=list)
+        SummaryIndex.from_documents([document], transformations=[splitter]).as_query_engine(llm=llm).query(QUESTION)
+        assert llm.last_report is not None
+        return llm.last_report["method_ran"], llm.last_report["n_found"], llm.last_report["n_expected"]
+
+    assert found(400) == ("pine", 3, 3)
+    with pytest.warns(MissingDocumentsWarning, match="splits a Document that joins them, index the nodes;"):
+        assert found(100) == ("none", 2, 3)
 
 
 def test_raise_accepts_one_document_and_an_empty_list(

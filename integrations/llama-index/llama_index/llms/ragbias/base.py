@@ -129,8 +129,8 @@ class RagBiasLLM(FunctionCallingLLM):
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
             "If LlamaIndex spreads them over several calls, use response_mode='compact', or give the LLM a larger "
-            "context_window; if a template rewrites them, or your own code retrieves them, pass documents=... or use "
-            "`with ragbias.documents(...)`",
+            "context_window; if a node parser splits a Document that joins them, index the nodes; if a template "
+            "rewrites them, or your own code retrieves them, pass documents=... or use `with ragbias.documents(...)`",
             complete=frozenset({"run"}),  # a synthesis prints all its nodes
         )
     )

@@ -24,6 +24,7 @@ from llama_index.core.extractors.interface import BaseExtractor
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.span import BaseSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from llama_index.core.node_parser import NodeParser
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import Accumulate, Refine
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
@@ -35,7 +36,7 @@ from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
 from ragbias.frameworks import LastReports, Retrievals, SearchWatch, check_lasting, current_documents, document_texts
 
 reports = LastReports("ragbias_llama_index_reports")
-MAX_RUNS = 1024  # bounds the runs that never end
+MAX_RUNS = 1024  # bounds the runs that never end, and the documents that join nodes
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
 Ends = list[Callable[[], None]]  # called at the end of a run
@@ -71,6 +72,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
     _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
+    _joined: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # texts by id of a document
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
 
     def __init__(self, process_wide: bool = False) -> None:
@@ -101,7 +103,9 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
             _synthesis.set(replace(read, id=id_, outer=_synthesis.get()))
 
-    def span_exit(self, id_: str, *_args: Any, result: Any = None, **_kwargs: Any) -> None:
+    def span_exit(
+        self, id_: str, bound_args: Any = None, instance: Any = None, result: Any = None, **_kwargs: Any
+    ) -> None:
         """Close a synthesis, add the nodes of a retriever or postprocessor, and end a run."""
         closed, stream = _close(id_), getattr(result, "response_gen", None)
         if closed is not None and isinstance(stream, (GeneratorType, AsyncGeneratorType)):
@@ -109,6 +113,14 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
                 self._streams[stream] = replace(closed, outer=None)
         if isinstance(result, list) and result and isinstance(result[0], NodeWithScore):
             self._read(id_, result)
+        if isinstance(instance, NodeParser):
+            for document in bound_args.arguments["nodes"]:
+                content = document.get_content(MetadataMode.NONE)
+                texts = _joined([content], self._retrievals.registry())
+                if sum(map(len, texts)) > len(content) / 2:  # a file may also contain retrieved texts
+                    self._joined[document.node_id] = texts
+                if len(self._joined) > MAX_RUNS:
+                    self._joined.popitem(last=False)
         self._end(id_)
 
     def span_drop(self, id_: str, *_args: Any, **_kwargs: Any) -> None:
@@ -152,7 +164,10 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None
 
     def _read(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Add the nodes' texts, and their texts without metadata, as retrievals. Return the first and the failures."""
+        """Add the nodes' texts, and their texts without metadata, as retrievals. Return the first and the failures.
+
+        Parts of a document that joins retrieved texts count as these texts, because it depends on their order.
+        """
         texts: list[str] = []
         bare: list[str] = []
         failures: list[str] = []
@@ -162,9 +177,12 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         for index, scored in enumerate(nodes):
             try:
                 node = scored.node if isinstance(scored, NodeWithScore) else scored
+                if node.source_node and (joined := self._joined.get(node.source_node.node_id)):
+                    texts += [text for text in joined if text not in texts]
+                    continue
                 texts.append(node.get_content(MetadataMode.LLM))
                 bare.append(node.get_content(MetadataMode.NONE))
-            except Exception as error:  # noqa: PERF203 - only its type is safe, as its message may contain a document
+            except Exception as error:  # only its type is safe, as its message may contain a document
                 where = id_.partition("-")[0]
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
         if texts and (run := _run.get()) in self._runs:
