@@ -67,6 +67,26 @@ async def test_a_task_that_searched_before_sees_its_functions(chat, store):
     assert (report["method_ran"], report["n_found"]) == ("pine", 3)
 
 
+async def in_executor(search: Callable[[], list[Document]]) -> list[Document]:
+    return await asyncio.get_running_loop().run_in_executor(None, search)
+
+
+async def in_task(search: Callable[[], list[Document]]) -> list[Document]:
+    async def retrieve() -> list[Document]:
+        return search()
+
+    return await asyncio.create_task(retrieve())
+
+
+@pytest.mark.parametrize("way", [asyncio.to_thread, run_in_threadpool, in_task, in_executor])
+async def test_a_function_in_a_fresh_task_warns_and_is_seen_from_then_on(chat, store, way):
+    """Only an executor without a copy of the context is never seen."""
+    with pytest.warns(MissingDocumentsWarning, match="Pass documents="):
+        await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
+    answer = await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
+    assert answer.response_metadata["ragbias"]["n_found"] == (0 if way is in_executor else 3)
+
+
 async def test_sibling_tasks_do_not_see_each_others_searches(chat, store):
     """A server may answer a user in each."""
     documents = await asyncio.create_task(store.asimilarity_search("x", k=3))
