@@ -124,7 +124,7 @@ class _Lines(Progress):
             return
         if task.description != before:
             self._print_line(f"{task.description} ...")
-        elif self._printed and time.monotonic() - self._printed > SILENCE and task.total:
+        elif time.monotonic() - max(self._printed, task.start_time or 0) > SILENCE and task.total:
             left = f", about {task.time_remaining:.0f} s left" if (task.time_remaining or 0) > 1 else ""
             self._print_line(f"{task.description}: {task.completed:g} of {task.total:g}{left}")
 

@@ -51,6 +51,14 @@ def test_without_a_terminal_long_work_prints_its_progress(shown, monkeypatch):
     assert shown().splitlines()[:3] == ["pine ...", "pine: 2 of 3", "pine: 3 of 3"]
 
 
+def test_without_a_terminal_a_task_of_one_name_prints_its_progress(shown, monkeypatch):
+    monkeypatch.setattr(terminal, "SILENCE", 0.0)
+    with terminal.progress() as bar:
+        task = bar.add_task("screening", total=2)
+        bar.update(task, advance=1)
+    assert shown().splitlines()[0] == "screening: 1 of 2"
+
+
 def test_without_a_terminal_long_work_prints_the_time_left(shown, monkeypatch):
     monkeypatch.setattr(terminal, "SILENCE", 0.0)
     with terminal.progress() as bar:
