@@ -21,9 +21,8 @@ from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
-from ragbias.generation import Generation, GenerationArguments, Origin, Request, Score, Stream
+from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Origin, Request, Score, Stream
 from ragbias.generation.answering import Answering, resolve
-from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.request import check_length, check_lists, in_parts, record
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
@@ -204,8 +203,7 @@ class DebiasedLM:
         settings = GenerationSettings.from_arguments(arguments)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method, cancelled=cancelled)
         check_not_cancelled(cancelled)
-        self._begin([request], settings)
-        return self._run([request], settings, cancelled)[0]
+        return self.answer([request], settings, cancelled)[0]
 
     def stream(
         self,
@@ -223,14 +221,7 @@ class DebiasedLM:
         settings = GenerationSettings.from_arguments(arguments)
         if not isinstance(prompt, Request):
             prompt = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
-        request = prompt
-        self._begin([request], settings)
-
-        def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
-            on_text = None if request.method.acts_on == "answers" else emit
-            return self._run([request], settings, cancelled, on_text)[0]
-
-        return Stream(job)
+        return self.stream_answer(prompt, settings)
 
     def batch(
         self,
@@ -260,8 +251,24 @@ class DebiasedLM:
             else self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
             for prompt, texts, bounds in zip(prompts, documents or none, boundaries or none, strict=True)
         ]
+        return self.answer(requests, settings, cancelled)
+
+    def answer(
+        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
+    ) -> list[Generation]:
+        """Answer prepared requests with the same settings, see ``batch``."""
         self._begin(requests, settings)
         return self._run(requests, settings, cancelled)
+
+    def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
+        """Stream the answer to a prepared request, see ``stream``."""
+        self._begin([request], settings)
+
+        def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
+            on_text = None if request.method.acts_on == "answers" else emit
+            return self._run([request], settings, cancelled, on_text)[0]
+
+        return Stream(job)
 
     def prepare(
         self,

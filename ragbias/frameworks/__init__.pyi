@@ -44,7 +44,6 @@ from ragbias.frameworks.tool_use import with_messages as with_messages
 from ragbias.frameworks.warming import warm as warm
 from ragbias.generation.arguments import RESERVED as RESERVED
 from ragbias.generation.arguments import SAMPLING as SAMPLING
-from ragbias.generation.arguments import check_arguments as check_arguments
 from ragbias.generation.arguments import rename_max_tokens as rename_max_tokens
 from ragbias.methods import DEFAULT_METHOD as DEFAULT_METHOD
 from ragbias.models.loading import torch_device as torch_device

@@ -23,7 +23,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
 
     Args:
         work: a function of an event, which is set when the awaiting task is cancelled. Pass the event to
-            ``DebiasedLM.batch`` as ``cancelled``.
+            ``DebiasedLM.answer`` as ``cancelled``.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # from here on, only the worker completes the future

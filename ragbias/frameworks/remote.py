@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ragbias import methods
@@ -13,15 +13,13 @@ from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, MethodError, ServerError
 from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Origin, PromptTokensDetails, Report, Request, Stream, Usage
-from ragbias.generation.arguments import SAMPLING
+from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
 from ragbias.generation.request import in_parts, planned_report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
-SAME_NAME = (*SAMPLING, "stop", "tool_choice", "response_format")
-LOCAL_ONLY = ("batch_size", "keep_special")  # settings of the server
 MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates the messages of a text in which documents are located
 
 NEEDS_A_MODEL = (
@@ -32,11 +30,14 @@ NEEDS_A_MODEL = (
 
 @dataclass(frozen=True)
 class RemoteRequest(Request):
-    """A request for a server: chat messages or a prompt. Documents are located in ``text``."""
+    """A request for a server: the messages of a chat, or a prompt. Documents are located in ``text``.
+
+    ``fields`` are further fields of a chat request, such as ``tools`` and ``response_format``.
+    """
 
     text: str = ""
     messages: Sequence[Mapping[str, Any]] | None = None
-    tools: Sequence[Any] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -129,22 +130,21 @@ class RemoteLM:
             "serve it there with --cache"
         )
 
-    def batch(
-        self, prompts: Sequence[Request], *, cancelled: threading.Event | None = None, **settings: Any
+    def answer(
+        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[RemoteGeneration]:
-        """Answer each request. For the settings and other errors, see ``DebiasedLM.batch``.
+        """Answer each request. For the errors see also ``DebiasedLM.batch``.
 
         Raises:
             ServerError: the server did not answer.
         """
-        requests = [request for request in prompts if isinstance(request, RemoteRequest)]
-        bodies = [self._body(request, settings) for request in requests]
-        answers = self._connection.post_all([request.path for request in requests], bodies, cancelled)
-        return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        remote = [request for request in requests if isinstance(request, RemoteRequest)]
+        bodies = [self._body(request, settings) for request in remote]
+        answers = self._connection.post_all([request.path for request in remote], bodies, cancelled)
+        return [_generation(request, answer) for request, answer in zip(remote, answers, strict=True)]
 
-    def stream(self, prompt: Request, **settings: Any) -> Stream:
-        """Stream the answer to a request. Errors of the server are raised with the first piece."""
-        request = prompt
+    def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
+        """Answer a request piece by piece. Errors of the server are raised with the first piece."""
         assert isinstance(request, RemoteRequest)
         body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
 
@@ -172,22 +172,18 @@ class RemoteLM:
 
         return Stream(job)
 
-    def _body(self, request: RemoteRequest, settings: Mapping[str, Any]) -> Json:
-        left = {name: value for name, value in settings.items() if value is not None and name not in LOCAL_ONLY}
-        if not left.get("stop_token_ids", True):
-            del left["stop_token_ids"]
-        if (sampling := left.pop("do_sample", None)) is not None:
-            left["temperature"] = left.get("temperature", 1.0) if sampling else None
-        body = {name: left.pop(name) for name in SAME_NAME if name in left}
-        body["max_tokens"] = left.pop("max_new_tokens", None)
+    def _body(self, request: RemoteRequest, settings: GenerationSettings) -> Json:
+        left = settings.arguments()
+        left.pop("keep_special", None)  # the server decides this itself
+        body = {name: left.pop(name) for name in (*SAMPLING, "stop") if name in left}
+        body["max_tokens"] = left.pop("max_new_tokens")
         logprobs = left.pop("logprobs", False)
         if left:
             raise ArgumentError(f"{', '.join(sorted(left))}: servers do not take this; leave it out")
         if request.messages is None:
             body |= {"prompt": request.text, "logprobs": 0 if logprobs else None}
         else:
-            body |= {"messages": [_message(turn) for turn in request.messages], "logprobs": logprobs}
-            body["tools"] = list(request.tools) or None
+            body |= {"messages": [_message(turn) for turn in request.messages], "logprobs": logprobs, **request.fields}
         body |= {"model": self.name, "documents": _documents(request)}
         options = {"method": format_method(request.method), "on_missing": "ignore", "raw": True}
         return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}

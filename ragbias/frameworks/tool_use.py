@@ -128,7 +128,7 @@ class AnswerFormat:
         tools: tools in the prompt. Without tools, calls in the answer are plain text.
         beginning: start of the answer, which is appended to the prompt.
         instruction: text that is added after the user's last message.
-        request_fields: request fields for a server that formats answers itself.
+        request_fields: fields of a request to a server that formats answers itself, besides ``tools``.
     """
 
     tools: Sequence[Tool] = ()
@@ -137,9 +137,9 @@ class AnswerFormat:
     request_fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Keyword arguments for the model's ``batch`` and ``stream``."""
-        return {**({"keep_special": MARKERS} if self.tools else {}), **self.request_fields}
+    def keep_special(self) -> tuple[str, ...]:
+        """Special tokens that begin tool calls in the answer."""
+        return MARKERS if self.tools else ()
 
     def with_instruction(self, messages: Sequence[Message]) -> list[Message]:
         """Add the instruction to a conversation."""
@@ -157,8 +157,8 @@ class AnswerFormat:
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Return log-probabilities in OpenAI's format, without ``top_logprobs``, or None if they were not requested."""
-        logprobs = lm.openai_logprobs(generation, self.settings.get("keep_special", ()))
+        """Return log-probabilities in OpenAI's format, without ``top_logprobs``. None if they were not requested."""
+        logprobs = lm.openai_logprobs(generation, self.keep_special)
         tokens = (logprobs or {}).get("content", ())
         return logprobs and {
             "content": [{name: token[name] for name in ("token", "logprob", "bytes")} for token in tokens]
@@ -211,9 +211,11 @@ def answer_format(
     return AnswerFormat(tools, beginning)
 
 
-def with_messages(request: Request, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
-    """Add the conversation to the request if the model is on a server, which renders the chat template."""
-    return replace(request, messages=messages, tools=tools) if isinstance(request, RemoteRequest) else request
+def with_messages(request: Request, messages: Sequence[Message], form: AnswerFormat) -> Request:
+    """Add the conversation and the answer's format to the request if a server renders the chat template."""
+    if not isinstance(request, RemoteRequest):
+        return request
+    return replace(request, messages=messages, fields={"tools": list(form.tools) or None, **form.request_fields})
 
 
 class GrowingAnswer:

@@ -1,5 +1,6 @@
 from ragbias.generation.arguments import DecodingArguments as DecodingArguments
 from ragbias.generation.arguments import GenerationArguments as GenerationArguments
+from ragbias.generation.arguments import GenerationSettings as GenerationSettings
 from ragbias.generation.arguments import SamplingArguments as SamplingArguments
 from ragbias.generation.report import Generation as Generation
 from ragbias.generation.report import PromptTokensDetails as PromptTokensDetails

@@ -64,7 +64,7 @@ class ChatFormatter(_Formatter):
     def __init__(self, model: str, form: AnswerFormat, raw: bool = False, parallel: bool = True) -> None:
         super().__init__(model, "chatcmpl", "chat.completion.chunk")
         self._form = AnswerFormat(beginning=form.beginning) if raw else form
-        self._keep_special = tuple(form.settings.get("keep_special", ()))
+        self._keep_special = form.keep_special
         self._growing, self._parallel = GrowingAnswer(self._form), parallel
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:

@@ -9,13 +9,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ragbias.boundaries import Boundaries, locate
 from ragbias.frameworks import AnswerFormat, answer_format, knows_tools
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.generation import Generation, Request
-from ragbias.generation.arguments import SAMPLING, GenerationSettings
+from ragbias.generation import Generation, GenerationSettings, Request
+from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM
 from ragbias.serving import prompts
 from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, fingerprint
@@ -24,7 +25,6 @@ from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Reques
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
-PASSED_ON = (*SAMPLING, "stop")  # same names in the library
 STARTED = int(time.time())
 PREPARED_AT_ONCE = 4  # threads that tokenise; methods that rank documents run the model in them
 T = TypeVar("T")
@@ -33,20 +33,20 @@ T = TypeVar("T")
 @dataclass(eq=False)
 class _Job:
     request: Request
-    arguments: dict[str, Any]
+    settings: GenerationSettings
     salt: str
     future: asyncio.Future[Generation]
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @property
     def tokens(self) -> int:
-        return len(self.request.tokens.ids) + int(self.arguments.get("max_new_tokens") or 0)
+        return len(self.request.tokens.ids) + self.settings.max_new_tokens
 
 
 class Scheduler:
     """Answer prepared requests with one model.
 
-    One padded batch runs at a time. It holds the oldest request, and others with the same method, arguments and salt as
+    One padded batch runs at a time. It holds the oldest request, and others with the same method, settings and salt as
     far as the token budget allows. Beside it, up to ``max_streams`` streams run. Call all methods from one event loop.
     """
 
@@ -98,10 +98,10 @@ class Scheduler:
             self._count(waiting=abandoned)
             raise
 
-    async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
+    async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
         """Return the complete answer. Cancelling stops the computation at the next token."""
         salt = "" if self.lm.cache is None else salt
-        job = _Job(request, arguments, salt, asyncio.get_running_loop().create_future())
+        job = _Job(request, settings, salt, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -113,13 +113,13 @@ class Scheduler:
                 self._jobs.remove(job)
 
     async def pieces(
-        self, request: Request, arguments: dict[str, Any], salt: str = ""
+        self, request: Request, settings: GenerationSettings, salt: str = ""
     ) -> AsyncGenerator[str | Generation, None]:
         """Yield the pieces of an answer, then the complete answer. Closing the generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
-                stream = self._salted(salt).stream(request, **arguments)
+                stream = self._salted(salt).stream_answer(request, settings)
                 async with aclosing(bridge.pieces(stream)) as pieces:
                     async for piece in pieces:
                         yield piece
@@ -166,10 +166,8 @@ class Scheduler:
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
-            lm = self._salted(jobs[0].salt)
-            answers = await bridge.run(
-                lambda event: lm.batch(requests, batch_size=most, cancelled=event, **jobs[0].arguments)
-            )
+            lm, settings = self._salted(jobs[0].salt), replace(jobs[0].settings, batch_size=most)
+            answers = await bridge.run(partial(lm.answer, requests, settings))
         except Exception as error:
             if len(jobs) == 1 and not jobs[0].future.done():
                 jobs[0].future.set_exception(error)
@@ -188,7 +186,7 @@ class Scheduler:
 
 def _shared(job: _Job) -> tuple[object, ...]:
     """Return the parts of a job that must be equal for all jobs of a batch."""
-    return job.arguments, job.request.method, job.salt
+    return job.settings, job.request.method, job.salt
 
 
 class ServedModel(Scheduler):
@@ -207,19 +205,19 @@ class ServedModel(Scheduler):
         }
 
     @asynccontextmanager
-    async def begun(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, dict[str, Any]]]:
-        """Admit and prepare a request. Yield it, a formatter for its answer, and arguments for ``DebiasedLM.batch``."""
+    async def begun(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, GenerationSettings]]:
+        """Admit and prepare a request. Yield it, a formatter for its answer, and the settings."""
         async with self.admitted():
             with translated("messages" if isinstance(body, ChatRequest) else "prompt"):
                 yield await self.prepared(lambda cancelled: self._prepare(body, cancelled))
 
-    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, dict[str, Any]]:
+    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, GenerationSettings]:
         method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)
-        arguments = self._arguments(body)
+        settings = self._generation_settings(body)
         formatter: Formatter
         if isinstance(body, ChatRequest):
             form = answer_format(self.lm, body.tools or (), body.tool_choice, body.response_format)
-            arguments |= form.settings
+            settings = replace(settings, keep_special=form.keep_special)
             formatter = ChatFormatter(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
             text, boundaries = self._chat_prompt(body, form)
         else:
@@ -228,7 +226,7 @@ class ServedModel(Scheduler):
         request = self.lm.prepare(text, boundaries=boundaries, method=method, cancelled=cancelled)
         prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
         formatter.fingerprint = fingerprint(request.report)
-        return request, formatter, arguments
+        return request, formatter, settings
 
     def counted(self, generation: Generation) -> Generation:
         """Count an answer in the metrics and return it."""
@@ -260,17 +258,16 @@ class ServedModel(Scheduler):
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
         return locate(text, documents=none_or_empty, segmenter=self._settings.recogniser(text))
 
-    def _arguments(self, body: RequestBody) -> dict[str, Any]:
+    def _generation_settings(self, body: RequestBody) -> GenerationSettings:
         name, max_tokens = "max_tokens", body.max_tokens
         if isinstance(body, ChatRequest) and body.max_completion_tokens is not None:
             name, max_tokens = "max_completion_tokens", body.max_completion_tokens
         limit = self._settings.max_new_tokens
         if max_tokens is not None and limit is not None and max_tokens > limit:
             raise refused(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
-        arguments = {name: getattr(body, name) for name in PASSED_ON} | {"max_new_tokens": max_tokens}
-        if body.logprobs is not None and body.logprobs is not False:  # completions: 0 means the chosen tokens
-            arguments["logprobs"] = True
-        return {name: value for name, value in arguments.items() if value is not None}
+        arguments = {name: getattr(body, name) for name in (*SAMPLING, "stop")} | {"max_new_tokens": max_tokens}
+        arguments["logprobs"] = body.logprobs is not None and body.logprobs is not False  # 0 means the chosen tokens
+        return GenerationSettings.from_arguments(arguments)
 
 
 class LocalEngine:
@@ -296,18 +293,18 @@ class LocalEngine:
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
         """Return the body of the response. See ``app.Engine.answer`` for cancelling and for ``salt``."""
         served = self._model(body.model)
-        async with served.begun(body) as (request, formatter, arguments):
-            generation = await served.answer(request, arguments, salt)
+        async with served.begun(body) as (request, formatter, settings):
+            generation = await served.answer(request, settings, salt)
             return formatter.whole(served.counted(generation), served.lm.tokenizer)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
         """Yield the report, then the chunks. Closing the generator stops the computation at the next token."""
         served = self._model(body.model)
-        async with served.begun(body) as (request, formatter, arguments):
+        async with served.begun(body) as (request, formatter, settings):
             yield request.report.as_dict()
             if (first := formatter.first()) is not None:
                 yield first
-            async with aclosing(served.pieces(request, arguments, salt)) as pieces:
+            async with aclosing(served.pieces(request, settings, salt)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Generation):
                         for chunk in formatter.last(served.counted(piece), served.lm.tokenizer):

@@ -18,6 +18,7 @@ from ragbias.errors import MissingExtraError, ServerError
 from ragbias.frameworks import connection as connections
 from ragbias.frameworks.connection import MAX_PARALLEL, Connection
 from ragbias.frameworks.remote import RemoteLM
+from ragbias.generation import GenerationSettings
 from ragbias.methods import NoMethod
 from support.live_server import listening_app
 
@@ -62,7 +63,7 @@ def stub() -> Iterator[tuple[Stub, str]]:
 
 def test_lines_end_at_a_line_feed_and_cut_answers_are_errors(stub):
     lm = RemoteLM(stub[1])
-    stream = lm.stream(lm.prepare("p", boundaries=locate("p"), method=NoMethod()))
+    stream = lm.stream_answer(lm.prepare("p", boundaries=locate("p"), method=NoMethod()), GenerationSettings())
     assert next(stream) == "one\u2028two\u0085three"
     with pytest.raises(ServerError, match="broke off before its end"):
         list(stream)

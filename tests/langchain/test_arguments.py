@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from langchain_ragbias.arguments import KNOWN, CallArguments
+from ragbias.generation import arguments
 from support.type_checking import type_errors
 
 MODULES = [f"integrations/langchain/langchain_ragbias/{name}.py" for name in ("arguments", "chat_models")]
@@ -26,3 +29,23 @@ def test_a_type_checker_refuses_bad_names_and_types_of_arguments(tmp_path):
 def test_every_argument_of_a_call_is_declared():
     own = {"stop"}  # LangChain's methods declare it themselves
     assert {*KNOWN} - own <= CallArguments.__annotations__.keys()
+
+
+@pytest.fixture
+def validated(monkeypatch):
+    """The arguments of each validation."""
+    calls, check = [], arguments.check_arguments
+
+    def counted(given):
+        calls.append(given)
+        check(given)
+
+    monkeypatch.setattr(arguments, "check_arguments", counted)
+    return calls
+
+
+def test_the_settings_of_a_request_are_validated_once(chat, completion, validated):
+    chat.invoke("Hello", temperature=0.5, max_tokens=2)
+    completion.invoke("Hello", max_tokens=2)
+    list(chat.stream("Hello", max_tokens=2))
+    assert len(validated) == 3

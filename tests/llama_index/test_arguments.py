@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.generation import arguments
 from ragbias.lm import DebiasedLM
 from support.gguf_files import write_gguf
 
@@ -236,3 +237,19 @@ def test_a_gguf_file_is_loaded_by_its_folder_and_name(tmp_path, monkeypatch):
     of_folder = RagBiasLLM(model_name=str(tmp_path), gguf_file="small.gguf", max_new_tokens=3)
     of_file = RagBiasLLM(model_name=str(tmp_path / "small.gguf"), max_new_tokens=3)
     assert of_folder.complete("ab cd").text == of_file.complete("ab cd").text
+
+
+def test_the_settings_of_a_request_are_validated_once(
+    make_llm: Callable[..., RagBiasLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = make_llm()
+    calls, check = [], arguments.check_arguments
+
+    def counted(given: dict[str, Any]) -> None:
+        calls.append(given)
+        check(given)
+
+    monkeypatch.setattr(arguments, "check_arguments", counted)
+    llm.complete("Hello", temperature=0.5, max_tokens=2)
+    list(llm.stream_chat([ChatMessage(content="Hello")], max_tokens=2))
+    assert len(calls) == 2

@@ -20,6 +20,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from pydantic import BaseModel
 
 from ragbias.errors import RagBiasError
+from ragbias.generation import GenerationSettings
 from ragbias.lm import DebiasedLM
 from support.scripted import TOOL_TEMPLATE, RecordingLM, call, saying
 
@@ -252,10 +253,10 @@ def test_required_call_is_begun_in_the_prompt(scripted: Callable[..., RagBiasLLM
 
 def test_markers_of_calls_stay_in_the_text(scripted: Callable[..., RagBiasLLM]) -> None:
     llm = scripted("Fine.", "Fine.")
-    seen: list[Any] = []
-    batch = llm.lm.batch
-    llm.lm.batch = lambda prompts, **settings: (seen.append(settings), batch(prompts, **settings))[1]
+    seen: list[GenerationSettings] = []
+    answer = llm.lm.answer
+    llm.lm.answer = lambda requests, settings: (seen.append(settings), answer(requests, settings))[1]
     llm.chat_with_tools([ADD], "Hello")
     llm.chat([ChatMessage(content="Hello")])
-    assert "[TOOL_CALLS]" in seen[0]["keep_special"]
-    assert "keep_special" not in seen[1]
+    assert "[TOOL_CALLS]" in seen[0].keep_special
+    assert not seen[1].keep_special

@@ -16,19 +16,11 @@ from typing_extensions import Unpack
 
 from ragbias import DebiasedLM, methods
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks import (
-    BACKENDS,
-    SAMPLING,
-    check_arguments,
-    check_lasting,
-    check_names,
-    document_texts,
-    rename_max_tokens,
-)
-from ragbias.generation import SamplingArguments
+from ragbias.frameworks import BACKENDS, SAMPLING, check_lasting, check_names, document_texts, rename_max_tokens
+from ragbias.generation import GenerationSettings, SamplingArguments
 from ragbias.methods import Method
 
-KNOWN = ("documents", "method", "stop", "logprobs", "max_tokens", *SAMPLING, "max_new_tokens")
+FORMAT = ("tools", "tool_choice", "response_format")  # arguments of the chat model only
 SAME = tuple(name for name in SAMPLING if name != "seed")  # of ``pipeline_kwargs``
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
@@ -103,30 +95,30 @@ class TypedCalls(Generic[Output, Chunk]):
         ) -> AsyncIterator[Chunk]: ...
 
 
+KNOWN = ("stop", *(name for name in CallArguments.__annotations__ if name not in FORMAT))
+
+
 @dataclass(frozen=True)
 class Call:
-    """Documents and method of one request, and keyword arguments for ``DebiasedLM.batch``."""
+    """The arguments of one request: its documents, its method, and how to generate."""
 
     documents: tuple[str, ...] | None
     method: Method
-    settings: dict[str, Any]
+    settings: GenerationSettings
 
 
-def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, call: Mapping[str, Any], model_id: str) -> Call:
+def merge(fields: Mapping[str, Any], call: Mapping[str, Any], model_id: str, batch_size: int) -> Call:
     """Override the model's fields by the arguments of a call. ``None`` counts as not given."""
     call = {name: value for name, value in call.items() if value is not None and name != "stream"}
     if not call.pop("skip_prompt", True):
         raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
-    check_names(call, {*KNOWN, "pipeline_kwargs"}, KNOWN)
+    check_names(call, KNOWN, KNOWN)
     rename_max_tokens(call, "max_tokens")
     call = {**fields_of_kwargs(call.pop("pipeline_kwargs", None)), **call}
-    if stop is not None:
-        call["stop"] = stop
     documents = call.pop("documents", None)
-    settings = {name: value for name, value in {**fields, **call}.items() if value is not None}
-    method = methods.get(settings.pop("method"), model_id)
-    check_arguments(settings)
-    settings["max_new_tokens"] = settings.pop("max_tokens")
+    given = {**fields, **call}
+    method = methods.get(given.pop("method"), model_id)
+    settings = GenerationSettings.from_arguments(given, batch_size)
     check_lasting(documents)
     return Call(None if documents is None else document_texts(documents), method, settings)
 

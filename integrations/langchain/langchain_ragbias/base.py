@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -29,7 +28,6 @@ from ragbias.frameworks import (
     OnMissing,
     Owner,
     RagBiasOptions,
-    check_arguments,
     check_segmenter,
     current_documents,
     open_model,
@@ -38,7 +36,7 @@ from ragbias.frameworks import (
     torch_device,
     with_options,
 )
-from ragbias.generation import Request
+from ragbias.generation import GenerationSettings, Request
 from ragbias.methods import Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
@@ -112,7 +110,7 @@ class RagBiasModel(BaseModel):
     def _load(self) -> Self:
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
-        check_arguments(self._settings)
+        GenerationSettings.from_arguments(self._settings)  # raises the errors of invalid fields
         given: LanguageModel | None = self.lm
         if isinstance(given, DebiasedLM) and self._names_another_model(given):
             given = None
@@ -224,7 +222,8 @@ class RagBiasModel(BaseModel):
         return {**fields, **{name: getattr(self.options, name) for name in SAMPLING if name not in fields}}
 
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
-        return arguments.merge({"method": self.method, **self._settings}, stop, given, self.model_id)
+        fields = {"method": self.method, **self._settings}
+        return arguments.merge(fields, {**given, "stop": stop}, self.model_id, self.batch_size)
 
     def _request(
         self,
@@ -264,11 +263,6 @@ class RagBiasModel(BaseModel):
                 at_end=listener.at_end(parent_run_id),
             )
         return request
-
-    def _answers(
-        self, requests: Sequence[Request], settings: Mapping[str, Any], cancelled: threading.Event | None = None
-    ) -> Sequence[Generation]:
-        return self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
 
     def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
         """Return finish reason, report and log-probabilities of an answer. Store the report as the last one."""

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 from ragbias import Generation
 from ragbias.frameworks import remember_call_site
-from ragbias.generation import Request
+from ragbias.generation import GenerationSettings, Request
 
 SECONDS_TO_END = 2.0  # time to wait for cancelled runs
 T = TypeVar("T")
-Answerer = Callable[..., Sequence[Generation]]
+Answerer = Callable[[Sequence[Request], GenerationSettings, threading.Event], Sequence[Generation]]
 """Function of the requests, their settings, and an event that cancels them."""
 Ended = SimpleQueue[BaseException | None]
 """Queue that receives the error that ended a batch, or ``None`` if each run has its result or error."""
@@ -36,10 +36,10 @@ class PaddedBatch:
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
         self._awaited, self._answer = runs, answer
-        self._waiting: list[tuple[Request, dict[str, Any], Future[Generation]]] = []
+        self._waiting: list[tuple[Request, GenerationSettings, Future[Generation]]] = []
         self._lock = threading.Lock()
 
-    def submit(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
+    def submit(self, request: Request, settings: GenerationSettings) -> Future[Generation]:
         """Add a run's request. The last request starts the computation in a new thread."""
         future: Future[Generation] = Future()
         with self._lock:
@@ -77,7 +77,7 @@ class PaddedBatch:
         for (*_, future), outcome in zip(taken, outcomes, strict=bool(taken)):
             _resolve(future, outcome)
 
-    def _take(self) -> list[tuple[Request, dict[str, Any], Future[Generation]]]:
+    def _take(self) -> list[tuple[Request, GenerationSettings, Future[Generation]]]:
         """Remove and return the waiting requests. The caller sets their results."""
         with self._lock:
             waiting, self._waiting = self._waiting, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,7 +19,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from pydantic import model_validator
 
-from langchain_ragbias.arguments import TypedCalls
+from langchain_ragbias.arguments import FORMAT, TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
 from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
@@ -47,17 +47,17 @@ from ragbias.frameworks import (
     with_messages,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.generation import Request
+from ragbias.generation import GenerationSettings, Request
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class PreparedChat:
-    """A prepared conversation: the request, keyword arguments for ``DebiasedLM.batch``, and how to read the answer."""
+    """A prepared conversation: the request, how to generate, and how to read the answer."""
 
     request: Request
-    settings: dict[str, Any]
+    settings: GenerationSettings
     form: AnswerFormat
 
 
@@ -120,7 +120,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if len(inputs) < 2:
             return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         runs, size = self._invocations(partial(self.invoke, **kwargs), inputs, config)
-        return self._outputs(run_batched(self, runs, size, self._answers), return_exceptions)
+        return self._outputs(run_batched(self, runs, size, self.lm.answer), return_exceptions)
 
     async def abatch(
         self,
@@ -133,7 +133,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if len(inputs) < 2:
             return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         runs, size = self._invocations(partial(self.ainvoke, **kwargs), inputs, config)
-        return self._outputs(await arun_batched(self, runs, size, self._answers), return_exceptions)
+        return self._outputs(await arun_batched(self, runs, size, self.lm.answer), return_exceptions)
 
     def generate(
         self,
@@ -148,7 +148,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             return self._with_report_stored(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
-        return self._merge(run_batched(self, runs, self.batch_size, self._answers))
+        return self._merge(run_batched(self, runs, self.batch_size, self.lm.answer))
 
     async def agenerate(
         self,
@@ -165,7 +165,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             return self._with_report_stored(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
-        return self._merge(await arun_batched(self, runs, self.batch_size, self._answers))
+        return self._merge(await arun_batched(self, runs, self.batch_size, self.lm.answer))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
         """Count the tokens in the prompt that is rendered from these messages and tools.
@@ -224,9 +224,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
-        batch = batch_of(self)
-        if batch is None:
-            return self._result(self._answers([prepared.request], prepared.settings)[0], prepared)
+        if (batch := batch_of(self)) is None:
+            return self._result(self.lm.answer([prepared.request], prepared.settings)[0], prepared)
         return self._result(batch.submit(prepared.request, prepared.settings).result(), prepared)
 
     async def _agenerate(
@@ -242,7 +241,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if batch is not None:
             answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
         else:
-            (answer,) = await bridge.run(partial(self._answers, [prepared.request], prepared.settings))
+            (answer,) = await bridge.run(lambda event: self.lm.answer([prepared.request], prepared.settings, event))
         return self._result(answer, prepared)
 
     def _stream(
@@ -254,7 +253,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> Iterator[ChatGenerationChunk]:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
-        with self.lm.stream(prepared.request, **prepared.settings) as stream:
+        with self.lm.stream_answer(prepared.request, prepared.settings) as stream:
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
@@ -270,7 +269,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
-        stream = self.lm.stream(prepared.request, **prepared.settings)
+        stream = self.lm.stream_answer(prepared.request, prepared.settings)
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if shown := growing.add(piece):
@@ -334,18 +333,17 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         given: dict[str, Any],
     ) -> PreparedChat:
         """Prepare a conversation."""
-        own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
-        call = self._call(stop, {name: value for name, value in given.items() if name not in own})
-        form = answer_format(
-            self.lm, tool_schemas(own.get("tools")), own.get("tool_choice"), own.get("response_format")
-        )
+        call = self._call(stop, {name: value for name, value in given.items() if name not in FORMAT})
+        tools, choice, wanted = map(given.get, FORMAT)
+        form = answer_format(self.lm, tool_schemas(tools), choice, wanted)
         shown = form.with_instruction(template_messages(messages))
         text, boundaries = self._with_documents(messages, shown, form, call.documents)
         system = [message["content"] for message in shown if message["role"] == "system"]
         carried = [*block_documents(messages), *artifact_texts(messages)]
         # an f-string would lose the mark that control-token strings in messages are data; a sum keeps it
         request = self._request(text + form.beginning, call, parent, carried, system, boundaries)
-        return PreparedChat(with_messages(request, shown, form.tools), {**call.settings, **form.settings}, form)
+        settings = replace(call.settings, keep_special=form.keep_special)
+        return PreparedChat(with_messages(request, shown, form), settings, form)
 
     def _with_documents(
         self,

@@ -147,14 +147,14 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         # LangChain passes only the first prompt's run manager for a batch
         manager = run_manager if len(prompts) == 1 else None
         requests = [self._request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
-        return self._answers(requests, call.settings, cancelled)
+        return self.lm.answer(requests, call.settings, cancelled)
 
     def _open_stream(
         self, prompt: str, stop: list[str] | None, run_manager: BaseRunManager | None, given: dict[str, Any]
     ) -> Stream:
         call = self._call(stop, given)
         request = self._request(prompt, call, self._parent(prompt, run_manager))
-        return self.lm.stream(request, **call.settings)
+        return self.lm.stream_answer(request, call.settings)
 
     def _parent(self, prompt: str, run_manager: BaseRunManager | None) -> UUID | None:
         return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from fastapi import FastAPI
@@ -21,8 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from ragbias import methods
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
 from ragbias.frameworks.remote import check_arranges_text
-from ragbias.generation import Generation, PromptTokensDetails, Request, Usage
-from ragbias.generation.arguments import GenerationSettings, generation_config
+from ragbias.generation import Generation, GenerationSettings, PromptTokensDetails, Request, Usage
+from ragbias.generation.arguments import generation_config
 from ragbias.generation.attached import computes_documents_separately
 from ragbias.generation.decoding import CONTEXT, GREEDY, decoded, safe_length, trimmed
 from ragbias.generation.request import check_length
@@ -205,9 +204,9 @@ class VllmModel(ServedModel):
         super().__init__(lm, name, settings, metrics)
         self._documents, self._reader = store, reader
 
-    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, dict[str, Any]]:
+    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, GenerationSettings]:
         check_runs(prompts.client_method(body.options.method, self.lm.method, self.lm.name))
-        request, formatter, arguments = super()._prepare(body, cancelled)
+        request, formatter, settings = super()._prepare(body, cancelled)
         check_length(len(request.tokens.ids), self.lm.window)
         if isinstance(request.method, AttentionMethod):
             if not computes_documents_separately(self.lm.model, request.method, [request.tokens]):
@@ -217,23 +216,22 @@ class VllmModel(ServedModel):
                 )
             report = replace(request.report, backend="vllm", reader=self._reader_of(request))
             request = replace(request, report=report)
-        return request, formatter, arguments
+        return request, formatter, settings
 
     def _reader_of(self, request: Request) -> str:
         """Return the reader for a request: none unless it has the default method, because a reader fits one method."""
         return self._reader if request.method == self.lm.method else ""
 
-    async def answer(self, request: Request, arguments: dict[str, Any], salt: str = "") -> Generation:
+    async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
         """Return the complete answer. Cancelling aborts the request in vLLM."""
-        pieces = self.pieces(request, arguments, salt, streamed=False)
+        pieces = self.pieces(request, settings, salt, streamed=False)
         (generation,) = [piece async for piece in pieces if isinstance(piece, Generation)]
         return generation
 
     async def pieces(
-        self, request: Request, arguments: dict[str, Any], salt: str = "", streamed: bool = True
+        self, request: Request, settings: GenerationSettings, salt: str = "", streamed: bool = True
     ) -> AsyncGenerator[str | Generation, None]:
         """Yield the pieces of an answer, then the complete answer. Closing the generator aborts the request in vLLM."""
-        settings = GenerationSettings.from_arguments(arguments)
         body, eos, segments = self._body(request, settings, salt, streamed)
         ids: list[int] = []
         logprobs: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_index.core.bridge.pydantic import Field, field_validator
 from llama_index.core.schema import BaseNode, NodeWithScore
@@ -12,11 +12,11 @@ from pydantic import SkipValidation
 from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import RESERVED, SAMPLING, RagBiasOptions, Tool, check_arguments, check_names, rename_max_tokens
-from ragbias.generation import DecodingArguments
+from ragbias.frameworks import RESERVED, RagBiasOptions, Tool, check_names, rename_max_tokens
+from ragbias.generation import DecodingArguments, GenerationSettings
 from ragbias.methods import Method
 
-OWN = ("documents", "method", "stop", "logprobs", "max_new_tokens", "max_tokens", *SAMPLING)
+Documents = Sequence[str | BaseNode | NodeWithScore]
 
 
 class RagBiasLLMOptions(RagBiasOptions):
@@ -52,7 +52,7 @@ def context_window(limit: int, requested: int | None) -> int:
 class CompletionArguments(DecodingArguments, total=False):
     """Keyword arguments of ``complete``, ``stream_complete`` and their async forms. They override fields of the LLM."""
 
-    documents: Sequence[str | BaseNode | NodeWithScore] | None
+    documents: Documents | None
     """Documents in the prompt, or [] for none. The default is the documents of the synthesis that makes the call."""
     method: str | Method | None
     """The method: a name or an instance."""
@@ -94,26 +94,35 @@ _INSTEAD = {
 _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
-def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
+class Call(NamedTuple):
+    """The arguments of one call: its documents, its method, and how to generate."""
+
+    documents: Documents | None
+    method: str | Method
+    settings: GenerationSettings
+
+
+def merge(defaults: Mapping[str, Any], call: Mapping[str, Any], stopping_ids: Sequence[int]) -> Call:
     """Override the defaults by the arguments of one call. None counts as not given.
 
     ``max_tokens`` is another name of ``max_new_tokens``. ``pad_token_id`` has no effect and is left out. Any other
     setting of transformers' ``GenerationConfig`` is passed on.
     """
-    return {**_check(defaults), **_check(call)}
+    given = {**_supported(defaults), **_supported(call), "stop_token_ids": stopping_ids}
+    return Call(given.pop("documents", None), given.pop("method"), GenerationSettings.from_arguments(given))
 
 
-def _check(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    known = {*OWN, "prefix_allowed_tokens_fn", *GenerationConfig().to_dict()}
-    settings = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
-    for name, value in list(settings.items()):
+def _supported(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that have an effect. Raise ``ArgumentError`` for unknown and unsupported ones."""
+    known = [*CompletionArguments.__annotations__, *GenerationConfig().to_dict()]
+    supported = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
+    for name, value in list(supported.items()):
         if name in _FIXED:
-            if settings.pop(name) != _FIXED[name]:
+            if supported.pop(name) != _FIXED[name]:
                 raise ArgumentError(f"{name}={value!r} is not supported; only {name}={_FIXED[name]!r}; leave it out")
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
             raise ArgumentError(f"{name} is not an argument, because RagBiasLLM sets it; {instead}")
-    check_names(settings, known, (*OWN, *known))
-    check_arguments(settings)
-    rename_max_tokens(settings)
-    return settings
+    check_names(supported, known, known)
+    rename_max_tokens(supported)
+    return supported

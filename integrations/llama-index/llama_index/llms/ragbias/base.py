@@ -165,7 +165,7 @@ class RagBiasLLM(FunctionCallingLLM):
         super().model_post_init(context)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
-        arguments.merge(self._defaults(), {})
+        arguments.merge(self._defaults(), {}, self.options.stopping_ids)
         given, name = self.lm, self.model_name if "model_name" in self.model_fields_set else ""
         loading = {"device_map": self.options.device_map, **self.model_kwargs}
         self.lm, self.options = open_model(self, self.options, given, name, loading)
@@ -326,17 +326,16 @@ class RagBiasLLM(FunctionCallingLLM):
         self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
     ) -> PreparedCall:
         """Prepare a call. Locate its documents now, because a generator may be read after its synthesis has ended."""
-        settings = arguments.merge(self._defaults(), call)
-        method = methods.get(settings.pop("method"), self.lm.name)
-        documents = settings.pop("documents", None)
+        given = arguments.merge(self._defaults(), call, self.options.stopping_ids)
+        method = methods.get(given.method, self.lm.name)
         system = [*system, self.system_prompt or ""]
-        found = found or listener.locate_documents(text, documents, self.segmenter, system)
+        found = found or listener.locate_documents(text, given.documents, self.segmenter, system)
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents and not listener.is_extracting():
             self._missing.check(
-                request, self.on_missing, documents=documents, segmenter=self.segmenter, at_end=listener.at_end()
+                request, self.on_missing, documents=given.documents, segmenter=self.segmenter, at_end=listener.at_end()
             )
-        return PreparedCall(self._owner, self.lm, request, {**settings, "stop_token_ids": self.options.stopping_ids})
+        return PreparedCall(self._owner, self.lm, request, given.settings)
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
         if not formatted and self._completes_by_chat:
@@ -367,8 +366,9 @@ class RagBiasLLM(FunctionCallingLLM):
         prepared = self._prepare(text + form.beginning, call, system, found)
         request = prepared.request
         if self._uses_chat_template:
-            request = with_messages(request, conversation.to_dicts(messages), form.tools)
-        return replace(prepared, request=request, form=form, settings={**prepared.settings, **form.settings})
+            request = with_messages(request, conversation.to_dicts(messages), form)
+        settings = replace(prepared.settings, keep_special=form.keep_special)
+        return replace(prepared, request=request, form=form, settings=settings)
 
     def _with_documents(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
@@ -389,12 +389,6 @@ class RagBiasLLM(FunctionCallingLLM):
         return self._chat_prompt(messages, tools), call, None
 
     def _defaults(self) -> dict[str, Any]:
-        return {
-            "method": self.method,
-            "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            "stop": self.stop,
-            "logprobs": self.logprobs,
-            **{name: getattr(self.options, name) for name in SAMPLING if name != "temperature"},
-            **self.options.generate_kwargs,
-        }
+        fields = {name: getattr(self, name) for name in ("method", "max_new_tokens", "temperature", "stop", "logprobs")}
+        options = {name: getattr(self.options, name) for name in SAMPLING if name not in fields}
+        return {**fields, **options, **self.options.generate_kwargs}

@@ -23,7 +23,7 @@ from llama_index.llms.ragbias.listener import reports
 from ragbias import Generation
 from ragbias.frameworks import AnswerFormat, GrowingAnswer, LanguageModel, Owner
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.generation import Request, Stream
+from ragbias.generation import GenerationSettings, Request, Stream
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,22 @@ Respond = Callable[[Answer], Response]
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A prepared call of the LLM. The settings are arguments of ``DebiasedLM.batch`` and ``DebiasedLM.stream``."""
+    """A prepared call of the LLM: the request, how to generate, and how to read the answer."""
 
     owner: Owner
     lm: LanguageModel
     request: Request
-    settings: dict[str, Any]
+    settings: GenerationSettings
     form: AnswerFormat = field(default_factory=AnswerFormat)
     parallel: bool = True  # whether the answer may have more than one call of a tool
 
     def answer(self, respond: Respond[Response]) -> Response:
         """Return the whole answer."""
-        return respond(self._whole(self._generation(None)))
+        return respond(self._whole(self.lm.answer([self.request], self.settings)[0]))
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
         """Open a stream and return a generator over it. This call, not the generator, raises errors of the request."""
-        return self._chunks(self.lm.stream(self.request, **self.settings), respond)
+        return self._chunks(self.lm.stream_answer(self.request, self.settings), respond)
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
         growing = GrowingAnswer(self.form)
@@ -113,10 +113,6 @@ class PreparedCall:
                     yield respond(Answer(growing.shown, delta))
         yield respond(self._last(stream.generation, growing))
 
-    def _generation(self, cancelled: threading.Event | None) -> Generation:
-        (generation,) = self.lm.batch([self.request], cancelled=cancelled, **self.settings)
-        return generation
-
     def _whole(self, generation: Generation) -> Answer:
         """Return the complete answer, and store its report."""
         reports.note(self.owner, generation.report.as_dict())
@@ -133,7 +129,7 @@ async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
         prepared = prepare()
-        return prepared, prepared._generation(cancelled)
+        return prepared, prepared.lm.answer([prepared.request], prepared.settings, cancelled)[0]
 
     prepared, generation = await bridge.run(work)
     return respond(prepared._whole(generation))
@@ -142,4 +138,4 @@ async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response
 async def astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
     """Return a generator over an open stream. The prompt, too, is prepared outside the event loop."""
     prepared = await bridge.run(lambda _: prepare())
-    return prepared._achunks(prepared.lm.stream(prepared.request, **prepared.settings), respond)
+    return prepared._achunks(prepared.lm.stream_answer(prepared.request, prepared.settings), respond)
