@@ -31,13 +31,13 @@ class UnsupportedToolsError(ArgumentError, NotImplementedError):
     """The model's chat template does not support tools, or writes tool calls in an unknown format."""
 
 
-def json_instruction(response_format: Any) -> str:
+def json_instruction(response_format: Mapping[str, Any]) -> str:
     """Return the instruction for OpenAI's ``response_format``. It is added after the user's last message.
 
     Raises:
         ArgumentError: the format is unknown.
     """
-    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
     if kind == "json_object":
         return "Answer with one JSON object and nothing else."
     if kind == "json_schema" and isinstance(response_format.get("json_schema"), dict):
@@ -58,7 +58,7 @@ class ToolChoice:
     name: str | None = None
 
 
-def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
+def tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
     """Parse OpenAI's and LangChain's values of ``tool_choice``, including tool names and booleans.
 
     Raises:
@@ -166,7 +166,7 @@ class AnswerFormat:
 
 
 def answer_format(
-    lm: LanguageModel, tools: Sequence[Tool], choice: Any = None, response_format: Any = None
+    lm: LanguageModel, tools: Sequence[Tool], choice: object = None, response_format: Mapping[str, Any] | None = None
 ) -> AnswerFormat:
     """Return the form of answers for the given tools and the required format.
 

@@ -14,6 +14,7 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
+from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM, methods
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.frameworks import BACKENDS, SAMPLING, check_lasting, check_names, document_texts, rename_max_tokens
@@ -42,7 +43,7 @@ class CallArguments(SamplingArguments, total=False):
     """Whether to return each token's log-probability in OpenAI's format."""
     pipeline_kwargs: Mapping[str, Any] | None
     """Arguments for generation, as for ``HuggingFacePipeline``."""
-    tools: Sequence[Any] | None
+    tools: Sequence[ToolLike] | None
     """Tools to offer; see ``bind_tools``. Only the chat model has this argument and the next two."""
     tool_choice: str | bool | dict[str, Any] | None
     """The tool that must be called; see ``bind_tools``."""
@@ -169,7 +170,11 @@ def fields_of(pipeline: Any) -> dict[str, Any]:
 
 
 def stock_arguments(
-    task: str | None, backend: str, device: Any, device_map: Any, model_kwargs: Mapping[str, Any] | None
+    task: str | None,
+    backend: str,
+    device: int | str | torch.device | None,
+    device_map: str | Mapping[str, Any] | None,
+    model_kwargs: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return fields and options from the arguments of ``HuggingFacePipeline.from_model_id``."""
     if task not in (None, "text-generation"):

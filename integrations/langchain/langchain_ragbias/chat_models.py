@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -17,7 +17,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
-from pydantic import model_validator
+from pydantic import BaseModel, model_validator
 
 from langchain_ragbias.arguments import FORMAT, TypedCalls
 from langchain_ragbias.base import RagBiasModel
@@ -25,6 +25,8 @@ from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unle
 from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
+    Schema,
+    ToolLike,
     answer_message,
     block_documents,
     last_chunk,
@@ -116,7 +118,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         *,
         return_exceptions: bool = False,
         **kwargs: Any,
-    ) -> list[Any]:
+    ) -> list[AIMessage]:
         if len(inputs) < 2:
             return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         runs, size = self._invocations(partial(self.invoke, **kwargs), inputs, config)
@@ -129,7 +131,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         *,
         return_exceptions: bool = False,
         **kwargs: Any,
-    ) -> list[Any]:
+    ) -> list[AIMessage]:
         if len(inputs) < 2:
             return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         runs, size = self._invocations(partial(self.ainvoke, **kwargs), inputs, config)
@@ -167,7 +169,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
         return self._merge(await arun_batched(self, runs, self.batch_size, self.lm.answer))
 
-    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[ToolLike] | None = None) -> int:
         """Count the tokens in the prompt that is rendered from these messages and tools.
 
         If the template rejects the messages, e.g. part of a conversation, each message is counted separately with its
@@ -190,9 +192,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         runs: list[Callable[[], T]] = [partial(invoke, value, own) for value, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
-    def _outputs(self, results: list[Any], return_exceptions: bool) -> list[Any]:
+    def _outputs(self, results: list[AIMessage | BaseException], return_exceptions: bool) -> list[AIMessage]:
         self._store_last_report(results)
-        return results if return_exceptions else unless_failed(results)
+        return cast(list[AIMessage], results) if return_exceptions else unless_failed(results)
 
     def _merge(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
         results = unless_failed(outcomes)
@@ -209,7 +211,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         self._store_last_report([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
         return result
 
-    def _store_last_report(self, results: Sequence[Any]) -> None:
+    def _store_last_report(self, results: Sequence[object]) -> None:
         """Store a batch's last report in the caller's context. Each run stored its report in its own context."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
             reports.note(self._owner, report)
@@ -279,7 +281,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     # tools and structured output
 
     def bind_tools(
-        self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
+        self, tools: Sequence[ToolLike], *, tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Offer tools to the model through its chat template.
 
@@ -300,8 +302,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return self.bind(tools=schemas, **kwargs)
 
     def with_structured_output(
-        self, schema: Any, *, include_raw: bool = False, method: str = "function_calling", **kwargs: Any
-    ) -> Runnable[LanguageModelInput, Any]:
+        self, schema: Schema, *, include_raw: bool = False, method: str = "function_calling", **kwargs: Any
+    ) -> Runnable[LanguageModelInput, dict[str, Any] | BaseModel]:
         """Return answers as objects of a schema.
 
         Args:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseRunManager, CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseRunManager, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
@@ -25,6 +25,7 @@ from ragbias.generation import Stream, Usage
 
 # LangChain's cache ignores the call's arguments except ``stop``, so they are added to the identifying parameters.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
+OfPrompts = Callbacks | list[Callbacks]  # for all prompts, or for each
 RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")
 
 
@@ -64,13 +65,13 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         return {**super()._identifying_params, **({"call": call} if call else {})}
 
     def generate(
-        self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
+        self, prompts: list[str], stop: list[str] | None = None, callbacks: OfPrompts = None, **kwargs: Any
     ) -> LLMResult:
         with _in_cache_key(kwargs):
             return self._with_report_stored(super().generate(prompts, stop, callbacks, **kwargs))
 
     async def agenerate(
-        self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
+        self, prompts: list[str], stop: list[str] | None = None, callbacks: OfPrompts = None, **kwargs: Any
     ) -> LLMResult:
         with _in_cache_key(kwargs):
             return self._with_report_stored(await super().agenerate(prompts, stop, callbacks, **kwargs))

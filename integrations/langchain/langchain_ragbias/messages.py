@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from langchain_core.messages import (
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
 from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
@@ -33,6 +34,8 @@ ROLES: dict[type[BaseMessage], str] = {
     AIMessage: "assistant",
     ToolMessage: "tool",
 }
+ToolLike = dict[str, Any] | type | Callable[..., Any] | BaseTool
+Schema = dict[str, Any] | type
 CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
@@ -106,7 +109,7 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
 # tool calls
 
 
-def tool_schemas(tools: Sequence[Any] | None) -> list[dict[str, Any]]:
+def tool_schemas(tools: Sequence[ToolLike] | None) -> list[dict[str, Any]]:
     """Convert tools to OpenAI's format."""
     if isinstance(tools, str) or not isinstance(tools, Iterable | None):
         raise WrongTypeError(f"tools={tools!r}; expected a list of functions, LangChain tools, classes or schemas")
@@ -159,14 +162,14 @@ def last_chunk(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMe
 # structured output
 
 
-def response_format(schema: Any, method: str) -> dict[str, Any]:
+def response_format(schema: Schema, method: str) -> dict[str, Any]:
     """Return OpenAI's ``response_format`` for a schema."""
     if method == "json_mode":
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
 
 
-def parse_answers(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:
+def parse_answers(llm: Runnable[Any, Any], schema: Schema, include_raw: bool) -> Runnable[Any, Any]:
     """Parse the model's answers into objects of a pydantic class, or into dicts for other schemas.
 
     With ``include_raw``, return a dict of ``raw``, ``parsed`` and ``parsing_error``.

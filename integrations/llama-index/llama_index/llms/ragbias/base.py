@@ -315,7 +315,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _uses_chat_template(self) -> bool:
         return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.chat_template)
 
-    def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
+    def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> str:
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if self._uses_chat_template:

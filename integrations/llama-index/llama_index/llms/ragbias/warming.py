@@ -48,7 +48,7 @@ class WarmDocuments(TransformComponent):
     """A last step for an ``IngestionPipeline``. It computes the nodes for an LLM's ``document_cache``."""
 
     llm: RagBiasLLM = Field(exclude=True)
-    template: Any = Field(default=None, exclude=True)
+    template: BasePromptTemplate | None = Field(default=None, exclude=True)
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         if len(nodes) > 1:  # a single node does not show what separates documents
@@ -56,7 +56,7 @@ class WarmDocuments(TransformComponent):
         return nodes
 
 
-def _list_nodes(documents: Any) -> list[BaseNode]:
+def _list_nodes(documents: BaseIndex[Any] | Sequence[BaseNode]) -> list[BaseNode]:
     if not isinstance(documents, BaseIndex):
         return list(documents)
     nodes = list(documents.docstore.docs.values())
