@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
@@ -22,7 +23,7 @@ from ragbias.boundaries.metadata_blocks import Fields, with_metadata
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
-from ragbias.boundaries.splitting import split
+from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, enclosing_elements
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
@@ -339,12 +340,13 @@ def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
 
 def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
     """Return ``result`` if it is complete, or if the segmenter finds no more documents. Otherwise use the segmenter."""
-    if result is not None and result.n_found == result.n_expected and _are_apart(text, result):
+    if result is None:
+        return _by_segmenter(text, segmenter)
+    are_apart = _are_apart(text, result)
+    if are_apart and result.n_found == result.n_expected:
         return result
     segmented = _by_segmenter(text, segmenter)
-    if result is None:
-        return segmented
-    if (_are_apart(text, segmented), segmented.n_found) <= (_are_apart(text, result), result.n_found):
+    if (_are_apart(text, segmented), segmented.n_found) <= (are_apart, result.n_found):
         return result
     n_expected = max(n_named, result.n_found or result.n_expected)
     if segmented.n_found >= n_expected:
@@ -357,12 +359,12 @@ def _are_apart(text: str, result: Boundaries) -> bool:
     """Whether the prompt can be split at these documents, with or without their numbers."""
     if not result.spans:
         return False
-    numbers = find_numbering(text, result.texts or result.spans, result.metadata)
-    for strip in (False, True):
-        try:
-            split(text, result.spans, numbers, strip)
-        except AmbiguousSegmentsError:
-            continue
+    with suppress(AmbiguousSegmentsError):
+        split(text, result.spans, DocumentNumbers(), strip_numbering=False)
+        return True
+    with suppress(AmbiguousSegmentsError):
+        numbers = find_numbering(text, result.texts or result.spans, result.metadata)
+        split(text, result.spans, numbers, strip_numbering=True)
         return True
     return False
 

@@ -3,6 +3,8 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt
+from ragbias import prompt as prompt_module
+from ragbias.boundaries import locate, locating, numbering
 from ragbias.errors import (
     ArgumentError,
     DocumentNotFoundError,
@@ -12,6 +14,8 @@ from ragbias.errors import (
     UnknownMethodError,
     UnsupportedModelError,
 )
+from ragbias.generation import GenerationSettings
+from ragbias.generation import request as requests
 from ragbias.methods import ChannelScaling, Pine
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import random_model
@@ -22,6 +26,31 @@ def test_a_batch_takes_prompts_made_ready(lm):
     answers = lm.batch(ready, max_new_tokens=8)
     assert [answer.report.method_ran for answer in answers] == ["pine", "none"]
     assert answers[0].text == lm.generate(PROMPT, max_new_tokens=8).text
+
+
+def test_prepared_requests_are_answered_with_settings(lm):
+    request, settings = lm.prepare(PROMPT), GenerationSettings(max_new_tokens=8)
+    expected = lm.generate(PROMPT, max_new_tokens=8)
+    assert lm.answer([request, request], settings)[1].text == expected.text
+    assert "".join(lm.stream_answer(request, settings)) == expected.text
+
+
+@pytest.mark.parametrize("segmenter", [None, "\n\n"])
+def test_numbering_is_computed_once(lm, monkeypatch, segmenter):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return numbering.find_numbering(*arguments)
+
+    for module in (locating, requests, prompt_module):
+        monkeypatch.setattr(module, "find_numbering", counted)
+    control = lm.tokenizer.all_special_tokens[0]
+    documents = [f"[{number}] {text} {control} is data." for number, text in enumerate(("Owls", "Whales", "Cats"), 1)]
+    text = "Context:\n\n" + "\n\n".join(documents) + "\n\nWho?"
+    boundaries = locate(text, documents=documents, segmenter=segmenter)
+    assert lm.prepare(text, boundaries=boundaries).report.n_found == 3
+    assert len(calls) == 1
 
 
 def test_a_prompt_near_the_window_does_not_shorten_the_others(lm):
