@@ -24,6 +24,7 @@ from ragbias.models import local_path
 
 required("lm_eval.models.huggingface", "lm-eval")
 
+from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import register_model  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
@@ -61,10 +62,11 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         with debias(self.model, self.method):  # raises if the method does not support the model
             pass
 
-    def _model_generate(self, *args: Any, **settings: Any) -> Tensor:
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Generate an answer to each request."""
         with debias(self.model, self.method):
-            output: Tensor = super()._model_generate(*args, **settings)
-            return output
+            answers: list[str] = super().generate_until(requests, disable_tqdm)
+            return answers
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Scored], disable_tqdm: bool = False, override_bs: int | None = None
