@@ -27,9 +27,7 @@ from ragbias.boundaries.matching import (
 from ragbias.boundaries.text import MESSAGE_BORDER, ROLE, CharSpan, Margins, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
-UNCLEAR = (
-    "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
-)
+UNCLEAR = "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
 MAX_ANCHORS = 8  # maximum number of occurrences of the longest document from which a search starts
 MAX_SEPARATORS = 12  # maximum number of separators tried at each occurrence
 MAX_SEPARATOR = 200  # maximum length in characters

@@ -28,7 +28,7 @@ from ragbias.frameworks.run_state import MAX_AGE as MAX_AGE
 from ragbias.frameworks.run_state import LastReports as LastReports
 from ragbias.frameworks.run_state import Owner as Owner
 from ragbias.frameworks.run_state import Retrievals as Retrievals
-from ragbias.frameworks.searches import SearchWatch as SearchWatch
+from ragbias.frameworks.run_state import SearchWatch as SearchWatch
 from ragbias.frameworks.tool_formats import ToolCall as ToolCall
 from ragbias.frameworks.tool_formats import call_id as call_id
 from ragbias.frameworks.tool_use import AnswerFormat as AnswerFormat

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
+from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -18,6 +23,7 @@ from ragbias.call_site import remember_call_site
 MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
 FAILURE_AGE = 60.0  # seconds until a failure is no longer reported
 T = TypeVar("T")
+_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # a search often calls another one
 
 
 @dataclass
@@ -211,3 +217,106 @@ class LastReports(ContextScoped[Reports]):
     def last(self, owner: Owner) -> dict[str, Any] | None:
         """Return the report of the owner's last answer in this context, or ``None`` before the first answer."""
         return (self.get() or {}).get(ref(owner))
+
+
+class SearchWatch:
+    """Pass the results of direct searches on vector stores to ``seen``, which must not raise.
+
+    Frameworks send no events for these searches. So the base class of the stores gets an attribute
+    ``__getattribute__``, which wraps search methods when they are looked up. It covers stores of every class, also of
+    classes defined later, and ``uninstall`` removes it.
+
+    Args:
+        base: base class of all vector stores.
+        names: prefixes of the names of its search methods.
+        retriever: base class of all retrievers, whose own searches do not count.
+        steps: names of the retrievers' methods that search.
+        calls: names of the retrievers' methods for users.
+        before: called when a search or one of ``calls`` is looked up, in the context that gets the result.
+    """
+
+    def __init__(
+        self,
+        base: type,
+        names: tuple[str, ...],
+        retriever: type,
+        steps: tuple[str, ...],
+        seen: Callable[[Any], None],
+        calls: tuple[str, ...],
+        before: Callable[[], object],
+    ) -> None:
+        self._base, self._names, self._retriever, self._steps = base, names, retriever, steps
+        self._calls, self._before = calls, before
+        self._installed: dict[type, Callable[[Any, str], Any]] = {}
+        self._seen = seen
+        self._watched = functools.lru_cache(maxsize=256)(self._watch)
+
+    def install(self) -> None:
+        """Start watching; a second call does nothing."""
+        if self._installed:
+            return
+        self._hook(self._base, self._names)
+        self._hook(self._retriever, self._calls)
+
+    def _hook(self, watched: type, names: tuple[str, ...]) -> None:
+        lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # unbound
+
+        def look_up(owner: Any, name: str) -> Any:
+            member = lookup(owner, name)
+            if not name.startswith(names) or not self._installed or self._is_retrieving():
+                return member
+            self._before()
+            method = isinstance(member, MethodType) and isinstance(member.__func__, FunctionType)
+            searches = watched is self._base and method and member.__self__ is owner
+            return MethodType(self._watched(member.__func__), owner) if searches else member
+
+        self._installed[watched] = look_up
+        watched.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
+
+    def uninstall(self) -> None:
+        """Stop watching and restore the base classes."""
+        for watched, hook in self._installed.items():
+            if watched.__dict__.get("__getattribute__") is hook:
+                del watched.__getattribute__
+        self._installed = {}
+        self._watched.cache_clear()
+
+    def _is_retrieving(self) -> bool:
+        frame = sys._getframe(1)
+        while frame := frame.f_back:  # type: ignore[assignment]
+            if frame.f_code.co_name in self._steps and isinstance(frame.f_locals.get("self"), self._retriever):
+                return True
+        return False
+
+    def _watch(self, search: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(search)
+        async def awatched(*args: Any, **kwargs: Any) -> Any:
+            with _outermost() as is_outermost:
+                result = await search(*args, **kwargs)
+            return self._reported(result, is_outermost)
+
+        @functools.wraps(search)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with _outermost() as is_outermost:
+                result = search(*args, **kwargs)
+            return self._reported(result, is_outermost)
+
+        return awatched if inspect.iscoroutinefunction(search) else watched
+
+    def _reported(self, result: Any, is_outermost: bool) -> Any:
+        if is_outermost and self._installed:  # the method may have been looked up before ``uninstall``
+            self._seen(result)
+        return result
+
+
+@contextmanager
+def _outermost() -> Iterator[bool]:
+    """Yield whether a search is not part of another search."""
+    if _searching.get():
+        yield False
+        return
+    _searching.set(True)
+    try:
+        yield True
+    finally:
+        _searching.set(False)

@@ -1,11 +1,12 @@
 """Print the size of the code: ``.venv/bin/python tests/packaging/figures.py``.
 
-Lines by package, the files that one LangChain request with two documents passes through, and the seconds that imports
-and ``--help`` take (best of five fresh processes).
+Lines by package, the files that LangChain requests with two documents pass through (retrieval chains, and documents as
+an argument), and the seconds that imports and ``--help`` take (best of five fresh processes).
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -19,27 +20,51 @@ BUDGETS = {  # lines; raise them where a feature is worth it
     "integrations/vllm": 1_400,
 }
 FILES_OF_A_REQUEST = 40
-REQUEST = """
-import sys
-from pathlib import Path
+REQUESTS = """
+import json, sys, threading, warnings
+warnings.simplefilter("ignore")  # a notice of langchain-community
+from langchain_classic.chains import create_retrieval_chain
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
+from langchain_community.vectorstores import FAISS
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_ragbias import ChatRagBias
-import ragbias
 
-documents = ["Copper Hall\\nThe passphrase is dagger.\\n\\n", "Pulsar Observatory\\nThe walls are emerald.\\n\\n"]
+documents = ["Copper Hall\\nThe passphrase is dagger.", "Pulsar Observatory\\nThe walls are emerald."]
+question = {"input": "What is the passphrase?"}
 llm = ChatRagBias(model_id="tiny", method="pine", max_new_tokens=2)
-prompt = "Context:\\n\\n" + "".join(documents) + "What is the passphrase?"
-llm.invoke(prompt, documents=documents)  # loads the model, and what modules import on first use
-seen = set()
+prompt = ChatPromptTemplate.from_messages([("system", "Context:\\n\\n{context}"), ("human", "{input}")])
+retriever = FAISS.from_texts(documents, DeterministicFakeEmbedding(size=8)).as_retriever()
+chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
+joined = "\\n\\n".join(documents)
 
-def trace(frame, event, argument):
-    name = frame.f_globals.get("__name__", "")
-    if name.partition(".")[0] in ("ragbias", "langchain_ragbias"):
-        seen.add(name)
+def after_search():
+    retriever.invoke(question["input"])
+    return (prompt | llm).invoke({"context": joined, **question})
 
-sys.setprofile(trace)
-llm.invoke(prompt, documents=documents)
-sys.setprofile(None)
-print(*sorted(seen), sep="\\n")
+requests = {
+    "documents": lambda: llm.invoke(joined + "\\n\\n" + question["input"], documents=documents),
+    "run": lambda: chain.invoke(question),
+    "registry": after_search,
+}
+modules = {}
+for source, request in requests.items():
+    request()  # loads the model, and what modules import on first use
+    seen = set()
+
+    def trace(frame, event, argument):
+        name = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] in ("ragbias", "langchain_ragbias"):
+            seen.add(name)
+
+    threading.setprofile(trace)  # chains run their steps in new threads
+    sys.setprofile(trace)
+    request()
+    sys.setprofile(None)
+    threading.setprofile(None)
+    assert llm.last_report["source"] == source and llm.last_report["n_found"] == 2
+    modules[source] = sorted(seen)
+print(json.dumps(modules))
 """
 
 
@@ -67,9 +92,10 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def modules_of_a_request() -> list[str]:
-    """Names of the modules whose functions run during one LangChain request."""
-    return run("-c", REQUEST).split()
+def modules_by_request() -> dict[str, list[str]]:
+    """Names of the modules whose functions run during one LangChain request, by the source of its documents."""
+    modules: dict[str, list[str]] = json.loads(run("-c", REQUESTS))
+    return modules
 
 
 def seconds(*command: str) -> float:
@@ -89,7 +115,8 @@ def main() -> None:
         print(f"{lines(folder):7,} {folder} (budget {budget:,})")
     for folder in ("tests", "studies", "examples"):
         print(f"{lines(folder):7,} {folder}")
-    print(f"{len(modules_of_a_request()):7} files of a LangChain request (at most {FILES_OF_A_REQUEST})")
+    for source, modules in modules_by_request().items():
+        print(f"{len(modules):7} files of a LangChain request, documents by {source} (at most {FILES_OF_A_REQUEST})")
     for label, command in {
         "import ragbias": ("-c", "import ragbias"),
         "import langchain_ragbias": ("-c", "import langchain_ragbias"),

@@ -72,7 +72,9 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        return all(not each["reason"] and each["numbering"] != "present" for each in self.reports if each["n_found"] > 1)
+        return all(
+            not each["reason"] and each["numbering"] != "present" for each in self.reports if each["n_found"] > 1
+        )
 
     def __str__(self) -> str:
         shown = [
