@@ -1,4 +1,4 @@
-"""Training examples: prompts with a question, some of its documents, and one of several endings."""
+"""Training examples: prompts with a question, documents, and one of several endings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.prompt import Prompt
 
 DOCUMENTS, QUESTION = "{documents}", "{question}"
-PREFIX = "Answer the question using the documents below.\n\n"  # one for all, so that a document is computed only once
+PREFIX = "Answer the question using the documents below.\n\n"  # the same for all prompts, so that documents are reused
 ENDINGS = (
     "\nQuestion: {question}\nAnswer:",
     "\nQuestion: {question}\nAnswer in a few words.",
@@ -28,11 +28,11 @@ BARE = 0.2  # share of the examples without the chat template
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with documents and, if they are known, its gold document and answer.
+    """A prompt with documents, and the gold document and answer, if known.
 
     Attributes:
-        gold: index of the document that holds the answer; None: unknown.
-        answer: the known answer; empty: unknown.
+        gold: index of the document with the answer; None if unknown.
+        answer: the answer; empty if unknown.
     """
 
     prompt: Prompt
@@ -41,12 +41,12 @@ class Example:
 
     @property
     def continuation(self) -> str:
-        """The answer as the model would write it: after a space if the prompt ends with a colon, as in ``Answer:``."""
+        """The answer, after a space if the prompt ends with a colon, as in ``Answer:``."""
         spaced = self.answer and self.prompt.suffix.endswith(":")
         return f" {self.answer}" if spaced else self.answer
 
     def plain_orders(self, count: int, rng: random.Random) -> list[list[int]]:
-        """Return the plain model's document orders: one with the gold document last, or ``count`` random ones."""
+        """Return document orders for the plain model: one with the gold document last, or ``count`` random orders."""
         indices = range(len(self.prompt.documents))
         if self.gold is not None:
             return [[*(index for index in indices if index != self.gold), self.gold]]
@@ -54,7 +54,7 @@ class Example:
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
-    """Draw ``settings.examples`` examples, or one per question. Uses of two questions differ by at most one."""
+    """Draw ``settings.examples`` examples, or one per question. Use all questions equally often, up to one."""
     count = settings.examples or len(questions)
     rng = random.Random(settings.seed)
     drawn: list[Example] = []
@@ -87,8 +87,8 @@ def prompt_of(
     """Return the prompt of one question, in the chat template if the model has one.
 
     Args:
-        text: your prompt, with ``{documents}`` and ``{question}``; None: a common prompt.
-        rng: draws an ending for the common prompt, and sometimes omits the chat template; None: uses the first ending.
+        text: the user's prompt, with ``{documents}`` and ``{question}``; None: the default prompt.
+        rng: random choice of an ending, sometimes without the chat template; None: the first ending.
     """
     templated = lm.tokenizer.chat_template is not None
     if text is None:

@@ -1,4 +1,4 @@
-"""The receipt of a reader: how it changes the log-probability of answers to held-out questions, in nats."""
+"""The receipt of a reader adapter: its effect on the log-probability of answers to held-out questions, in nats."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ragbias.generation.scoring import logprobs_of
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
-POSITIONS = 3  # of the gold document, or orders of the documents where it is unknown
-CHECKED, ORDERS = 2, 6  # prompts whose invariance is checked, each in this many orders
+POSITIONS = 3  # positions of the gold document, or orders if it is unknown
+CHECKED, ORDERS = 2, 6  # number of prompts and of orders for the check of invariance
 
 
 def receipt_of(
@@ -28,9 +28,9 @@ def receipt_of(
 ) -> dict[str, Any]:
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 
-    ``supported`` is whether the gain of the reader, method with reader minus method, has an interval above zero. If
-    answers are unknown, the plain model's own answers are scored. A gain then means that the method is closer to the
-    plain model, not that it is right more often.
+    The gain is the log-probability with the reader minus that without it. ``supported`` is whether its interval is
+    above zero. If answers are unknown, the plain model's answers are used. Then a gain means that the method is closer
+    to the plain model, not that it is more accurate.
     """
     with_reader = replace(method, reader=reader)
     plain, before, after = [], [], []
@@ -66,7 +66,7 @@ def receipt_of(
 
 
 def _orders(example: Example, rng: random.Random) -> list[list[int]]:
-    """Return orders with the gold document first, in the middle and last. Without a gold document, they are random."""
+    """Return orders with the gold document first, in the middle and last, or random orders without a gold document."""
     count = len(example.prompt.documents)
     if example.gold is None:
         return [rng.sample(range(count), count) for _ in range(POSITIONS)]

@@ -1,4 +1,4 @@
-"""Train a reader and write its folder with a receipt. An interrupted training can resume."""
+"""Train a reader adapter and write its folder with a receipt. Interrupted trainings can resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ragbias.models.named import PACKAGED
 from ragbias.prompt import shielded, tokenise
 from ragbias.readers import PARTIAL, PEFT, READER, WEIGHTS, fingerprint
 
-FEWEST_QUESTIONS = 20  # held-out ones included
+FEWEST_QUESTIONS = 20  # including held-out questions
 HELD_OUT = 0.2  # share of the questions
 FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
 FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
@@ -39,8 +39,8 @@ HELD_OUT_FILE = "held-out.jsonl"
 SETTINGS = "settings.json"  # of an unfinished training
 RESTART = "restart=True (--restart on the command line), which deletes it"
 EVERY = 10  # steps between checkpoints
-CACHED = "6GB"  # of documents' states, in memory
-Progress = Callable[[str, int, int], None]  # what runs, how much is done, and of how much
+CACHED = "6GB"  # memory for states of documents
+Progress = Callable[[str, int, int], None]  # phase, finished steps, all steps
 
 
 def adapt(
@@ -61,11 +61,11 @@ def adapt(
         questions: questions with documents and, if known, answers and gold documents. A fifth of the questions, at
             least 5 and at most 40, is held out.
         out: the reader's folder.
-        settings: how the reader is trained, and for which method.
-        restart: delete an interrupted training or a finished reader there.
+        settings: method and training settings.
+        restart: delete an interrupted training or a finished reader in this folder.
 
     Returns:
-        the receipt, as in ``reader.json``.
+        the receipt from ``reader.json``.
 
     Raises:
         DataError, ReaderError: see ``plan_of``.
@@ -77,7 +77,7 @@ def adapt(
     method = get(options.method, lm.name)
     identity = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}
     labelled = all(question.answers for question in held_out)
-    compared = [_held_out(lm, question, options, labelled) for question in held_out]  # now, as a prompt may be too long
+    compared = [_held_out(lm, question, options, labelled) for question in held_out]  # raises if too long
     examples = draw_examples(lm, training, options)
     partial = _opened(plan, identity, restart)
     lessons = []
@@ -106,7 +106,7 @@ def adapt(
         "data": {"sha256": data, "questions": len(training), "held_out": len(held_out), "examples": len(examples)},
         "settings": asdict(options),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        "receipt": {"supported": True},  # so that measuring it does not warn
+        "receipt": {"supported": True},  # prevents a warning during the measurement
     }
     scratch = partial / "reader"
     scratch.mkdir(exist_ok=True)
@@ -118,14 +118,14 @@ def adapt(
     )
     write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
     write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())
-    for name in (WEIGHTS, PEFT, HELD_OUT_FILE, READER):  # the last one makes the folder a reader
+    for name in (WEIGHTS, PEFT, HELD_OUT_FILE, READER):  # the last file completes the reader
         (scratch / name).replace(folder / name)
     shutil.rmtree(partial)
     return receipt
 
 
 class Plan(NamedTuple):
-    """Settings, questions and folder of a training, all checked. ``data`` is a digest of all questions."""
+    """The validated settings, questions and folder of a training. ``data`` is a digest of all questions."""
 
     settings: AdaptSettings  # without "auto" and None
     training: Sequence[Question]
@@ -135,7 +135,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> Plan:
-    """Check what can be checked without a model, and create the folder.
+    """Validate settings, questions and folder without loading a model, and create the folder.
 
     Raises:
         DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
@@ -156,7 +156,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     if foreign and not finished and not unfinished:
         raise ReaderError(f"{str(folder)!r} holds other files ({', '.join(foreign)}); name an empty folder")
     if finished and not restart:
-        shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # left by a training that was killed in its last step
+        shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # a training was killed in its last step
         raise ReaderError(f"{str(folder)!r} holds a finished reader; name another folder, or add {RESTART}")
     (folder / PARTIAL).mkdir(parents=True, exist_ok=True)
     data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
@@ -164,11 +164,11 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
 
 
 def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
-    """Return the folder of the unfinished training. Raise ``ReaderError`` if it was begun with other settings."""
+    """Return the folder of the unfinished training. Raise ``ReaderError`` if its settings differ."""
     partial = plan.folder / PARTIAL
     if restart:
         shutil.rmtree(partial)
-        for name in (PEFT, WEIGHTS, HELD_OUT_FILE, READER):  # the last one shows whose files they are
+        for name in (PEFT, WEIGHTS, HELD_OUT_FILE, READER):  # the last file identifies the others
             (plan.folder / name).unlink(missing_ok=True)
         partial.mkdir()
     expected = {"settings": asdict(plan.settings), "data": plan.data, "model": model}
@@ -183,7 +183,7 @@ def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
 
 
 def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], list[Question]]:
-    """Return training and held-out questions, without a question in both. Held-out questions are not repeated."""
+    """Split questions into training and held-out questions. No question is in both. Held-out questions are distinct."""
     by_text: dict[str, list[Question]] = {}
     for question in questions:
         by_text.setdefault(question.question.strip().casefold(), []).append(question)
@@ -220,7 +220,7 @@ def _lesson(lm: DebiasedLM, example: Example, index: int, options: AdaptSettings
 
 
 def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool) -> tuple[Example, Lesson]:
-    """Return a held-out example and its answer: the known answer if ``labelled``, else the plain model's answer."""
+    """Return a held-out example with its answer, which the plain model generates unless ``labelled`` is set."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1

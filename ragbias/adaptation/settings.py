@@ -25,21 +25,23 @@ WHOLE = {
 
 @dataclass(frozen=True)
 class AdaptSettings:
-    """Settings for the training of a reader.
+    """Settings for the training of a reader adapter.
 
     Attributes:
-        method: the method for which the reader is trained, with its parameters.
-        objective: ``"distil"`` matches the plain model's distributions. ``"labels"`` maximises the probability of the
-            known answers. ``"both"`` adds the two, and is ``"auto"`` if all training questions have answers.
+        method: the reader's method, with its parameters.
+        objective: ``"distil"`` matches the plain model's distributions. ``"labels"`` maximises the probability of known
+            answers. ``"both"`` adds the two losses. ``"auto"`` is ``"both"`` if all training questions have answers,
+            otherwise ``"distil"``.
         steps: optimiser steps, of ``batch`` examples each.
         rank: rank of the LoRA, on all linear layers of the decoder.
-        learning_rate: maximum learning rate. The rate rises in the first steps, then falls linearly to 2% of it.
+        learning_rate: maximum learning rate. The rate increases during the first steps, then decreases linearly to 2%
+            of the maximum.
         documents: maximum number of documents in an example.
-        orders: number of document orders over which the plain model's distributions are averaged, for questions
-            without ``gold``.
+        orders: for questions without ``gold``, number of document orders over which the plain model's distributions are
+            averaged.
         examples: number of examples. Default: one per question, but at least 300 and at most 800.
-        prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. Default: a common prompt with
-            several endings, so that the reader generalises.
+        prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. The default prompt has several
+            endings, so that the reader generalises.
         seed: seed of the examples and of the initial weights.
     """
 

@@ -10,10 +10,10 @@ from ragbias.data.questions import Question, read_questions
 from ragbias.data.texts import read_chunks
 from ragbias.errors import DataError
 
-SHOWN, CONTINUED = 12, 16  # words of a passage that the question quotes, and that its answer continues with
-WORDS = SHOWN + CONTINUED  # of a passage, at least
-BESIDE = 9  # other passages beside the one that a question quotes
-MOST = 400  # questions from documents
+SHOWN, CONTINUED = 12, 16  # number of words in the question, and in the answer
+WORDS = SHOWN + CONTINUED  # minimum length of a passage
+BESIDE = 9  # maximum number of other passages
+MOST = 400  # maximum number of questions from documents
 
 
 def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) -> list[Question]:
@@ -28,7 +28,7 @@ def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) ->
 
 
 def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question]:
-    """Make questions that quote words of one of several passages, and ask for the words after them."""
+    """Make questions that quote words of a passage. The answer is the words after them."""
     long = [passage for passage in passages if len(passage.split()) >= WORDS]
     if not long or len(passages) < 2:
         raise DataError(f"--documents takes two or more passages, one of {WORDS} words or more; add longer texts")

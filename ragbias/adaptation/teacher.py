@@ -1,4 +1,4 @@
-"""The plain model as a teacher: its distributions over the tokens of an answer, averaged over document orders."""
+"""Distributions of the plain model (the teacher) over the tokens of an answer, averaged over document orders."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ragbias.generation.scoring import continuation_ids, continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 
-TOP = 64  # tokens of a distribution that are kept; the rest counts as one
-ANSWER_TOKENS = 24  # of the plain model's own answer
+TOP = 64  # number of tokens that are stored; all others count as one token
+ANSWER_TOKENS = 24  # maximum length of an answer by the plain model
 FORWARD = 0.6  # share of KL(teacher || student); the rest is KL(student || teacher)
 
 
@@ -24,8 +24,8 @@ class Lesson:
     """The target of one training example.
 
     Attributes:
-        target: ``T`` tokens: the answer and, unless it was cut off, the end token.
-        labelled: whether the answer is known. Objectives with labels maximise the probability of known answers only.
+        target: ``T`` tokens: the answer and, unless it was cut off, the EOS token.
+        labelled: whether the answer is known. Only known answers are used as labels.
         tokens: int64 ``[T, 64]``, the teacher's most probable tokens at each position; empty without a teacher.
         logprobs: float32 ``[T, 65]``, log-probabilities of these tokens. The last column is for all other tokens.
     """
@@ -36,7 +36,7 @@ class Lesson:
     logprobs: Tensor
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """Weighted sum of KL(teacher || student) and the reverse, averaged over ``T``. ``logits`` are ``[T, V]``."""
+        """Weighted sum of both KL divergences of teacher and student ``logits`` ``[T, V]``, averaged over ``T``."""
         student = logits.float().log_softmax(-1)
         student = _with_rest(student.gather(1, self.tokens.to(student.device)))
         teacher = self.logprobs.to(student.device)
@@ -52,7 +52,7 @@ class Lesson:
 
 @torch.no_grad()
 def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed: int) -> Lesson:
-    """Make the lesson of an example. Only ``distil`` computes the teacher's distributions."""
+    """Make the lesson of an example. ``distil`` adds the teacher's distributions."""
     rng = random.Random(seed)
     plain = [lm.prepare(example.prompt.reordered(order), method="none") for order in example.plain_orders(orders, rng)]
     end = lm.tokenizer.eos_token_id
@@ -74,6 +74,6 @@ def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed:
 
 
 def _with_rest(logprobs: Tensor) -> Tensor:
-    """Append a column with the log-probability of all remaining tokens: ``[T, K]`` becomes ``[T, K + 1]``."""
+    """Append a column with the log-probability of all other tokens: ``[T, K]`` becomes ``[T, K + 1]``."""
     rest = torch.log1p(-logprobs.exp().sum(1, keepdim=True).clamp(max=1 - 1e-6))
     return torch.cat([logprobs, rest], dim=1)

@@ -1,4 +1,4 @@
-"""Train the weights of a reader. Training resumes from the checkpoint if there is one."""
+"""Train the weights of a reader adapter. Training resumes from an existing checkpoint."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ragbias.methods import Method
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, targets
 
-WARM_UP = 20  # steps, or a tenth of all if those are fewer
-CLIP = 1.0  # norm of the gradient
+WARM_UP = 20  # number of steps, but at most a tenth of all
+CLIP = 1.0  # maximum norm of the gradient
 BACKEND = "torch"  # the other backends compute no gradients
 
 
 def dtype_of(name: str) -> torch.dtype | str:
-    """Return the dtype for training. ``"auto"``: bfloat16 on accelerators and CPUs that compute in it, else float32."""
+    """Return the dtype for training. ``"auto"`` is bfloat16 if the hardware supports it, otherwise float32."""
     if name != "auto":
         return name
     native = torch.accelerator.is_available() or torch.cpu._is_avx512_bf16_supported()
@@ -76,7 +76,7 @@ def rate(step: int, settings: AdaptSettings) -> float:
 
 
 def loss_of(lesson: Lesson, logits: Tensor, objective: str) -> Tensor:
-    """Compute the loss of one example: divergence from the teacher, cross-entropy of the known answer, or their sum."""
+    """Compute the loss of an example: divergence from the teacher, cross-entropy of the answer, or their sum."""
     loss = logits.new_zeros((), dtype=torch.float32)
     if objective in ("distil", "both"):
         loss = loss + lesson.divergence(logits)
@@ -98,7 +98,7 @@ def train(
     every: int,
     after_step: Callable[[int, float], None],
 ) -> None:
-    """Train ``reader`` in place. ``after_step`` receives the step count and the loss, after any checkpoint is saved."""
+    """Train ``reader`` in place. After each step and checkpoint, call ``after_step`` with step number and loss."""
     optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     done, lora = _restore(reader, optimiser, checkpoint), reader.lora
     with _frozen(lm.model):
@@ -121,7 +121,7 @@ def train(
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Compute no gradients for the model's own weights."""
+    """Disable gradients of the model's own weights."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:
@@ -132,7 +132,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
-    """Return the indices of a step's examples. Each epoch has every example once, in a new order."""
+    """Return the indices of a step's examples. Each epoch contains every example once, in a new order."""
     chosen = []
     for position in range(step * settings.batch, (step + 1) * settings.batch):
         epoch, at = divmod(position, count)

@@ -1,4 +1,4 @@
-"""Calibration: find the channel that channel scaling needs for a model."""
+"""Calibration: find a model's positional channel for channel scaling."""
 
 from ragbias.methods import Profile
 

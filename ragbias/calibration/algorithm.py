@@ -1,4 +1,4 @@
-"""Algorithm 1: find the channel that carries the position, the factor to scale it by, and the layers to scale it in.
+"""Algorithm 1: find the positional channel, and the best factor and layers to scale it.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
 """
@@ -26,12 +26,12 @@ from ragbias.evaluation.prompts import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, Profile
 
-CANDIDATES, BEST = 10, 3  # number of channels whose loss is measured, and of channels tried with all factors
+CANDIDATES, BEST = 10, 3  # number of channels to measure, and of channels to measure with all factors
 FACTORS = (0.5, 0.0, -0.5, -1.0)
 CURVE_POINTS = 200  # maximum number of points in a layer's curve
 DIGITS = 6  # significant digits in the record
 
-Progress = Callable[[str, int, int], None]  # arguments: stage, number of steps in it, steps just done
+Progress = Callable[[str, int, int], None]  # arguments: stage, its number of steps, steps just done
 Measured = dict[ChannelScaling | NoMethod, list[float]]  # one loss per sample
 
 
@@ -41,12 +41,12 @@ def calibrate(
     """Run the search and write the profile to ``out``. An interrupted search resumes unless ``restart`` is set."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    data = calibration_set(lm, plan)  # first, because it may raise and then nothing should be written
+    data = calibration_set(lm, plan)  # first, because an error here must not leave files
     results = PartialResults(out, plan.as_dict(), restart)
     try:
         chosen, record = _Search(lm, plan, data, results, progress).run()
     except NoPositionalChannelError:
-        results.remove()  # the search has finished; resuming it would fail in the same way
+        results.remove()  # the search has finished, and resuming would repeat its failure
         raise
     config = lm.model.config.get_text_config()
     size, n_layers = config.hidden_size, config.num_hidden_layers
@@ -100,7 +100,7 @@ class _Search:
             },
             "choice": {
                 "plain": loss_by_depth(choose, plain),
-                "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # "losses" holds the mean
+                "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # the mean is in "losses"
             },
             "losses": _rows(measured, choose, plain),
             "layer_search": {
@@ -155,7 +155,7 @@ def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float])
 
 
 def difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
-    """Mean difference from the plain model, and its standard error over questions. A question's depths are averaged."""
+    """Mean difference from the plain model and its standard error. Depths are averaged per question."""
     differences = [value - reference for value, reference in zip(values, plain, strict=True)]
     by_question = list(_means([sample.question for sample in samples], differences).values())
     error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
@@ -182,10 +182,10 @@ def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
 
 
 def search_record(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
-    """Record the channels that passed, the channels that were tried, and all channels that are monotone in any layer.
+    """Record the channels that passed, were tried, or are monotone in any layer.
 
-    ``position_correlation`` is Pearson's correlation of a tried channel's mean with the position, by layer. It covers
-    the positions of the monotone test. ``smoothness`` holds each channel's roughness: the lower, the smoother.
+    ``position_correlation`` is Pearson's correlation by layer between the mean of a tried channel and the position. It
+    covers the positions of the monotone test. ``smoothness`` is the roughness of each channel: lower is smoother.
     """
     tested = layer_outputs(states)[ranking.searched.first : ranking.searched.last + 1, ranking.searched.skip_fit :]
     positions = np.arange(tested.shape[1])
@@ -215,7 +215,7 @@ def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
 
 
 def round_floats(data: Any) -> Any:
-    """Round all floats in plain data to ``DIGITS`` significant digits, and turn tuples into lists."""
+    """Round all floats in plain data to ``DIGITS`` significant digits, and convert tuples to lists."""
     if isinstance(data, dict):
         return {name: round_floats(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):

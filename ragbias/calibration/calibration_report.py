@@ -19,7 +19,7 @@ PANELS = 9  # maximum number of layers in the plot
 
 
 def bars(progress: Progress) -> Callable[[str, int, int], None]:
-    """Return a progress function that adds a bar when a stage begins."""
+    """Return a progress callback that adds a bar for each stage."""
     tasks: dict[str, TaskID] = {}
 
     def advance(stage: str, total: int, done: int) -> None:
@@ -31,7 +31,7 @@ def bars(progress: Progress) -> Callable[[str, int, int], None]:
 
 
 def print_record(record: Mapping[str, Any], console: Console) -> None:
-    """Print the settings tried, the best one, and whether it helps."""
+    """Print the settings that were tried, the best setting, and whether it helps."""
     if not record["channel_search"]["passed"]:
         console.print(
             "No channel passed Algorithm 1 (monotone in more than a quarter of the layers), "
@@ -67,7 +67,7 @@ def difference_in_words(against_plain: Mapping[str, float]) -> str:
 def plot_channel(record: Mapping[str, Any]) -> Figure:
     """Plot the channel's mean over random strings by position, for up to ``PANELS`` layers.
 
-    The thick line is the cubic fit that the search tests. It is solid in layers in which the channel is monotone.
+    The thick line is the cubic fit of the search. It is solid if the channel is monotone in the layer.
     """
     positions, by_layer, search = record["curve"]["positions"], record["curve"]["by_layer"], record["channel_search"]
     monotone = search["monotone_layers"][str(record["channel"])]

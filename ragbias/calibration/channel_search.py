@@ -1,4 +1,4 @@
-"""Find the channels of the hidden state that carry the position: Algorithm 1, as in the paper or in the authors' code.
+"""Find the positional channels of the hidden state with Algorithm 1, as in the paper or in the authors' code.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
 and the authors' ``seach_dim_by_statistic.py``, whose results are in ``tests/golden/channel_search``.
@@ -19,13 +19,13 @@ Array = NDArray[np.float64]
 
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
-SKIPS = {"released": (300, 200), "paper": (30, 30)}  # skipped positions for fit and smoothing, of AUTHORS_LENGTH
+SKIPS = {"released": (300, 200), "paper": (30, 30)}  # positions skipped for fit and smoothing, out of AUTHORS_LENGTH
 MIN_LENGTH = limits.STRING_LENGTH.least
 SHALLOW = 8  # with fewer layers, no channel can be monotone in n // 4 layers of the authors' range 2..n-2
 
 
 class NoPositionalChannelError(MethodError):
-    """No channel is monotone in any layer, so there is nothing to calibrate."""
+    """No channel is monotone in any layer, so the model cannot be calibrated."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class SearchRange:
 
     @classmethod
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
-        """Return the range that the authors test: layers 2 to n-2, without the first positions.
+        """Return the authors' range: layers 2 to n-2, without the first positions.
 
-        The released code skips 300 positions for the fit and 200 for smoothing. The paper skips 30 for both. With fewer
-        than 1000 positions, skips shrink in proportion. With fewer than 8 layers, all layers but the last are tested.
+        The released code skips 300 positions for the fit and 200 for smoothing. The paper skips 30 for both. For fewer
+        than 1000 positions, these numbers decrease in proportion. For fewer than 8 layers, all layers except the last
+        are tested.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
@@ -52,9 +53,9 @@ class SearchRange:
 
 @dataclass(frozen=True)
 class ChannelRanking:
-    """Result of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
+    """Results of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
 
-    monotone: dict[int, list[int]]  # by channel: layers whose cubic fits rise, or whose fits fall
+    monotone: dict[int, list[int]]  # by channel: the layers with monotone fits
     roughness: dict[int, float]  # minimum over the monotone layers (released), or mean over tested layers (paper)
     ranked: list[int]  # the channels to try, best first
     passed: list[int]  # the channels that are monotone in enough layers, sorted by index
@@ -72,10 +73,13 @@ def search(
     searched: SearchRange | None = None,
     variant: str = "released",
 ) -> ChannelRanking:
-    """Rank channels by how well their mean follows the position. Raise ``NoPositionalChannelError`` if none does.
+    """Rank channels by the dependence of their mean on the position.
 
     Args:
-        states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
+        states: mean hidden states ``[n_hs, T, D]`` as in transformers, with the embeddings first.
+
+    Raises:
+        NoPositionalChannelError: no channel is monotone in any layer.
     """
     outputs = layer_outputs(states)
     n_layers, length, channels = outputs.shape
@@ -108,7 +112,7 @@ def search(
 
 
 def _directions(curves: Array) -> NDArray[np.int64]:
-    """Return the direction of each curve in ``[T, D]``: 1 if its cubic fit rises everywhere, -1 if it falls, else 0."""
+    """Return the direction of each curve in ``[T, D]``: 1 for rising cubic fits, -1 for falling ones, otherwise 0."""
     scaled = _min_max(curves)
     usable = np.isfinite(scaled).all(0)
     positions = np.linspace(-1, 1, len(scaled))
@@ -120,7 +124,7 @@ def _directions(curves: Array) -> NDArray[np.int64]:
 
 
 def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
-    """Return the rising layers if they outnumber the falling layers, else the falling layers."""
+    """Return the rising or the falling layers, whichever are more."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 

@@ -28,7 +28,7 @@ from ragbias.prompt import TokenisedPrompt
 
 @torch.no_grad()
 def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
-    """Sum hidden states ``[n_hs, T, D]`` over strings. The first state is the embeddings, the last is normalised."""
+    """Sum hidden states ``[n_hs, T, D]`` over strings. The first ones are embeddings, the last ones are normalised."""
     output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
@@ -38,7 +38,7 @@ def mean_states(
 ) -> NDArray[np.float64]:
     """Average hidden states ``[n_hs, T, D]`` over the plan's random strings. Resume from ``partial``.
 
-    Over random tokens, the influence of content averages out and the influence of position remains.
+    With random tokens, the influence of content averages out, and the influence of position remains.
     """
     total, done = partial.sums()
     progress(done)
@@ -63,7 +63,7 @@ def attention_to(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tensor]:
-    """Return the last token's attention to each document, the mean over heads: float32 ``[n_layers, n]`` per prompt."""
+    """Return the last token's mean attention over heads to each document: float32 ``[n_layers, n]`` per prompt."""
     attention: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
         ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
@@ -81,7 +81,7 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Return ``(gold, other)`` by layer: the last token's mean attention to the gold document, and to one other."""
+    """Return the last token's mean attention by layer: ``gold`` to the gold document, ``other`` to another document."""
     masses = attention_to(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
@@ -90,14 +90,14 @@ def gold_attention(
 
 
 def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
-    """Return the layers whose ``gold - other`` is at least half of the largest, from ``gold_attention``'s result."""
+    """Return the layers in which ``gold - other`` of ``gold_attention`` is at least half of its maximum."""
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
     return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Return the layer ranges to compare. ``around the best`` extends the best layer as long as neighbours retrieve."""
+    """Return the layer ranges to compare. ``around the best`` is the best layer with neighbouring retrieving layers."""
     retrieving = retrieving_layers(attention)
     first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
     while first - 1 in retrieving:
@@ -112,12 +112,12 @@ def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, i
 
 
 def papers_layers(n_layers: int) -> tuple[int, int]:
-    """Return the first and last layer in which candidates are scaled: the paper's 10 to 25 of 32, in proportion."""
+    """Return the first and last layer for candidates, in proportion to the paper's layers 10 to 25 of 32."""
     return round(10 * n_layers / 32), min(round(25 * n_layers / 32), n_layers - 1)
 
 
 class _RecordedCalls(AttentionMethod):
-    """Run the plain model and record the attention call of each layer."""
+    """The plain model. Records the attention call of each layer."""
 
     name = "recorded-calls"
     positions = "model"
@@ -134,8 +134,8 @@ class _RecordedCalls(AttentionMethod):
 def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
     """Return each method's mean negative log-likelihood per answer token, as in the authors' ``eval_on_valid_set``.
 
-    A method changes only how the last token of a prompt and the answer attend. The tokens before run once for all
-    methods. Each method then adapts the recorded keys, and runs the last token and the answer.
+    A method only changes the attention of the prompt's last token and of the answer. The tokens before them run once
+    for all methods. Then each method adapts the recorded keys, and runs the last token and the answer.
     """
     *before, last = sample.prompt.ids
     ids = torch.tensor([[last, *sample.answer[:-1]]], device=model.device)
@@ -149,7 +149,7 @@ def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScal
 def _continued(
     model: PreTrainedModel, calls: Sequence[AttentionCall], ids: Tensor, method: ChannelScaling | NoMethod
 ) -> Tensor:
-    """Return the logits, float32 ``[T, V]``, of the tokens ``ids`` ``[1, T]``, which follow the recorded tokens."""
+    """Return logits, float32 ``[T, V]``, of tokens ``ids`` ``[1, T]`` after the recorded tokens."""
     cache = DynamicCache()
     for call in calls:
         keys = call.key

@@ -1,4 +1,4 @@
-"""Measurements of an unfinished calibration on disk, from which an interrupted calibration resumes."""
+"""Saved measurements of an unfinished calibration, which can resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragbias.display import changes
 from ragbias.errors import MethodError
 from ragbias.files import irregular, replacing, write_atomically
 
-SAVE_SECONDS = 20.0  # between two saves of the summed hidden states, which can take a gigabyte
+SAVE_SECONDS = 20.0  # interval between saves of the hidden states, which may need a gigabyte
 RESTART = "start again with --restart"
 
 
@@ -41,7 +41,7 @@ class PartialResults:
         self._write()
 
     def once(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
-        """Return a saved result, or measure and save it. A saved result advances the progress by ``steps``."""
+        """Return a saved result, or measure and save it. For a saved result, advance the progress by ``steps``."""
         if name in self.results:
             advance(steps)
         else:
@@ -49,7 +49,7 @@ class PartialResults:
         return self.results[name]
 
     def sums(self) -> tuple[NDArray[np.float64], int]:
-        """Return the sum of hidden states and the number of strings that it covers. Both are 0 at first."""
+        """Return the sum of hidden states and its number of strings. Both are 0 at first."""
         if not self._sums.exists():
             return np.zeros(()), 0
         try:
@@ -59,10 +59,10 @@ class PartialResults:
             raise MethodError(f"{self._sums} cannot be read: {error}; {RESTART}") from error
 
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
-        """Save the sum if ``now`` is set or if the last save was more than ``SAVE_SECONDS`` ago."""
+        """Save the sum if ``now`` is set, or if the last save was more than ``SAVE_SECONDS`` ago."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
-            self._write()  # the sum is useless without its settings
-            # no copy in memory, because the sum of a large model takes a gigabyte
+            self._write()  # the settings of the sum
+            # without a copy in memory, because the sum may need a gigabyte
             with replacing(self._sums) as temporary, temporary.open("wb") as file:
                 np.savez(file, sum=total, count=np.array(count))
             self._saved = time.monotonic()
@@ -77,7 +77,7 @@ class PartialResults:
 
     def _read(self) -> dict[str, Any]:
         if not self._file.exists():
-            self._sums.unlink(missing_ok=True)  # useless without its settings
+            self._sums.unlink(missing_ok=True)  # its settings are missing
             return {}
         if kind := irregular(self._file):
             raise MethodError(f"{self._file} is {kind}; remove it")
@@ -98,7 +98,7 @@ class PartialResults:
 
 
 def _finite(value: Any) -> bool:
-    """Whether plain data holds only finite numbers, and no empty list or object."""
+    """Whether plain data has only finite numbers, and no empty list or object."""
     if isinstance(value, (list, dict)):
         return bool(value) and all(map(_finite, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (int, float)) and math.isfinite(value)

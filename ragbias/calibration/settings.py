@@ -1,4 +1,4 @@
-"""Settings of a calibration, and its questions. Each question has the gold document at several positions."""
+"""Settings and questions of a calibration. Each question runs with its gold document at several positions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ragbias.lm import DebiasedLM
 
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; 40 take only minutes on one CPU core
 MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
-RESERVED = 200  # tokens left for instruction, question and answer
+RESERVED = 200  # number of tokens for instruction, question and answer
 TEXTS = {"kv": kv_text, "tiny": tiny_text, "data": data_text}
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Settings of a calibration. The command line explains them and checks their ranges."""
+    """Settings of a calibration. See ``ragbias calibrate --help`` for their meaning."""
 
     model: str
     task: str | None = None
@@ -49,7 +49,7 @@ class CalibrationSettings:
             )
 
     def plan(self, window: int) -> CalibrationPlan:
-        """Fill in the defaults that depend on the model and its context window."""
+        """Set the defaults that depend on the model and its window."""
         if self.length is not None and self.length > window:
             raise ArgumentError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
@@ -66,7 +66,7 @@ class CalibrationPlan(CalibrationSettings):
     questions: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all settings that affect the results, as plain data. A data file appears as name and SHA-256."""
+        """Return all settings that affect the results, as plain data. A data file becomes a name and a SHA-256."""
         plain = {**vars(self)}
         del plain["batch_size"]
         if self.data is not None:
@@ -76,7 +76,7 @@ class CalibrationPlan(CalibrationSettings):
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """Samples that select channel, factor and layers (``choose``) and that test them on other questions (``check``)."""
+    """Samples: ``choose`` selects channel, factor and layers, ``check`` evaluates them on other questions."""
 
     choose: list[Sample]
     check: list[Sample]
@@ -85,7 +85,7 @@ class CalibrationSet:
 def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> CalibrationSet:
     """Draw or read a calibration set and tokenise it.
 
-    A drawn set has two check questions per question of ``choose``. In a file, every third question is for the check.
+    A drawn set has two ``check`` questions per ``choose`` question. In a file, every third question is for ``check``.
     """
     parts = _read(plan) if plan.data is not None else _drawn(lm, plan)
     return CalibrationSet(*(samples_of(lm, questions, TEXTS[plan.task], plan.depths) for questions in parts))
@@ -107,7 +107,7 @@ def _drawn(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[
 
 
 def kv_pairs(lm: DebiasedLM) -> int:
-    """Return the number of pairs in a prompt: 75 as in the benchmark, or fewer if 75 do not fit the window."""
+    """Return the number of pairs in a prompt: 75 as in the benchmark, or fewer for a small window."""
     (pair,) = kv_question(random.Random(0), 1).documents
     tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
     return max(2, min(MAX_PAIRS, (lm.window - RESERVED) // tokens))

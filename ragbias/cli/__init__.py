@@ -1,6 +1,6 @@
-"""The command line: ``ragbias COMMAND``, one module per command.
+"""The command line ``ragbias COMMAND``, with one module per command.
 
-Commands import lazily, so that ``ragbias --help`` loads neither torch nor an optional dependency.
+Commands import lazily, so that ``ragbias --help`` imports neither torch nor optional dependencies.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ragbias.models.named import no_model
 from ragbias.models.threads import use_idle_cores
 
 REFUSED = 2  # exit code of errors that the user can fix
-INTERRUPTED = 130  # exit code that shells use
+INTERRUPTED = 130  # exit code in shells
 UNREAD = 1  # click's exit code if standard output is a closed pipe
 TRACEBACK = "--traceback"
 COMPUTING = ("adapt", "ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
 LONGEST = 600  # maximum number of characters of an error line
-UsageError = typer.BadParameter.__mro__[1]  # of click, or of the private copy of click in typer
+UsageError = typer.BadParameter.__mro__[1]  # from click, or from typer's copy of click
 
 _in_full = warnings.formatwarning
 
@@ -69,7 +69,7 @@ def options(
         bool, typer.Option(TRACEBACK, help="Show the traceback of an error that ends the command.")
     ] = False,
 ) -> None:
-    """Declare the options of all commands. ``main`` reads ``--traceback``, so that it applies to parsing errors too."""
+    """Declare the common options. ``main`` parses ``--traceback``, so that it also applies to parsing errors."""
 
 
 def _one_line(
@@ -82,20 +82,20 @@ def _one_line(
 
 
 def main() -> None:
-    """Run the command line and exit. A user's error prints one line and exits with 2; a bug prints a traceback."""
+    """Run the command line and exit. Errors of users print one line and exit with 2. Bugs print a traceback."""
     warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     if command in COMPUTING and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on the threads
         use_idle_cores()
     try:
-        # users may write --traceback anywhere, but typer accepts it only before the command
+        # typer accepts --traceback only before the command
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
-        sys.stdout.flush()  # a full disk or a closed pipe then raises here and is reported below
+        sys.stdout.flush()  # raises an error for a full disk or a closed pipe
     except BrokenPipeError:
         _drop_output()
         code = UNREAD
-    except Exception as error:  # an interrupt during an import may raise another error
+    except Exception as error:  # interrupted imports raise errors of any class
         if any(isinstance(cause, KeyboardInterrupt) for cause in chain(error)):
             code = INTERRUPTED
         else:
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _refused(error: Exception, command: str | None, with_traceback: bool) -> int:
-    """Print an error that the user can fix. Raise any other error again."""
+    """Print an error that the user can fix. Raise all other errors again."""
     line = reason(error, command)
     if line is None:
         raise error
@@ -124,12 +124,12 @@ def _refused(error: Exception, command: str | None, with_traceback: bool) -> int
 
 
 def _drop_output() -> None:
-    """Discard unwritten output, so that the interpreter does not try to write it again at exit."""
+    """Discard unwritten output, so that the interpreter does not write it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
-    """Describe in one line an error that the user can fix. Return None for any other error, which is a bug."""
+    """Describe an error that the user can fix in one line. Return None for bugs."""
     if isinstance(error, UsageError):
         return _usage(error)
     if isinstance(error, RagBiasError):
@@ -140,7 +140,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return missing(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
-        # ``ragbias.files`` sets the file name of an error while writing; standard output has none
+        # ``ragbias.files`` adds the file name to I/O errors; standard output has none
         file = "standard output" if error.filename is None else error.filename
         return _shortened(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None

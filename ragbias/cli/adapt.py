@@ -13,8 +13,8 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, status, write_json
 from ragbias.extras import required_all
 
-Default = AdaptSettings  # whose class attributes are the defaults
-MEASURED = 5  # items of a phase before its time is estimated
+Default = AdaptSettings  # class attributes are the defaults
+MEASURED = 5  # number of items before the time of a phase is estimated
 
 
 def adapt(
@@ -49,10 +49,10 @@ def adapt(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Train a reader adapter: a small LoRA with which a method reads documents as well as the plain model or better.
+    """Train a reader adapter: a small LoRA that improves the answers of a method.
 
-    It acts only on the tokens after the documents, so cached documents and order invariance stay as they are. An
-    interrupted training goes on when called again. Ends with exit code 1 if held-out questions show no improvement.
+    It only changes the tokens after the documents, so documents remain reusable and answers order-invariant. Repeat the
+    command to resume an interrupted training. The exit code is 1 if held-out questions show no improvement.
     """
     required_all("adapt")
     from ragbias.adaptation.run import adapt as train

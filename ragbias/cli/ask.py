@@ -14,7 +14,7 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD, default_method
 
-FEW, MANY = 3, 10  # default number of chunks; a model of 135 M parameters does worse with many
+FEW, MANY = 3, 10  # default number of chunks; FEW is for a model of 135 M parameters
 
 
 def ask(

@@ -69,10 +69,10 @@ def audit(
     force: Force = False,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.", callback=writable)] = None,
 ) -> None:
-    """Measure whether a pipeline's answers depend on the order of its documents, and what would help.
+    """Measure whether a pipeline's answers depend on the order of its documents, and recommend a method.
 
-    Needs no labels. The unchanged pipeline and each method answer every question in several document orders, and again
-    in the same order to measure noise.
+    Labels are optional. The unchanged pipeline and each method answer every question in several document orders. To
+    measure noise, they also repeat the same order.
     """
     from ragbias.data.questions import read_questions
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, on_terminal, tables
@@ -146,7 +146,7 @@ def audit(
 
 
 def _reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
-    """Return a function that shows the flips so far and, after the first question, the time that remains."""
+    """Return a function that shows the current flips and, after the first question, the remaining time."""
     task, begin = bar.add_task("answering", total=questions * methods), time.monotonic()
 
     def report(flips: Mapping[str, int]) -> None:

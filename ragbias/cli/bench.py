@@ -63,7 +63,7 @@ def bench(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Run models x methods x tasks x seeds on benchmark files; a stopped run resumes."""
+    """Run models x methods x tasks x seeds on benchmark files. Repeat the command to resume a stopped run."""
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY

@@ -28,7 +28,7 @@ def warm(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Compute the chunks that `ragbias ask --cache` will retrieve, for any method with reusable documents.
+    """Compute the chunks of `ragbias ask --cache`, for any method with reusable documents.
 
     Repeat the command to resume a stopped run.
     """
@@ -61,7 +61,7 @@ def stats(folder: Folder, json_path: JsonPath = None, force: Force = False) -> N
 
 @cache.command()
 def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> None:
-    """Read and check every file. Exit with code 1 if any file is damaged."""
+    """Read and check all files. The exit code is 1 if a file is damaged."""
     document_cache = _open(folder)
     with progress() as bar:
         task = bar.add_task("files", total=document_cache.stats().disk_entries)
@@ -76,7 +76,7 @@ def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> 
 
 @cache.command()
 def clear(folder: Folder) -> None:
-    """Remove all entries. Other files in the folder stay."""
+    """Remove all entries, but no other files in the folder."""
     document_cache = _open(folder)
     count = document_cache.stats().disk_entries
     document_cache.clear()

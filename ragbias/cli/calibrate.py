@@ -23,7 +23,7 @@ from ragbias.cli.terminal import (
 
 
 def _json_file(context: typer.Context, path: Path) -> Path | None:
-    if path.suffix != ".json":  # the plot next to it has the same name with another suffix
+    if path.suffix != ".json":  # the plot has the same name with another suffix
         raise typer.BadParameter(f"{path} does not end with .json; expected the name of a profile")
     writable(context, path.with_suffix(".png"))
     return writable(context, path)
@@ -57,12 +57,10 @@ def calibrate(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Find the channel of a model that carries the position, and its scaling.
+    """Find a model's positional channel, and the best setting for channel scaling.
 
-    Repeat the command to resume an interrupted calibration.
-
-    The exit code is 1 if no channel is found, or if the best setting does not clearly lower the loss on other
-    questions.
+    Repeat the command to resume an interrupted calibration. The exit code is 1 if no channel is found, or if the best
+    setting does not clearly reduce the loss on other questions.
     """
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.algorithm import calibrate as search

@@ -50,7 +50,7 @@ def demo(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Measure position bias with and without each method: tiny on its own world, other models on short notes."""
+    """Measure position bias with and without each method. The questions are about tiny's world or short notes."""
     console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
     for name in FILES:
@@ -122,7 +122,7 @@ def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
 
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
-    """Build two tables for a terminal of 80 columns: figures by position, and differences from the plain model."""
+    """Build two tables of at most 80 columns: figures by position, and differences from the plain model."""
     from ragbias.evaluation.report.tables import plain_table, with_interval
 
     settings, results = outcome["settings"], outcome["results"]

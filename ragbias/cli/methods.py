@@ -1,4 +1,4 @@
-"""``ragbias methods``: the requirements, guarantees and cost that each method declares."""
+"""``ragbias methods``: requirements, guarantees and cost of each method."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool
 
 
 def _reflowed(documentation: str, width: int) -> str:
-    """Rewrap a docstring to ``width`` without backticks. List items and arguments stay indented."""
+    """Rewrap a docstring to ``width`` without backticks. Preserve the indentation of list items and arguments."""
     lines = []
     for paragraph in documentation.replace("`", "").split("\n\n"):
         for block in re.split(r"\n(?=- |    \w[\w, ]*: )", paragraph):
@@ -98,7 +98,7 @@ def _advise(json_path: Path | None) -> None:
 
 
 def method_table() -> dict[str, dict[str, Any]]:
-    """Return each method's declared properties, by name. Warn if a method of another distribution cannot be loaded."""
+    """Return the declared properties of each method by name. Warn about methods that cannot be loaded."""
     from ragbias.methods import method_class, method_names
 
     rows = {}

@@ -1,4 +1,4 @@
-"""Options for whole numbers whose help and errors show the bounds."""
+"""Options for whole numbers. Help and errors show the bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Whole:
     """Parse one whole number within the bounds."""
 
     bounds: Bounds
-    __name__ = "whole number"  # typer shows a parser's name
+    __name__ = "whole number"  # shown by typer
 
     def __call__(self, typed: str | int) -> int:
         text = str(typed)  # typer also parses defaults, which are numbers
@@ -30,7 +30,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Wholes(Whole):
-    """Check a list such as ``2,20,100`` and return its text, which ``numbers`` parses."""
+    """Check the text of a list such as ``2,20,100``. ``numbers`` parses it."""
 
     __name__ = "whole numbers"
 
@@ -51,7 +51,7 @@ def whole(bounds: Bounds, help: str) -> Any:
 
 
 def wholes(bounds: Bounds, help: str) -> Any:
-    """Declare an option for a comma-separated list of whole numbers. ``numbers`` parses its value, which is text."""
+    """Declare an option for a comma-separated list of whole numbers. Its value is text for ``numbers``."""
     return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)
 
 

@@ -21,9 +21,9 @@ def report(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Show tables and figures of one or several benches, sorted by each method's worst position.
+    """Show tables and figures of benches. Methods are sorted by accuracy at their worst position.
 
-    Methods of several benches share a table if the model, the task and the number of documents are equal.
+    Methods of several benches share a table if model, task and number of documents are equal.
     """
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of

@@ -109,7 +109,7 @@ def serve(
     replica_cpus: Annotated[int, whole(COUNTS, "Cores per replica.")] = 1,
     replica_gpus: Annotated[int, whole(Bounds(0, 1_000), "GPUs per replica.")] = 0,
 ) -> None:
-    """Serve a model behind OpenAI's API and run a method on the documents of requests.
+    """Serve a model with OpenAI's API, and apply a method to the documents of requests.
 
     Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
@@ -176,10 +176,10 @@ def proxy(
     timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte from the upstream server.")] = 600,
     grace_seconds: Grace = 30,
 ) -> None:
-    """Arrange the documents of requests and forward the requests to any OpenAI-compatible server.
+    """Arrange the documents of requests, and forward the requests to any OpenAI-compatible server.
 
-    Methods that only arrange text need no model, and embeddings and similar routes are forwarded unchanged. With pcw,
-    vLLM computes each document once and reuses it in any order; it needs ragbias's connector, see docs/how-to/vllm.md.
+    Methods that only arrange text need no model. Embeddings and similar routes are forwarded unchanged. With pcw, vLLM
+    computes each document once and reuses it in any order. This needs ragbias's connector, see docs/how-to/vllm.md.
     """
     options = {**locals(), "max_body_bytes": max_body_mb * 2**20}
     required_all("serve")

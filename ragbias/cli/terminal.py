@@ -32,7 +32,7 @@ from ragbias.models.named import EXPECTED
 MODELS = f"{EXPECTED}."
 DEVICES = (("/", "dev"), ("/", "proc"))
 SILENCE = 30.0  # maximum number of seconds between two progress lines
-LONG = 3600.0  # estimate the remaining time from the steps of this many seconds
+LONG = 3600.0  # number of seconds whose steps estimate the remaining time
 
 
 class _PlainConsole(Console):
@@ -50,14 +50,14 @@ Force = Annotated[
 
 
 def _record_of(path: Path) -> Path:
-    """Return the path of the file that holds the digest of ``path``."""
+    """Return the path of the file with the digest of ``path``."""
     from ragbias.models.gguf import cache_folder
 
     return cache_folder(path.name) / "outputs" / sha256(os.fsencode(path.resolve())).hexdigest()
 
 
 def _own(path: Path) -> bool:
-    """Whether a command wrote this file and it has not changed since."""
+    """Whether a command wrote this file, and the file is unchanged."""
     try:
         return _record_of(path).read_text() == sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -66,7 +66,7 @@ def _own(path: Path) -> bool:
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Record that this block wrote a file, so that later runs may overwrite it. If the block fails, remove the file."""
+    """Record a file that this block writes, so that later runs may overwrite it. After an error, remove the file."""
     with writing(path):
         yield
     if path.is_file():
@@ -77,13 +77,13 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Without ``force``, refuse to overwrite a file that no command wrote, or that has changed since it was written."""
+    """Raise an error if ``force`` is not set and a file was not written by a command, or has changed."""
     if not force and path.is_file() and path.stat().st_size and not _own(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 
 
 def writable(context: typer.Context, path: Path | None) -> Path | None:
-    """Check that an output file can and may be written, before the command starts its work."""
+    """Check that an output file can be written, before the work starts."""
     if path is None:
         return None
     if not path.absolute().parent.is_dir():
@@ -112,7 +112,7 @@ JsonPath = Annotated[
 
 
 class _Lines(Progress):
-    """A progress bar. Without a terminal, it prints a line for each new description and every half minute."""
+    """A progress bar. Without a terminal, it prints a line per description, and one every half minute."""
 
     _printed = 0.0
 
@@ -155,7 +155,7 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 def quiet_libraries() -> None:
-    """Silence the progress bars and advice of libraries, but not their errors."""
+    """Silence progress bars and warnings of libraries, but not their errors."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

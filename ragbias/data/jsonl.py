@@ -1,4 +1,4 @@
-"""Read files of JSON objects, one per line or in one list, plain or gzipped. Errors name the file and the line."""
+"""Read files with one JSON object per line, or with a list of objects. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ragbias.display import complaints
 from ragbias.errors import DataError, RunError
 from ragbias.files import irregular
 
-LONGEST_LINE = 2**28  # bytes; a limit, because a file without line ends could fill the memory
+LONGEST_LINE = 2**28  # bytes; a file without line ends could fill the memory
 
 
 class Row(BaseModel):
-    """Base of classes that read fields of a JSON object. Other fields are ignored."""
+    """Base class for JSON objects. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -32,7 +32,7 @@ def _not_blank(text: str) -> str:
 
 
 Filled = Annotated[str, AfterValidator(_not_blank)]
-Answers = Annotated[tuple[Filled, ...], Field(min_length=1)]  # every prediction contains a blank answer
+Answers = Annotated[tuple[Filled, ...], Field(min_length=1)]  # every prediction contains ""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Row)
@@ -57,10 +57,10 @@ class Line(Generic[R]):
 
 
 def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
-    r"""Yield the objects of a file: one per line, or the entries of a ``.json`` file that holds one list.
+    r"""Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
 
-    The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because other line breaks, such
-    as U+2028, may occur inside JSON strings.
+    The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because JSON strings can
+    contain other line breaks, such as U+2028.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
@@ -88,7 +88,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
 
 
 def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
-    """Parse JSON as ``form``. An error message begins with ``where``."""
+    """Parse JSON as ``form``. Error messages begin with ``where``."""
     try:
         return form.validate_json(raw)
     except ValidationError as error:
@@ -96,7 +96,7 @@ def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
 
 
 def sources(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the files by name without suffix, with which case ids begin. Raise ``RunError`` for a repeated name."""
+    """Return the files by name without suffix, for ids of cases. Raise ``RunError`` for repeated names."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     named: dict[str, Path] = {}
@@ -109,7 +109,7 @@ def sources(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[R]) -> Iterator[tuple[str, Line[R]]]:
-    """Yield the first ``limit`` lines of each file as pairs ``(question id, line)``. Ids are ``file name/number``."""
+    """Yield ``(question id, line)`` for the first ``limit`` lines of each file. Ids are ``file name/number``."""
     for source, path in sources(paths).items():
         for line in islice(read_lines(path, row), limit):
             yield f"{source}/{line.number}", line

@@ -15,7 +15,7 @@ class Question:
     Attributes:
         documents: retrieved documents, best first. Empty if a pipeline retrieves them.
         answers: accepted answers. Empty if unknown.
-        gold: index of the document that holds the answer, counted from 0; None: unknown.
+        gold: index of the document with the answer, counted from 0; None if unknown.
     """
 
     question: str

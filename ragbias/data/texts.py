@@ -14,9 +14,9 @@ LARGEST = 2**28  # maximum number of bytes of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
-    """Split all text files at ``path`` into chunks of whole paragraphs, with at most about ``size`` characters.
+    """Split all text files at ``path`` into chunks of whole paragraphs with about ``size`` characters.
 
-    Longer paragraphs are cut. Return each chunk with the path of the first file that contains it, relative to ``path``.
+    Longer paragraphs are cut. Return the chunks, with the relative path of the first file that contains each chunk.
     """
     problem = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
     if problem:
@@ -57,7 +57,7 @@ def _chunks(text: str, size: int) -> Iterator[str]:
 
 
 def _paragraphs(text: str, size: int) -> Iterator[str]:
-    """Yield paragraphs, cut to at most ``size`` characters: after a sentence if possible, else between words."""
+    """Yield paragraphs, cut to at most ``size`` characters: between sentences if possible, otherwise between words."""
     end = r"(?=\s|$)"
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):

@@ -1,4 +1,4 @@
-"""Measurements of bias, quality and cost. This module defines names for code that does not import torch."""
+"""Measure bias, quality and cost. This module defines names for code that does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 TASK_NAMES = ("mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny")
 JUDGES = ("judge", "llmbar")  # tasks in which the model prefers one of two responses
-REFERENCE = "none"  # the method that others are compared with
+REFERENCE = "none"  # the baseline method
 
 Measure: TypeAlias = Literal["accuracy", "logprob"]
 ACCURACY: Final = "accuracy"

@@ -42,7 +42,7 @@ def interleave(
     inputs: Sequence[Input],
     measure: Callable[[Input, Method], tuple[float, ...]],
 ) -> Taken:
-    """Measure every method on every input, alternating between methods. Return the measurements by label.
+    """Measure all methods on each input in turn. Return the measurements by label.
 
     The plain model always runs, once for all methods that leave it unchanged. Its measurements are under ``None``, and
     under the labels of these methods.
@@ -57,7 +57,7 @@ def interleave(
 
 
 def figures(taken: Taken, label: str, index: int) -> tuple[Spread, Spread]:
-    """Return the spread of measurement ``index``, and of its ratio to the plain model."""
+    """Return the spread of measurement ``index``, and the spread of its ratio to the plain model."""
     values, plain = ([measured[index] for measured in taken[name]] for name in (label, None))
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
@@ -70,9 +70,9 @@ def spread(values: Sequence[float]) -> Spread:
 def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
     """Measure the peak bytes of tensors that ``action`` allocates on the device.
 
-    Tensors that already exist, such as the model, do not count. Do not time ``action``: on a CPU, profiling slows it.
+    Existing tensors, such as the model, are excluded. Do not time ``action``: on a CPU, profiling slows it down.
     """
-    gc.collect()  # so that tensors of earlier runs are not freed during the action
+    gc.collect()  # frees tensors of earlier runs now, not during the action
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -123,7 +123,7 @@ class GenerationCost:
     """The cost of one method. Figures are ``(median, lowest, highest)`` over the rounds.
 
     Attributes:
-        prefill_seconds: time to the first token, including all work of the method before it.
+        prefill_seconds: time to the first token, including all earlier work of the method.
         decode_seconds: time per token after the first.
         peak_bytes: peak memory in addition to the model.
         prefill_ratio, decode_ratio, peak_ratio: ratios to ``none`` on the same prompt in the same round.
@@ -145,8 +145,8 @@ def measure_costs(
 ) -> dict[str, GenerationCost]:
     """Measure the cost of every method with greedy decoding and without batches. Return it by label.
 
-    The model's window must have room for ``DECODED + 1`` tokens after each prompt. Memory is measured once, because it
-    does not vary. This comes first and warms up.
+    Each prompt must leave ``DECODED + 1`` tokens of the window free. Memory does not vary, so it is measured only once.
+    This measurement comes first and serves as warm-up.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     peaks = interleave(
@@ -167,8 +167,8 @@ def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
 def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
     """Return the seconds of the prefill, and of each token after the first.
 
-    A forward pass with one token counts as decoding, from the end of the previous pass to its own end. All other time
-    counts as prefill, including extra passes of a method.
+    Decoding is the time between the end of the previous pass and the end of a pass with one token. All other time is
+    prefill, including extra passes of a method.
     """
     device, decoding = lm.model.device, 0.0
     begin = last = now(device)

@@ -1,4 +1,4 @@
-"""Prompts for evaluations: the stock retrieval prompt, samples with one gold document, strings of random tokens."""
+"""Prompts for evaluations: the stock retrieval prompt, samples with one gold document, random strings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
 
 
 def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM) -> str:
-    """Render the stock prompt: documents joined by blank lines, and the question. Uses the chat template if any."""
+    """Render the stock prompt: documents joined by blank lines, and the question. Use a chat template if available."""
     system = instruction + "\n\n".join(documents)
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
@@ -38,7 +38,7 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
 
 
 def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Return as many of the first documents as fit the window with the question and the answer, but at least one."""
+    """Return the first documents, as many as fit the window with question and answer, but at least one."""
     count = len(documents)
     while count > 1:
         prompt = stock_prompt(lm, documents[:count], question)
@@ -49,10 +49,10 @@ def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], ma
 
 
 def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Draw the random token strings number ``begin`` to ``end - 1`` for ``seed``, as ids ``[strings, length]``.
+    """Draw the random strings ``begin`` to ``end - 1`` for ``seed``, as token ids ``[strings, length]``.
 
-    Averaged over many strings, the effect of content vanishes and the effect of position remains. Tokens are uniform
-    over the vocabulary without special tokens. Each string starts with the BOS token if there is one.
+    In the average over many strings, only the effect of position remains. Tokens are uniform over the vocabulary
+    without special tokens. Each string starts with the BOS token, if any.
     """
     tokenizer = lm.tokenizer
     usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
@@ -64,7 +64,7 @@ def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int)
 
 @dataclass(frozen=True)
 class Sample:
-    """A tokenised prompt, the tokens of its right answer, and the indices of its gold document and its question."""
+    """A tokenised prompt, the tokens of its answer, and the indices of its gold document and its question."""
 
     prompt: TokenisedPrompt
     answer: list[int]
@@ -73,13 +73,13 @@ class Sample:
 
 
 def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depths: int) -> list[Sample]:
-    """Make samples of each question with its gold document at up to ``depths`` evenly spread positions.
+    """Make samples of each question, with the gold document at up to ``depths`` evenly spread positions.
 
-    ``text`` renders the flat prompt and the answer, given ordered documents and a question.
+    ``text`` renders the flat prompt and the answer for ordered documents and a question.
     """
     samples = []
     for number, question in enumerate(questions):
-        assert question.gold is not None  # all sources of calibration questions set it
+        assert question.gold is not None  # set for all calibration questions
         others = [document for index, document in enumerate(question.documents) if index != question.gold]
         positions = evenly_spread(len(question.documents), depths)
         for documents, position, _ in gold_orders(question.documents[question.gold], others, positions, 1, ""):
@@ -116,7 +116,7 @@ def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tup
 
 
 def tiny_question(rng: random.Random, documents: int) -> Question:
-    """Draw a question with names from the training data of ``tiny``. Evaluations of its answers use other names."""
+    """Draw a question with names from the training data of ``tiny``, which evaluations do not use."""
     entries = sample_entries(rng, documents, held_out=False)
     drawn = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
     texts = tuple(FORMAT.document(0, entry.passage) for entry in entries)
@@ -135,7 +135,7 @@ def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> t
 
 
 def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """Render the text as a user message. Without a chat template, keep the text, and put a space before the answer."""
+    """Render a text as a user message. Without a chat template, add a space before the answer instead."""
     if lm.tokenizer.chat_template is None:
         return text, " " + answer
     return lm.chat_text([{"role": "user", "content": text}]), answer

@@ -1,4 +1,4 @@
-"""Format answers as OpenAI does, whole or in chunks. The field ``ragbias`` holds the report."""
+"""Format answers like OpenAI, complete or in chunks. The field ``ragbias`` contains the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report_headers(report: Json) -> dict[str, str]:
 
 
 def fingerprint(report: Report) -> str:
-    """Summarise a report for clients that drop unknown fields, such as ``"pine, 3 documents"``."""
+    """Summarise a report as ``"pine, 3 documents"``, for clients that drop unknown fields."""
     ran = f"{report.method_ran}, {report.n_found} documents"
     return ran if report.method_ran == report.method_requested else f"{ran}: {report.reason}"
 
@@ -40,7 +40,7 @@ class _Formatter:
         self._chunk_kind, self.fingerprint = chunk_kind, ""
 
     def usage_chunk(self, usage: Usage) -> Json:
-        """Return the chunk that holds only the usage."""
+        """Return the chunk with the usage only."""
         return {**self._body(self._chunk_kind), "usage": usage.as_dict()}
 
     def _chunk(self, **choice: Any) -> Json:
@@ -81,7 +81,7 @@ class ChatFormatter(_Formatter):
         return self._chunk(delta={"role": "assistant", "content": ""})
 
     def piece(self, text: str) -> Json | None:
-        """Return the chunk for a piece of the answer, or None while the text may be part of a tool call."""
+        """Return the chunk for a piece of the answer. Return None if its text may be part of a tool call."""
         visible = self._growing.add(text)
         return self._chunk(delta={"content": visible}) if visible else None
 
@@ -121,7 +121,7 @@ class CompletionFormatter(_Formatter):
         return {**end, "usage": generation.usage.as_dict()}
 
     def first(self) -> None:
-        """Return None: a completion stream has no chunk before the first piece of text."""
+        """Return None, because a completion stream begins with text."""
 
     def piece(self, text: str) -> Json:
         """Return the chunk for a piece of the answer."""

@@ -1,4 +1,4 @@
-"""The HTTP application: OpenAI's routes, answered by an engine."""
+"""The HTTP application with OpenAI's routes. An engine answers the requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ragbias.serving.settings import ServerSettings
 
 
 class Engine(Protocol):
-    """Interface of an engine that answers requests. A refused or failed request raises ``ApiError``."""
+    """Interface of engines, which answer requests. Rejected and failed requests raise ``ApiError``."""
 
     @property
     def is_ready(self) -> bool:
@@ -34,7 +34,7 @@ class Engine(Protocol):
         """Return the models in the format of ``/v1/models``."""
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        """Return the body of the response. Cancelling stops the computation at the next token.
+        """Return the body of the response. Cancellation stops the computation at the next token.
 
         Requests with different salts share no cached documents.
         """
@@ -91,12 +91,12 @@ def create_app(
 
 
 def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Describe a non-streaming response. OpenAPI 3.1 cannot describe the event stream."""
+    """Describe a response without streaming. OpenAPI 3.1 cannot describe event streams."""
     return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
 def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
-    """Join a digest of API key and tenant to one that includes ``prompt_cache_key``. Empty if the cache is shared."""
+    """Return digests of the API key, the tenant and ``prompt_cache_key``. Empty if tenants share the cache."""
     if settings.share_cache:
         return ""
     tenant = request.headers.get(settings.tenant_header, "") if settings.tenant_header else ""
@@ -115,7 +115,7 @@ async def _respond(engine: Engine, body: RequestBody, request: Request, salt: st
     if body.stream:
         chunks = engine.stream(body, salt)
         report = await unless_gone(request, anext(chunks))
-        fields["model"] = body.model  # known by now, so it is no text of the client
+        fields["model"] = body.model  # a known name, not arbitrary text of the client
         _log_report(fields, report)
         headers = {**report_headers(report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         first_token = metrics.first.labels(body.model)
@@ -132,7 +132,7 @@ def _log_report(fields: dict[str, Any], report: Json) -> None:
 
 
 def _log_end(fields: dict[str, Any], body: Json) -> None:
-    """Add the report and the usage to the log fields if the body or chunk holds them."""
+    """Add the report and the usage to the log fields if the body or chunk contains them."""
     if "ragbias" in body:
         _log_report(fields, body["ragbias"])
         fields["finish_reason"] = body["choices"][0]["finish_reason"]
@@ -144,7 +144,7 @@ def _log_end(fields: dict[str, Any], body: Json) -> None:
 async def _events(
     chunks: AsyncGenerator[Json, None], fields: dict[str, Any], first_token: Callable[[float], None], begin: float
 ) -> AsyncGenerator[str | bytes, None]:
-    """Yield each chunk as an event, then ``data: [DONE]``. An error becomes an event as well."""
+    """Yield each chunk as an event, then ``data: [DONE]``. Errors also become events."""
     try:
         async for chunk in chunks:
             if "seconds_to_first" not in fields and any(map(_has_text, chunk["choices"])):
@@ -163,6 +163,6 @@ async def _events(
 
 
 def _has_text(choice: Json) -> bool:
-    """Whether a choice holds text or tool calls. The first chunk of a stream holds only the role."""
+    """Whether a choice contains text or tool calls. The first chunk of a stream contains only the role."""
     delta = choice.get("delta", {})
     return bool(choice.get("text") or delta.get("content") or delta.get("tool_calls"))

@@ -25,7 +25,7 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_
 
 
 class ApiError(HTTPException):
-    """A refused or failed request. The message may quote the request, so it is never logged.
+    """A rejected or failed request. The message is never logged, because it may quote the request.
 
     Args:
         param: field of the body, such as ``messages[0].role``.
@@ -60,7 +60,7 @@ class ApiError(HTTPException):
 
 
 def refused(param: str | None, message: str, code: str | None = None) -> ApiError:
-    """Return a 400 about a field of the body."""
+    """Return a 400 for a field of the body."""
     return ApiError(400, message, param, code)
 
 
@@ -71,7 +71,7 @@ def unknown_model(name: str, known: Iterable[str]) -> ApiError:
 
 
 def shutting_down() -> ApiError:
-    """Return a 503 for a request that still runs when the grace period ends."""
+    """Return a 503 for a request that is running when the grace period ends."""
     return ApiError(503, "the server is shutting down; try again", None, "shutting_down", retry_after=5)
 
 
@@ -82,7 +82,7 @@ def internal(request_id: str) -> ApiError:
 
 @contextmanager
 def translated(prompt: str) -> Iterator[None]:
-    """Turn library and pydantic errors into ``ApiError``. ``prompt`` is the name of the body field with the prompt."""
+    """Convert errors of pydantic and this library to ``ApiError``. ``prompt`` is the name of the prompt's field."""
     try:
         yield
     except ValidationError as error:
@@ -92,7 +92,7 @@ def translated(prompt: str) -> Iterator[None]:
 
 
 def from_library(error: RagBiasError, prompt: str) -> ApiError:
-    """Translate a library error into OpenAI's error for the client."""
+    """Convert a library error to OpenAI's error format."""
     text = str(error)
     if isinstance(error, errors.PromptTooLongError):
         return refused(prompt, text, "context_length_exceeded")
@@ -106,13 +106,13 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
         return refused(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
-    if isinstance(error, errors.ReaderError):  # its text holds a path of the server
+    if isinstance(error, errors.ReaderError):  # its text contains a path on the server
         return ApiError(500, "the reader adapter of this server cannot be loaded", None, "ReaderError")
     return ApiError(500, text, None, type(error).__name__)
 
 
 def from_validation(failures: Sequence[Any]) -> ApiError:
-    """Translate the first of pydantic's errors, without quoting the rejected value."""
+    """Convert the first of pydantic's errors, without quoting the rejected value."""
     first = failures[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None

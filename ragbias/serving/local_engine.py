@@ -1,4 +1,4 @@
-"""An engine with models in this process. It batches the requests of several clients and runs streams concurrently."""
+"""An engine with models in this process. It batches requests of several clients, and runs streams concurrently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
 STARTED = int(time.time())
-PREPARED_AT_ONCE = 4  # threads that tokenise; methods that rank documents run the model in them
+PREPARED_AT_ONCE = 4  # threads that tokenise and rank documents
 T = TypeVar("T")
 
 
@@ -60,7 +60,7 @@ class Scheduler:
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Count a request as waiting or running inside the block. Raise a 429 if the queue is full."""
+        """Add a request to the queue for the duration of the block. Raise a 429 if the queue is full."""
         if self._waiting >= self._settings.max_waiting:
             message = f"{self._waiting} requests are waiting; try again later"
             raise ApiError(429, message, None, "queue_full", retry_after=1)
@@ -71,9 +71,9 @@ class Scheduler:
             self._count(waiting=-1)
 
     async def prepared(self, work: Callable[[threading.Event], T]) -> T:
-        """Run ``work`` in a thread and return its result. ``work`` receives the event that cancels it.
+        """Run ``work`` in a thread and return its result. ``work`` receives an event for its cancellation.
 
-        If the client disconnects first, the thread keeps its slot, and the request counts as waiting until it ends.
+        If the client disconnects, the request stays in the queue until the thread ends.
         """
         await self._preparing.acquire()
         loop, running, abandoned = asyncio.get_running_loop(), True, False
@@ -99,7 +99,7 @@ class Scheduler:
             raise
 
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
-        """Return the complete answer. Cancelling stops the computation at the next token."""
+        """Return the complete answer. Cancellation stops the computation at the next token."""
         salt = "" if self.lm.cache is None else salt
         job = _Job(request, settings, salt, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
@@ -115,7 +115,7 @@ class Scheduler:
     async def pieces(
         self, request: Request, settings: GenerationSettings, salt: str = ""
     ) -> AsyncGenerator[str | Generation, None]:
-        """Yield the pieces of an answer, then the complete answer. Closing the generator stops the computation."""
+        """Yield the pieces of an answer, then the complete answer. Closing this generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
@@ -160,9 +160,9 @@ class Scheduler:
         return batch
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
-        """Answer a batch. If it fails, rerun each job alone, so that only the failing job's client gets the error."""
+        """Answer a batch. If it fails, run each job alone, so that only clients of failing jobs get errors."""
         requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
-        most = max(len(jobs), GenerationSettings.batch_size)  # a vote batches several prompts even for one job
+        most = max(len(jobs), GenerationSettings.batch_size)  # a vote has several prompts per job
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
@@ -185,12 +185,12 @@ class Scheduler:
 
 
 def _shared(job: _Job) -> tuple[object, ...]:
-    """Return the parts of a job that must be equal for all jobs of a batch."""
+    """Return the properties that all jobs of a batch must have in common."""
     return job.settings, job.request.method, job.salt
 
 
 class ServedModel(Scheduler):
-    """A model under the name that clients use. It prepares request bodies and counts answers."""
+    """A model with its name for clients. It prepares request bodies and counts answers."""
 
     def card(self) -> Json:
         """Describe the model in the format of ``/v1/models``, with vLLM's field for the context window."""
@@ -271,7 +271,7 @@ class ServedModel(Scheduler):
 
 
 class LocalEngine:
-    """Answer requests with the models that ``load`` returns, by name. A failed request raises ``ApiError``."""
+    """Answer requests with the models from ``load``, by name. Failed requests raise ``ApiError``."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics
@@ -291,7 +291,7 @@ class LocalEngine:
         return [served.card() for served in self._served.values()]
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        """Return the body of the response. See ``app.Engine.answer`` for cancelling and for ``salt``."""
+        """Return the body of the response. See ``app.Engine.answer`` for cancellation and ``salt``."""
         served = self._model(body.model)
         async with served.begun(body) as (request, formatter, settings):
             generation = await served.answer(request, settings, salt)

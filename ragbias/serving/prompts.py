@@ -20,8 +20,8 @@ from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, Earli
 
 SEPARATOR = "\n\n"
 """Text after each document that the server inserts at the beginning of the user's last message."""
-CHARACTERS_PER_TOKEN = 16  # about three times the usual average
-# matches a method with a file path: a parameter that is a path, or characters that only paths contain
+CHARACTERS_PER_TOKEN = 16  # about three times the average
+# matches methods with a file path: a parameter for paths, or characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 # template variables that clients must not set
 RESERVED = (
@@ -31,7 +31,7 @@ RESERVED = (
 
 
 def client_method(requested: str | None, default: Method, model_name: str | None = None) -> Method:
-    """Return the method that a request names. Refuse a method that refers to a file on the server."""
+    """Return the method of a request. Reject methods that refer to files on the server."""
     if requested is None:
         return default
     if _NAMES_A_FILE.search(requested):
@@ -40,7 +40,7 @@ def client_method(requested: str | None, default: Method, model_name: str | None
 
 
 def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
-    """Raise a 400 for a text with too many characters for the model's window, without tokenising it."""
+    """Raise a 400 for a text that is certainly too long for the model's window, without tokenising it."""
     if len(text) > (limit := lm.window * CHARACTERS_PER_TOKEN):
         message = f"{param}: {len(text):,} characters; expected at most {limit:,}, because of the model's window"
         raise refused(param, message, "context_length_exceeded")
@@ -62,7 +62,7 @@ def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
 
 
 def check_found(request: Request, on_missing: str) -> None:
-    """Raise a 400 if ``on_missing="raise"`` and too few documents were found to run the method."""
+    """Raise a 400 if ``on_missing="raise"`` and the method cannot run because documents are missing."""
     origin = request.origin
     if on_missing != "raise" or not origin.method_requested.needs_documents:
         return
@@ -92,8 +92,8 @@ def prompt_with(
 ) -> tuple[str, Boundaries]:
     """Render the prompt with its documents, and return it with their spans.
 
-    If all documents occur in the messages, they stay there. If not, a chat template that supports documents renders
-    them. Without such a template, they begin the user's last message, each followed by a blank line.
+    If all documents occur in the messages, they stay there. Otherwise a chat template that supports documents renders
+    them. Without such a template, they are inserted at the beginning of the user's last message, with blank lines.
 
     Args:
         carrier: index of the message that carried the documents, if one did. They begin this message instead.
@@ -123,12 +123,12 @@ def prompt_with(
 
 
 def with_texts(content: str, texts: Sequence[str]) -> str:
-    """Return a message's content with ``texts`` in front of it."""
+    """Insert ``texts`` at the beginning of a message's content."""
     return SEPARATOR.join([*texts, content])
 
 
 def inserted_texts(documents: Sequence[Document]) -> list[str]:
-    """Return the text of each document as it is inserted: the title, if any, then the text."""
+    """Return the inserted text of each document: the title, if any, then the text."""
     return [f"{doc.title}\n{doc.text}".lstrip() if doc.title else doc.text.lstrip() for doc in documents]
 
 
@@ -139,7 +139,7 @@ def nowhere_to_put(param: str) -> ApiError:
 
 
 def template_messages(body: ChatRequest) -> list[Json]:
-    """Return the messages in the format that chat templates read."""
+    """Convert messages to the format of chat templates."""
     carrier, messages = body.carrier, enumerate(body.messages)
     return [_template_message(message, f"messages[{index}]", index == carrier) for index, message in messages]
 
@@ -178,11 +178,11 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[
 
     def render(messages: list[Json], more: Json) -> str:
         try:
-            # a sum, because an f-string would lose the mark that control-token strings in messages are data
+            # addition, because an f-string would lose the marks of control-token strings
             text = lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
-        except (Exception, RecursionError) as error:  # a template is a program and may raise anything
+        except (Exception, RecursionError) as error:  # templates raise errors of any class
             message = f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
             raise refused("messages", message) from error
         check_characters(text, lm, "messages")

@@ -1,4 +1,4 @@
-"""The proxy: arrange the documents of requests and forward them to any OpenAI-compatible server."""
+"""The proxy: arrange the documents of requests, and forward the requests to any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from ragbias.serving.schemas import ArrangedFields, Document, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings
 
-NOT_PASSED_ON = {  # headers that hold for one connection only, or that the proxy sets itself
+NOT_PASSED_ON = {  # headers of a single connection, or set by the proxy
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
     "proxy-authorization", "proxy-connection", "server", "te", "trailer", "transfer-encoding", "upgrade",
     "accept-encoding",
 }  # fmt: skip
 PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-# the proxy forwards these unchanged; other routes are a 404, so that clients cannot use the upstream key for them
+# forwarded unchanged; other routes are a 404, to protect the upstream key
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
-MAX_ANSWER_BYTES = 256 * 2**20  # of an answer that is not streamed
+MAX_ANSWER_BYTES = 256 * 2**20  # of an answer without streaming
 MAX_LINE_BYTES = 16 * 2**20  # of one line in an event stream
 
-END = "<|im_end|>"  # marks the end of a message; no document may cross it
+END = "<|im_end|>"  # end of a message, which documents must not cross
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
 
 
 class PromptText(NamedTuple):
-    """A text that may contain documents: ``container[key]`` of the body, followed by ``END`` if it is in a message."""
+    """A text that may contain documents: ``container[key]`` of the body, and ``END`` after messages."""
 
     text: str
     container: Any
@@ -58,11 +58,11 @@ class Upstream:
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
-        self._key, self._keep_clients_key, address = key, keep_clients_key, upstream_address(url)
-        self.client = httpx.AsyncClient(base_url=address, timeout=timeout, headers={"accept-encoding": "identity"})
+        self._key, self._keep_clients_key = key, keep_clients_key
+        self.client = upstream_client(upstream_address(url), timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
-        """Forward a request and return the response before its body is read."""
+        """Forward a request. Return the response without reading its body."""
         path: str = request.scope["path"]  # already decoded, so %2e is a dot
         if set(path) & set("\\%;") or any(segment in ("", ".", "..") for segment in path[1:].split("/")):
             raise refused(None, f"path {path!r}; expected no backslash, '%' or ';', and no empty, '.' or '..' segments")
@@ -75,11 +75,11 @@ class Upstream:
             url = httpx.URL(path=request.url.path, query=request.url.query.encode())
         except httpx.InvalidURL as error:
             raise refused(None, f"the path cannot be passed on: {error}") from error
-        self.client.cookies.clear()  # another client's answer set these cookies
+        self.client.cookies.clear()  # cookies of other clients
         built = self.client.build_request(request.method, url, headers=headers, content=body)
         with upstream_errors():
             response = await self.client.send(built, stream=True)
-        if response.headers.get("content-encoding", "identity") != "identity":  # a small body may unpack to any size
+        if response.headers.get("content-encoding", "identity") != "identity":  # the size is unknown
             await response.aclose()
             raise ApiError(502, "the upstream server compresses answers; disable that", None, "upstream_compressed")
         return response
@@ -93,15 +93,22 @@ def upstream_address(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def upstream_client(address: str, timeout: float, key: str = "") -> httpx.AsyncClient:
+    """Create a client for uncompressed answers. Only the server limits the number of connections."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
+    return httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers, limits=limits)
+
+
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers without hop-by-hop headers, which concern one connection only."""
+    """Remove hop-by-hop headers, which concern only one connection."""
     named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
     return {name: value for name, value in headers.items() if name.lower() not in NOT_PASSED_ON | named}
 
 
 @contextmanager
 def upstream_errors() -> Iterator[None]:
-    """Turn errors of the connection to the upstream server into ``ApiError``."""
+    """Convert connection errors of the upstream server to ``ApiError``."""
     try:
         yield
     except httpx.TimeoutException as error:
@@ -112,7 +119,7 @@ def upstream_errors() -> Iterator[None]:
 
 
 def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, metrics: Metrics) -> FastAPI:
-    """Create the proxy's application. ``method`` applies to requests that do not name a method."""
+    """Create the application of the proxy. ``method`` is the default method."""
     default = methods.get(method)
     check_arranges_text(default)
 
@@ -154,8 +161,8 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -> tuple[Json, Json]:
     """Arrange the documents of a body. Return the body without ragbias's fields, and the report.
 
-    Documents are arranged in the last text that contains them. If no text does, they are inserted at the beginning of
-    the user's last message.
+    Documents are arranged in the last text that contains them. If no text contains them, they are inserted at the
+    beginning of the user's last message.
 
     Args:
         prompt: name of the field with the prompt, ``messages`` or ``prompt``.
@@ -186,7 +193,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
 
 
 def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
-    """Yield the texts that may contain documents, including text parts of messages."""
+    """Yield texts that may contain documents, including text parts of messages."""
     value = body.get(prompt)
     if prompt == "prompt":
         if not isinstance(value, str):
@@ -209,7 +216,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _holder(
     texts: Sequence[PromptText], documents: Sequence[Document] | None, settings: ServerSettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains the documents, or None, and their spans."""
+    """Return the last text that contains the documents, or None, and the documents' spans."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")
@@ -252,7 +259,7 @@ async def whole_body(response: httpx.Response) -> bytes:
 
 
 async def body_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a body with their line ends, which the last line may lack."""
+    """Yield the lines of a body, including line ends."""
     rest = b""
     with upstream_errors():
         async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which is valid in JSON
@@ -271,7 +278,7 @@ def _check_size(content: bytes | bytearray, limit: int) -> None:
 async def _events(
     response: httpx.Response, report: Json | None, log_fields: dict[str, Any]
 ) -> AsyncGenerator[str | bytes, None]:
-    """Yield the upstream server's events. The report is added to the event with the finish reason."""
+    """Yield the upstream server's events. Add the report to the event with the finish reason."""
     try:
         async with aclosing(body_lines(response)) as lines:
             async for line in lines:

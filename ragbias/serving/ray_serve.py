@@ -1,7 +1,7 @@
-"""The application on Ray Serve: a gateway receives requests, and replicas of models answer them.
+"""The application on Ray Serve: gateways receive requests, and replicas of models answer them.
 
-``serve run`` and KubeRay take ``ragbias.serving.ray_serve:build`` with the fields of ``Cluster``; see
-``docs/how-to/ray-serve.yaml``. The extra ``serve-ray`` pins Ray because this uses unstable interfaces:
+Use ``ragbias.serving.ray_serve:build`` with ``serve run`` or KubeRay. Its arguments are the fields of ``Cluster``, see
+``docs/how-to/ray-serve.yaml``. The extra ``serve-ray`` pins Ray, because this module uses unstable interfaces:
 ``RequestRouterConfig`` and ``serve.ingress`` with a late-bound application (alpha), ``ConsistentHashRouter``
 (experimental).
 """
@@ -34,13 +34,13 @@ from ragbias.serving.server import Metrics, log, log_to_stderr
 from ragbias.serving.settings import ModelSettings, ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-TRIES = 5  # attempts for a request whose replica dies
+TRIES = 5  # maximum attempts for a request whose replica dies
 SECONDS_BETWEEN = 0.5
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
 class ReplicatedModel(ModelSettings):
-    """One model of a cluster. With ``max_replicas``, Ray scales by the number of running requests per replica."""
+    """One model of a cluster. With ``max_replicas``, Ray scales with the number of running requests per replica."""
 
     replicas: int = Field(default=1, ge=1)  # ignored with max_replicas
     min_replicas: int = Field(default=1, ge=0)
@@ -52,7 +52,7 @@ class ReplicatedModel(ModelSettings):
 
 
 class Cluster(BaseModel):
-    """The arguments of ``build``. Set the key in ``RAGBIAS_API_KEY`` rather than in ``settings``."""
+    """The arguments of ``build``. Set the API key in ``RAGBIAS_API_KEY``, not in ``settings``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,14 +61,14 @@ class Cluster(BaseModel):
     settings: ServerSettings = ServerSettings()
 
     def server_settings(self) -> ServerSettings:
-        """Return the settings. If they have no key, take it from the environment."""
+        """Return the settings, with the API key from the environment if they have none."""
         key = self.settings.api_key or os.environ.get("RAGBIAS_API_KEY", "")
         return self.settings.model_copy(update={"api_key": key})
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
 class Replica:
-    """An engine with one model in a separate process. It returns errors, because Ray logs the text of raised errors."""
+    """An engine with one model in a separate process. It returns errors, because Ray would log raised errors."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()
@@ -94,7 +94,7 @@ class Replica:
 class ClusterEngine:
     """An engine that forwards each request to a replica of the named model.
 
-    If a replica dies before it has sent anything, another replica gets the request.
+    If a replica dies before it starts to answer, another replica gets the request.
     """
 
     def __init__(self, handles: dict[str, DeploymentHandle[Any]], affine: dict[str, bool]) -> None:
@@ -102,7 +102,7 @@ class ClusterEngine:
 
     @property
     def is_ready(self) -> bool:
-        return True  # Ray routes requests to a gateway only when it is ready
+        return True  # Ray routes requests only to ready gateways
 
     async def models(self) -> list[Json]:
         answers = await asyncio.gather(*(_begun(handle.call.remote, "models") for handle in self._handles.values()))
@@ -141,7 +141,7 @@ class ClusterEngine:
 
 
 def affinity(body: RequestBody) -> str:
-    """Return a routing key that depends on the set of documents, not on their order. It is empty without documents."""
+    """Return a routing key, which does not depend on the order of documents. Empty without documents."""
     documents = documents_of(body, sys.maxsize)  # the replica checks their number
     if not documents:
         return ""
@@ -150,7 +150,7 @@ def affinity(body: RequestBody) -> str:
 
 
 async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = False) -> tuple[Any, Any]:
-    """Return a replica's response, and its answer or the first item of its stream. Retry if the replica dies."""
+    """Return the response of a replica, with its answer or the first item of its stream. Retry if the replica dies."""
     for tries_left in reversed(range(TRIES)):
         response = send(*arguments)
         try:
@@ -167,7 +167,7 @@ async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = 
 
 
 async def _received(response: Awaitable[Any]) -> Any:
-    """Await a replica's result. Raise it if it is an error."""
+    """Await the result of a replica, and raise errors."""
     result = await response
     if isinstance(result, ApiError):
         raise result
@@ -196,7 +196,7 @@ class Gateway:
 
 
 def build(args: Cluster) -> serve.Application:
-    """Build the application of a cluster. Ray calls this with the ``args`` of its configuration file."""
+    """Build the application of a cluster. Ray passes the ``args`` of its configuration file."""
     settings = args.server_settings()
     affine = {model.served_name: model.affinity for model in args.models}
     bound = []

@@ -21,12 +21,12 @@ from ragbias.errors import ArgumentError
 from ragbias.serving.server import log
 from ragbias.serving.settings import ServerSettings
 
-SECONDS_FOR_HEAD = 15.0  # for a request's headers, counted from the connection or from the previous answer
-SECONDS_FOR_ERRORS = 5  # for errors to reach clients after the grace period
+SECONDS_FOR_HEAD = 15.0  # timeout for headers of a request
+SECONDS_FOR_ERRORS = 5  # time to send errors after the grace period
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that closes idle connections if they are too old or too many."""
+    """A uvicorn server that closes idle connections that are too old or too many."""
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         self._state = app.state
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         self._grace_seconds = settings.grace_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests finish within the grace period, then end the requests that still run with an error."""
+        """Let requests finish within the grace period. Then end the remaining requests with an error."""
         asyncio.get_running_loop().call_later(self._grace_seconds, self._state.ended.set)
         await super().shutdown(sockets)
 
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close idle connections that are too old, and the oldest idle ones if there are too many. Runs every 0.1 s."""
+        """Close idle connections that are too old, and the oldest ones if there are too many. Runs every 0.1 s."""
         now, before = time.monotonic(), self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]
@@ -81,10 +81,10 @@ def listening(host: str, port: int) -> socket.socket:
 def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Callable[[], None] | None = None) -> None:
     """Serve an application until a signal ends the process. Running requests finish within the grace period.
 
-    If threads still compute after the grace period, exit at once with code 0, because torch would abort a normal exit.
+    If threads are running after the grace period, exit at once with code 0, because torch would abort a normal exit.
 
     Args:
-        load: function that loads the models while the server is not ready yet. An error in it ends the server.
+        load: a function that loads the models while ``/ready`` is a 503. Its errors end the server.
     """
     listener, server = listening(host, port), Server(app, settings)
     failures: list[BaseException] = []

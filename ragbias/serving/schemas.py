@@ -21,11 +21,11 @@ from ragbias.frameworks import OnMissing, block_document
 from ragbias.frameworks.chat_documents import BLOCKS
 
 Json = dict[str, Any]
-TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first one present is the text
+TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first existing key is the text
 
 
 def only(*neutral: Any) -> AfterValidator:
-    """Accept a field of OpenAI that ragbias does not support only with the ``neutral`` values, which have no effect."""
+    """Accept an unsupported field of OpenAI only with ``neutral`` values, which have no effect."""
 
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
@@ -100,7 +100,7 @@ class StreamOptions(_Fields):
 
 
 class TemplateOptions(BaseModel):
-    """Variables for the model's chat template. ``documents`` has the same meaning here as in the body."""
+    """Variables for the model's chat template. ``documents`` has the same meaning as in the body."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -110,7 +110,7 @@ class TemplateOptions(BaseModel):
 
 
 class ArrangedFields(_Fields):
-    """The fields that ragbias adds. The proxy reads only these."""
+    """Additional fields of ragbias. The proxy validates only these."""
 
     documents: list[AnyDocument] | None = None
     ragbias: RagBiasOptions | None = None
@@ -122,7 +122,7 @@ class ArrangedFields(_Fields):
 
 
 class _GenerationFields(ArrangedFields):
-    """The fields that chat and completion share."""
+    """Common fields of chat and completion requests."""
 
     model: str
     stream: bool | None = None
@@ -176,7 +176,7 @@ class EarlierToolCall(_Fields):
 
 
 class Message(_Fields):
-    """One message of the conversation. Extra fields of OpenAI's answers are accepted and ignored."""
+    """A message of the conversation. Additional fields of OpenAI's answers are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart | DocumentPart] | None = None

@@ -38,7 +38,7 @@ from ragbias.errors import ArgumentError
 from ragbias.serving.errors import GONE, ApiError, from_validation, internal, refused, shutting_down
 from ragbias.serving.settings import ServerSettings
 
-OPEN = ("/health", "/ready", "/metrics")  # these routes need no key and are not logged
+OPEN = ("/health", "/ready", "/metrics")  # routes without key and log
 SECONDS_FOR_BODY = 60.0
 STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors in the OpenAPI schema
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class JsonLines(logging.Formatter):
-    """Format a log record as JSON. An error appears without its message, which may quote a prompt."""
+    """Format a log record as JSON. Messages of errors are omitted, because they may quote a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -71,7 +71,7 @@ def log(event: str, level: int = logging.INFO, error: BaseException | None = Non
 
 
 def log_to_stderr() -> None:
-    """Log to standard error: warnings, the server's log, and library errors without their messages."""
+    """Write warnings, the server's log and library errors (without messages) to standard error."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
@@ -164,7 +164,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 class BoundedRequest(Request):
-    """A request whose body is bounded in size and time, and whose JSON is strict UTF-8."""
+    """A request with limits for the size and duration of its body, and strict UTF-8 in its JSON."""
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
@@ -205,9 +205,9 @@ class BoundedRoute(APIRoute):
 
 
 class Guard:
-    """Check the API key; log and count each request.
+    """Check the API key, and log and count each request.
 
-    ``scope["state"]`` holds ``"api_key"``, the request's key, and ``"log_fields"``. Routes may log more fields there.
+    ``scope["state"]`` has the request's ``"api_key"``, and ``"log_fields"``, to which routes can add fields.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:
@@ -247,14 +247,14 @@ class Guard:
                 await response(scope, receive, send_and_record)
         except Exception as error:
             log("failed", logging.ERROR, error, request_id=request_id)
-            if status:  # the response has begun
+            if status:  # the response has started
                 raise
             await internal(request_id).response()(scope, receive, send_and_record)
         finally:
             self._record(scope, status if ended else GONE, time.perf_counter() - begin, fields)
 
     def _key_of(self, headers: Headers) -> str | None:
-        """Return a request's API key: empty if the server has no keys, None if the key is wrong or missing."""
+        """Return the API key of a request. Empty if the server has no keys, None if the key is wrong or missing."""
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         sent = credentials.strip(" ").encode("latin-1")  # other blanks may be part of a UTF-8 letter
         matches = [key for encoded, key in self._keys.items() if hmac.compare_digest(sent, encoded)]
@@ -263,7 +263,7 @@ class Guard:
         return matches[0] if matches and scheme.lower() == "bearer" else None
 
     def _record(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
-        path = getattr(scope.get("route"), "path", "other")  # clients must not create labels
+        path = getattr(scope.get("route"), "path", "other")  # clients must not create metric labels
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
         if status == GONE:
@@ -274,7 +274,7 @@ class Guard:
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Await ``work``. If the client disconnects, cancel it and raise a 499; if the grace period ends, raise a 503."""
+    """Await ``work``. Cancel it and raise a 499 if the client disconnects, or a 503 if the grace period ends."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     ended = asyncio.ensure_future(request.app.state.ended.wait())
     try:
@@ -295,7 +295,7 @@ async def _disconnected(request: Request) -> None:
 class EventStream(StreamingResponse):
     """Server-sent events. ``close`` is called after the last event, or when the client disconnects.
 
-    If the grace period of a shutdown ends first, the last event is an error.
+    If the grace period of a shutdown ends, the last event is an error.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ DOCUMENT_TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual 
 
 
 def document_elements(text: str) -> list[tuple[int, int]]:
-    """Return the spans of elements such as ``<doc>...</doc>``, from a begin tag to the next end tag, in linear time."""
+    """Return the spans of elements such as ``<doc>...</doc>`` in linear time. Each ends at the next end tag."""
     spans, begin = [], None
     for tag in DOCUMENT_TAG.finditer(text):
         if tag[1] is None:
@@ -35,13 +35,13 @@ def document_elements(text: str) -> list[tuple[int, int]]:
 
 
 class ServerSettings(BaseModel):
-    """Limits and batching of one server. A request beyond a limit is refused with OpenAI's status."""
+    """Limits and batching of one server. Requests above a limit are rejected with OpenAI's status codes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    api_key: str = Field(default="", repr=False)  # one key a line if there are several tenants
+    api_key: str = Field(default="", repr=False)  # one key per line for several tenants
     share_cache: bool = False  # whether tenants share cached documents
-    tenant_header: str = ""  # set by a gateway; names the tenant of a request
+    tenant_header: str = ""  # header with the tenant's name, set by a gateway
     max_body_bytes: int = Field(default=4 * 2**20, ge=1, lt=2**31)
     max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
     max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: limited by the model's window
@@ -49,7 +49,7 @@ class ServerSettings(BaseModel):
     max_connections: int = Field(default=1_000, ge=1, le=1_000_000)  # also limited to half of the open files
     max_batch: int = Field(default=8, ge=1, le=1_000_000)
     max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)  # padding and new tokens included
-    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # wait for more requests to fill the batch
+    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # time to wait for more requests of a batch
     max_streams: int = Field(default=4, ge=1, le=1_000_000)  # concurrent streams, in addition to a batch
     strict: bool = False  # run each request alone, so that answers are bit-identical
     grace_seconds: int = Field(default=30, ge=0, le=86_400)
@@ -59,7 +59,7 @@ class ServerSettings(BaseModel):
     strip_numbering: bool = False  # used by the proxy only
 
     def recogniser(self, text: str) -> Segmenter | None:
-        """Return the segmenter for a prompt without ``documents``. By default, it finds two or more XML elements."""
+        """Return the segmenter for prompts without ``documents``. The default finds two or more XML elements."""
         return self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
 
     @property
@@ -85,7 +85,6 @@ class ModelSettings(BaseModel):
 
     @property
     def served_name(self) -> str:
-        """The model's name for clients."""
         return self.name or self.model
 
     def document_cache(self) -> DocumentCache | None:
@@ -95,7 +94,7 @@ class ModelSettings(BaseModel):
         return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
 
     def check(self) -> None:
-        """Raise an error for a model, method, reader or cache that cannot be loaded, without reading the weights."""
+        """Raise an error if model, method, reader or cache cannot be loaded, without reading the weights."""
         check_readers([methods.get(self.method, self.model, self.reader)])
         self.document_cache()
         refuse_irregular(self.model)
@@ -105,7 +104,7 @@ class ModelSettings(BaseModel):
             load_tokenizer(self.model, {})
 
     def load(self) -> dict[str, DebiasedLM]:
-        """Load the model and return it by its name."""
+        """Load the model and return it with its name for clients."""
         lm = DebiasedLM.from_pretrained(
             self.model,
             self.method,

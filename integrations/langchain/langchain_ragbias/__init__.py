@@ -1,6 +1,6 @@
 """LangChain models that answer without position bias over the retrieved documents.
 
-Importing this package installs a passive listener to the documents of retrievers.
+Importing this package installs a listener that records the documents of retrievers.
 """
 
 from langchain_ragbias.chat_models import ChatRagBias

@@ -54,7 +54,7 @@ class CallArguments(SamplingArguments, total=False):
 class TypedCalls(Generic[Output, Chunk]):
     """Declare the arguments of LangChain's calls for type checkers. At run time, this class is empty.
 
-    LangChain's calls take arguments of any name, so mypy calls a subclass incompatible (``misc``).
+    LangChain's calls take arbitrary keyword arguments, so mypy reports subclasses as incompatible (``misc``).
     """
 
     if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Call:
 
 
 def merge(fields: Mapping[str, Any], call: Mapping[str, Any], model_id: str, batch_size: int) -> Call:
-    """Override the model's fields by the arguments of a call. ``None`` counts as not given."""
+    """Override the model's fields by the arguments of a call. ``None`` arguments are ignored."""
     call = {name: value for name, value in call.items() if value is not None and name != "stream"}
     if not call.pop("skip_prompt", True):
         raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
@@ -130,7 +130,7 @@ _identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
 def identity(model: torch.nn.Module) -> str:
-    """Return a unique name for a model without a name, so that caches do not mix answers."""
+    """Return a unique name for an unnamed model, so that caches do not mix answers."""
     return _identities.setdefault(model, uuid4().hex)
 
 

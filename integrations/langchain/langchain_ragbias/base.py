@@ -44,7 +44,7 @@ STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are
 
 
 class RagBiasModel(BaseModel):
-    """Fields and behaviour that the chat model and the completion model share."""
+    """Common fields and methods of the chat model and the completion model."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
@@ -94,7 +94,7 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Accept the arguments of ``HuggingFacePipeline``, other names of fields, and options by name."""
+        """Accept the arguments of ``HuggingFacePipeline``, aliases of fields, and options as arguments."""
         if not isinstance(values, dict):
             return values
         values = rename_arguments(values, OTHER_NAMES, {*cls.model_fields, *RagBiasOptions.model_fields, *STOCK})
@@ -125,7 +125,7 @@ class RagBiasModel(BaseModel):
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
-        """Whether the fields name a model other than ``lm``, e.g. because a chain's configuration set ``model_id``.
+        """Whether the fields select another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
 
         Raises:
             ArgumentError: the caller loaded ``lm``, so it cannot be replaced.
@@ -158,7 +158,7 @@ class RagBiasModel(BaseModel):
             task: only ``"text-generation"``.
             backend: implementation of the method's attention, see ``RagBiasOptions``. The stock values ``"default"``
                 and ``"pipeline"`` mean ``"auto"``.
-            device: -1 for the CPU, a number for an accelerator, or any name that torch knows.
+            device: -1 for the CPU, the index of an accelerator, or a torch device.
             device_map: devices of the layers, instead of ``device``.
             model_kwargs: arguments for loading, e.g. ``{"dtype": "auto"}``.
             pipeline_kwargs: ``max_new_tokens``, ``temperature``, ``do_sample``, ``top_k``, ``top_p``,
@@ -176,17 +176,17 @@ class RagBiasModel(BaseModel):
 
     @property
     def max_new_tokens(self) -> int:
-        """The same number as ``max_tokens``."""
+        """Alias of ``max_tokens``."""
         return self.max_tokens
 
     @property
     def last_report(self) -> dict[str, Any] | None:
-        """The report of the last request in this context: which documents were found, and which method ran."""
+        """The report of the last request in this context, with the method and the documents."""
         return reports.last(self._owner)
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """Settings that determine an answer, for LangChain's cache, with the documents of ``ragbias.documents``."""
+        """Settings and documents of ``ragbias.documents`` that determine an answer, for LangChain's cache."""
         documents = current_documents()
         model = getattr(self.lm, "model", None)
         return {
@@ -199,7 +199,7 @@ class RagBiasModel(BaseModel):
             "backend": self.options.backend,
             "segmenter": repr(self.segmenter),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
-            "on_missing": self.on_missing,  # an answer without documents is not reused where they are required
+            "on_missing": self.on_missing,  # separates answers of "raise"
             **({} if documents is None else {"documents": hashlib.sha256("\0".join(documents).encode()).hexdigest()}),
         }
 
@@ -210,7 +210,7 @@ class RagBiasModel(BaseModel):
         )
 
     def get_token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens by the model's own tokenizer, without special tokens."""
+        """Return the token ids of a text, without special tokens."""
         custom = getattr(self, "custom_get_token_ids", None)  # a field of LangChain's class
         if custom is not None:
             return list(custom(text))
@@ -237,7 +237,7 @@ class RagBiasModel(BaseModel):
         """Prepare a templated prompt with the documents of the call, of its run tree, or of recent retrievals.
 
         Args:
-            artifacts: for each message that carries documents, their texts. The latest message comes first.
+            artifacts: the documents' texts for each message with documents, the latest message first.
             system: texts of system messages, which are not searched for process-wide retrievals.
             boundaries: spans of the documents if the chat template rendered them; None: locate the documents.
         """
@@ -265,7 +265,7 @@ class RagBiasModel(BaseModel):
         return request
 
     def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
-        """Return finish reason, report and log-probabilities of an answer. Store the report as the last one."""
+        """Return finish reason, report and log-probabilities of an answer. Store the report as the last report."""
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         details = {"finish_reason": generation.finish_reason, "ragbias": report}

@@ -1,8 +1,8 @@
 """Answer the requests of several runs as one padded batch.
 
 LangChain starts a run for every conversation of a batch, with callbacks, cache and errors. Each run submits its request
-to the batch instead of answering it. When all runs have submitted a request or ended without one (a cached answer, or
-an error), the requests are answered together.
+to the batch. When all runs have submitted a request, or ended without one (cached answers and errors), the requests are
+answered together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ended = SimpleQueue[BaseException | None]
 
 
 class PaddedBatch:
-    """Collect one request from each of several runs, and answer the requests as one batch."""
+    """Collect one request from each run, and answer all requests as one batch."""
 
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
@@ -58,7 +58,7 @@ class PaddedBatch:
             threading.Thread(target=self._run, daemon=True, name="ragbias-batch").start()
 
     def cancel(self) -> None:
-        """Stop computing at the next token, and cancel all waiting runs."""
+        """Stop the computation at the next token, and cancel all waiting runs."""
         self.cancelled.set()
         for *_, future in self._take():
             _resolve(future, CancelledError())
@@ -85,7 +85,7 @@ class PaddedBatch:
 
 
 def _resolve(future: Future[Any], outcome: object) -> None:
-    if future.set_running_or_notify_cancel():  # an async run may have been cancelled
+    if future.set_running_or_notify_cancel():  # async runs may have been cancelled
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:
@@ -93,7 +93,7 @@ def _resolve(future: Future[Any], outcome: object) -> None:
 
 
 Slot = list[tuple[object, PaddedBatch]]
-"""A run's place in a batch, for its first request to the batch's model. It is empty once it is taken."""
+"""The batch for the run's first request to the batch's model. Empty after this request."""
 _slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
@@ -122,7 +122,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         try:
             with _slot_in(batch, model):
                 outcome = run()
-        except BaseException as error:  # the caller that awaits the run raises it
+        except BaseException as error:  # raised in the caller
             outcome = error
         _resolve(future, outcome)
 
@@ -132,10 +132,10 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         failure: BaseException | None = None
         try:
             for call in calls:
-                # a pool is not used, because the interpreter waits for a pool's threads at exit
+                # not a pool, because the interpreter waits for the threads of pools at exit
                 threading.Thread(target=call, daemon=True, name="ragbias-run").start()
             wait(futures)
-        except BaseException as error:  # for example, no thread can be started
+        except BaseException as error:  # for example, if no thread can be started
             batch.cancel()
             failure = error
         ended.put(failure)
@@ -149,7 +149,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
                 partial(copy_context().run, perform, run, batch, future)
                 for run, future in zip(group, futures, strict=True)
             ]
-            # Ctrl-C inside Thread or wait, which are Python, can become a RuntimeError or be lost
+            # Thread and wait are Python code, in which Ctrl-C can be lost or become a RuntimeError
             _thread.start_new_thread(conduct, (calls, batch, futures, ended))
             error = ended.get()
         if error:
@@ -161,7 +161,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
 async def arun_batched(
     model: object, runs: Sequence[Callable[[], Awaitable[T]]], size: int, answer: Answerer
 ) -> list[T | BaseException]:
-    """Do the same as ``run_batched``, with asyncio tasks instead of threads."""
+    """Like ``run_batched``, with asyncio tasks instead of threads."""
 
     async def perform(run: Callable[[], Awaitable[T]], batch: PaddedBatch) -> T:
         with _slot_in(batch, model):
@@ -176,9 +176,9 @@ async def arun_batched(
 
 @contextmanager
 def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
-    """Cancel the batch on an error such as Ctrl-C, and wait briefly for its runs to end.
+    """Cancel the batch after an error such as Ctrl-C, and wait briefly until its runs end.
 
-    Warnings of the runs name the line that started the batch.
+    Warnings of the runs refer to the line that started the batch.
     """
     forget_call_site = remember_call_site()
     try:

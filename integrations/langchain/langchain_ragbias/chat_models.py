@@ -74,29 +74,30 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
         chain.invoke({"input": question})
 
-    The retrieved documents are found in the templated prompt, unless the call or ``llm.bind(documents=docs)`` passes
-    them. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` report the documents and the method.
+    The retrieved documents are located in the prompt automatically. Pass them to the call or to
+    ``llm.bind(documents=docs)`` to override this. ``message.response_metadata["ragbias"]`` and ``llm.last_report``
+    contain the method and the documents.
 
-    Calls take, besides LangChain's arguments: ``documents`` (``Document`` objects or strings), ``method``,
+    In addition to LangChain's arguments, calls take ``documents`` (``Document`` objects or strings), ``method``,
     ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ``logprobs``,
     ``tools``, ``tool_choice``, ``response_format``.
 
-    ``batch``, ``abatch`` and ``generate`` run several conversations as padded batches of ``batch_size``.
+    ``batch``, ``abatch`` and ``generate`` run conversations in padded batches of ``batch_size``.
 
-    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``. The
-    client finds the documents, and the server runs the method. The options ``timeout``, ``max_retries`` and
-    ``api_key`` are for servers.
+    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``. The client
+    locates the documents, and the server runs the method. The options ``timeout``, ``max_retries`` and ``api_key`` are
+    for servers.
     """
 
     model_config = RagBiasModel.model_config
 
     streaming: bool = False
-    """Whether ``invoke`` streams as well, so that callbacks see the tokens."""
+    """Whether ``invoke`` streams, so that callbacks receive the tokens."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_llm(cls, values: Any) -> Any:
-        """Share the model and settings of a completion model, as ``ChatHuggingFace(llm=pipeline)`` does."""
+        """Share the model and settings of a completion model, like ``ChatHuggingFace(llm=pipeline)``."""
         if not isinstance(values, dict) or "llm" not in values:
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
@@ -162,7 +163,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if getattr(callbacks, "parent_run_id", None) is None:
-            reports.forget()  # here, because LangChain answers each conversation in a task, whose context is lost
+            reports.forget()  # here, because the contexts of LangChain's tasks are lost
         if len(messages) < 2:
             return self._with_report_stored(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
@@ -170,10 +171,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return self._merge(await arun_batched(self, runs, self.batch_size, self.lm.answer))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[ToolLike] | None = None) -> int:
-        """Count the tokens in the prompt that is rendered from these messages and tools.
+        """Count the tokens of the rendered prompt.
 
-        If the template rejects the messages, e.g. part of a conversation, each message is counted separately with its
-        role. For a model behind a server the number is approximate, because only the server has the template.
+        If the template rejects the messages, e.g. a partial conversation, each message is counted separately with its
+        role. For a model behind a server, the number is approximate, because only the server has the template.
         """
         try:
             text = self.lm.chat_text(template_messages(messages), tool_schemas(tools)) if messages else ""
@@ -187,7 +188,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """Return a run for each input, and the size of batches."""
+        """Return a run for each input, and the batch size."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, value, own) for value, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
@@ -207,12 +208,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
 
     def _with_report_stored(self, result: LLMResult) -> LLMResult:
-        """Store the report in the caller's context, also for a cached answer."""
+        """Store the report in the caller's context, including reports of cached answers."""
         self._store_last_report([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
         return result
 
     def _store_last_report(self, results: Sequence[object]) -> None:
-        """Store a batch's last report in the caller's context. Each run stored its report in its own context."""
+        """Store the last report of a batch in the caller's context, because each run has another context."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
             reports.note(self._owner, report)
 
@@ -287,12 +288,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Args:
             tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
-            tool_choice: ``"auto"``; ``"none"``; or ``"any"`` (``"required"``, ``True``) or a tool's name, which force
-                the beginning of a call. The model writes the rest, so the call may still be malformed.
+            tool_choice: ``"auto"``, ``"none"``, ``"any"`` (also ``"required"`` or ``True``), or the name of a tool.
+                ``"any"`` and names force the beginning of a call. The rest of the call may be malformed.
             kwargs: arguments of each call.
 
         Raises:
-            NotImplementedError: the model's chat template cannot show tools, or the choice cannot be forced.
+            NotImplementedError: the chat template does not support tools, or the choice cannot be forced.
             ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)
@@ -309,13 +310,13 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
             include_raw: return a dict of ``raw``, ``parsed`` and ``parsing_error`` instead of raising.
-            method: ``"function_calling"`` uses the chat template's tools. ``"json_schema"`` puts the schema into the
+            method: ``"function_calling"`` uses tools of the chat template. ``"json_schema"`` adds the schema to the
                 prompt. ``"json_mode"`` expects a prompt that names the fields.
             kwargs: LangChain's ``strict``, which has no effect.
 
         Raises:
-            NotImplementedError: ``function_calling`` with a model whose chat template cannot show tools.
-            ArgumentError: there is no such method.
+            NotImplementedError: ``function_calling`` with a chat template that does not support tools.
+            ArgumentError: the method is unknown.
         """
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
@@ -342,7 +343,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         text, boundaries = self._with_documents(messages, shown, form, call.documents)
         system = [message["content"] for message in shown if message["role"] == "system"]
         carried = [*block_documents(messages), *artifact_texts(messages)]
-        # an f-string would lose the mark that control-token strings in messages are data; a sum keeps it
+        # addition, because an f-string would lose the marks of control-token strings
         request = self._request(text + form.beginning, call, parent, carried, system, boundaries)
         settings = replace(call.settings, keep_special=form.keep_special)
         return PreparedChat(with_messages(request, shown, form), settings, form)
@@ -354,7 +355,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         form: AnswerFormat,
         documents: Sequence[str] | None,
     ) -> tuple[str, Boundaries | None]:
-        """Return the prompt, and the spans of the call's or blocks' documents if the chat template renders them."""
+        """Return the prompt, and the spans of documents that the chat template renders."""
         text = self.lm.chat_text(shown, tools=form.tools)
         if not self.lm.chat_template or (documents is not None and all(document in text for document in documents)):
             return text, None

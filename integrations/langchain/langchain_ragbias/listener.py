@@ -1,7 +1,7 @@
-"""A passive listener to the documents of LangChain's retrievers, chains and direct searches.
+"""A listener that records the documents of LangChain's retrievers, chains and direct searches.
 
 A configure hook attaches it to every run of the process. It stores the documents of each run tree until the root run
-ends. A bounded registry holds the recent retrievals of each context.
+ends. A bounded registry stores recent retrievals of each context.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from langchain_core.vectorstores import VectorStore
 from ragbias.errors import MissingDocumentsWarning
 from ragbias.frameworks import MAX_AGE, LastReports, Retrievals, SearchWatch, document_texts, with_fields_of_both
 
-MAX_DOCUMENTS = 2000  # maximum in a list that a chain passes on; a longer list is a corpus, not a retrieval
-MAX_TREES = 1024  # bounds the runs that never end because a stream was neither finished nor closed
+MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval
+MAX_TREES = 1024  # maximum number; a run with an unfinished stream may never end
 CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
 SEARCHES = tuple(f"{a}{name}_search" for a in ("", "a") for name in ("similarity", "max_marginal_relevance"))
 MAX_DEPTH = 4  # maximum depth of nested lists and dicts
 MAX_VISITED = 2000  # maximum number of lists and dicts in one value
-SAMPLE = 16  # items checked in a list; if all are scalars, as in an embedding, the list is skipped
+SAMPLE = 16  # number of items checked; a list of scalars, such as an embedding, is skipped
 LEAVES = (str, bytes, int, float, type(None))
 Begin = Callable[[], Callable[[], None]]
 reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the parent run of a request. Streams get no run manager from LangChain, but a config in their context."""
+    """Return the parent run of a request. Streams have no run manager, but a config in their context."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
 
 
 def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the ``parent_run`` of a new request. A request without a parent starts without reports."""
+    """Return the ``parent_run`` of a new request. A request without a parent deletes earlier reports."""
     parent = parent_run(run_manager)
     if parent is None:
         reports.forget()
@@ -58,7 +58,7 @@ def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
 
 @dataclass
 class RunTree:
-    """The state of one root run and all runs below it. A text belongs to the latest retrieval that returned it."""
+    """The state of a root run and all its child runs. A text belongs to its latest retrieval."""
 
     retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, the oldest retrieval first
     runs: set[UUID] = field(default_factory=set)  # runs that have not ended
@@ -70,7 +70,7 @@ class RunTree:
     def note(self, texts: Sequence[str], retrieved: bool) -> None:
         """Add the texts of one retrieval. Equal texts share their metadata.
 
-        Documents that a chain passes on (not ``retrieved``) count as a retrieval only if one of them is new.
+        Documents from inputs or outputs of chains (not ``retrieved``) are a retrieval only if one of them is new.
         """
         merged: dict[str, str] = {}
         for text in texts:
@@ -94,7 +94,7 @@ class RunTree:
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
-    """Ignore events while uninstalled, and add failures to the report, because LangChain only logs them."""
+    """Ignore events while uninstalled. Add failures to the report, because LangChain only logs them."""
 
     @functools.wraps(event)
     def guarded(
@@ -113,7 +113,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
 
 
 class RetrievalCallbackHandler(BaseCallbackHandler):
-    """Callback handler that records retrieved documents. It runs inline so that the next step sees the retrieval."""
+    """Callback handler that records retrieved documents. It runs inline, before the next step of the chain."""
 
     run_inline = True
 
@@ -126,25 +126,24 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def tree(self, run_id: UUID | None) -> RunTree:
-        """Return a copy of the tree to which a run belongs."""
+        """Return a copy of a run's tree."""
         with self._lock:
             if tree := self._tree_of(run_id):
                 return RunTree([retrieval.copy() for retrieval in tree.retrievals], failure=tree.failure)
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that adds a check to run at the end if nothing was retrieved, or ``None`` without a run."""
+        """Return a function that adds checks for the end of a run without retrievals; ``None`` outside a run."""
         with self._lock:
             tree = self._tree_of(run_id)
         return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
-        """Return the run that sent this prompt to a completion model, if such a request is running."""
+        """Return the run of a current completion request with this prompt, if any."""
         with self._lock:
             return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
 
     def clear(self) -> None:
-        """Forget all retrievals, run trees and prompts."""
         self.retrievals.clear()
         with self._lock:
             for root in list(self._trees):
@@ -226,7 +225,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
     def _open(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Register a run. A root run begins the state that its steps share."""
+        """Register a run. A root run begins shared state for its steps."""
         with self._lock:
             now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id
@@ -282,7 +281,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 def document_lists(value: object) -> Iterator[list[Document]]:
     """Yield each list of documents in a chain's input or output, including artifacts of tool messages.
 
-    The search is bounded for any value, because every chain waits for it.
+    The search is bounded, because every chain waits for it.
     """
     waiting: deque[tuple[object, int]] = deque([(value, MAX_DEPTH)])
     for _ in range(MAX_VISITED):
@@ -302,7 +301,7 @@ def document_lists(value: object) -> Iterator[list[Document]]:
 
 
 def _document(item: object) -> Document | None:
-    """Return the item if it is a document, or the document of a (document, score) pair, or None."""
+    """Return an item that is a document, or the document of a ``(document, score)`` pair, or None."""
     if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
         item = item[0]
     return item if isinstance(item, Document) else None
@@ -314,7 +313,7 @@ def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]
 
 
 def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
-    """Return the texts of the documents in each tool message's artifact, the latest message first."""
+    """Return the document texts in the artifact of each tool message, the latest message first."""
     tools = (message for message in reversed(messages) if isinstance(message, ToolMessage))
     return [[text for documents in document_lists(tool) for text in document_texts(documents)] for tool in tools]
 
@@ -333,13 +332,13 @@ _searches = SearchWatch(
 
 
 def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
-    """Start listening to retrievers. Importing the package does this. Call it again to change a setting.
+    """Record the documents of retrievers. Importing the package does this. Call it again to change settings.
 
     Args:
-        searches: also listen to direct searches on vector stores: ``similarity_search``,
+        searches: also record direct searches of vector stores: ``similarity_search``,
             ``max_marginal_relevance_search``, their variants and async forms.
         process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
-            By default a request finds only the documents of its run or context.
+            By default, a request finds only the documents of its run or context.
     """
     if process_wide != listener.retrievals.process_wide:
         listener.clear()
@@ -354,7 +353,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Stop listening and forget all documents. Afterwards, only documents that are passed explicitly are found."""
+    """Stop recording and delete all recorded documents. Later requests need explicit documents."""
     from langchain_core.tracers import context
 
     listener.installed = False

@@ -23,7 +23,7 @@ from ragbias.frameworks import AnswerFormat
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.generation import Stream, Usage
 
-# LangChain's cache ignores the call's arguments except ``stop``, so they are added to the identifying parameters.
+# LangChain's cache ignores arguments of calls except ``stop``, so they are added to the identifying parameters.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
 OfPrompts = Callbacks | list[Callbacks]  # for all prompts, or for each
 RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")
@@ -39,7 +39,7 @@ def _in_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
 
 
 class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
-    """Metaclass whose ``repr`` names the remedy, because ``ChatHuggingFace(llm=...)`` prints it in an error."""
+    """Metaclass with a remedy in its ``repr``, because ``ChatHuggingFace(llm=...)`` prints it in an error."""
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"
@@ -48,9 +48,9 @@ class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
 class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_ShownInErrors):  # type: ignore[misc]
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
-    The counterpart of ``HuggingFacePipeline``. The prompt goes to the model without a chat template, and only new text
-    is returned. Several prompts run as padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias``
-    except tools. The report is in ``generation_info["ragbias"]``.
+    It replaces ``HuggingFacePipeline``. The prompt is used without a chat template, and only new text is returned.
+    Several prompts run in padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias`` except tools.
+    The report is in ``generation_info["ragbias"]``.
     """
 
     model_config = RagBiasModel.model_config
@@ -77,7 +77,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
             return self._with_report_stored(await super().agenerate(prompts, stop, callbacks, **kwargs))
 
     def _with_report_stored(self, result: LLMResult) -> LLMResult:
-        """Store the last answer's report in the caller's context, also for a cached answer."""
+        """Store the last answer's report in the caller's context, including reports of cached answers."""
         about = (result.generations[-1][0].generation_info or {}) if result.generations else {}
         if "ragbias" in about:
             reports.note(self._owner, about["ragbias"])
@@ -145,7 +145,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         cancelled: threading.Event | None = None,
     ) -> Sequence[Generation]:
         call = self._call(stop, given)
-        # LangChain passes only the first prompt's run manager for a batch
+        # for a batch, LangChain passes only the run manager of the first prompt
         manager = run_manager if len(prompts) == 1 else None
         requests = [self._request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
         return self.lm.answer(requests, call.settings, cancelled)

@@ -1,4 +1,4 @@
-"""Convert LangChain's messages and tools for chat templates, and answers to messages or structured output."""
+"""Convert LangChain's messages and tools to the format of chat templates, and convert answers back."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
 
 
 def without_documents(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], list[ChatDocument]]:
-    """Remove the document blocks of the last message that has any. Return the messages and the removed documents."""
+    """Remove the document blocks of the last message with such blocks. Return the messages and the documents."""
     for index in reversed(range(len(messages))):
         content = messages[index].content
         blocks = {} if isinstance(content, str) else {at: _block_document(block) for at, block in enumerate(content)}
@@ -99,7 +99,7 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
     if isinstance(block, str):
         return block
     kind = block.get("type")
-    if kind in CALLS and isinstance(message, AIMessage):  # message.tool_calls contains it as well
+    if kind in CALLS and isinstance(message, AIMessage):  # also in message.tool_calls
         return ""
     if kind == "text" and isinstance(block.get("text"), str):
         return str(block["text"])
@@ -143,8 +143,8 @@ def answer_message(content: str, calls: Sequence[ParsedCall], **fields: Any) -> 
 def last_chunk(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMessageChunk:
     """Return the end of a streamed answer, with its tool calls.
 
-    LangChain's chunks repair broken JSON, which could turn a malformed call into a valid one. To prevent that, the raw
-    text of a malformed call is sent as a JSON string, which cannot be read as arguments.
+    LangChain's chunks repair broken JSON, which could make malformed calls valid. To prevent this, the text of a
+    malformed call becomes a JSON string, which is not valid as arguments.
     """
     chunks = [
         ToolCallChunk(

@@ -1,4 +1,4 @@
-"""Compute documents at indexing time, for a model with a ``document_cache``."""
+"""Compute documents at indexing time for a model with a ``document_cache``."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def warm(
     """Compute documents for the model's ``document_cache``. Cached documents are skipped.
 
     Args:
-        documents: retrieved documents, or a vector store that can list its documents (FAISS, InMemoryVectorStore).
-        prompt: the chain's template, whose variable ``context`` takes the documents separated by blank lines; or a
-            function or runnable from a list of documents to the model's input, with any question after the documents.
-        progress: whether to show a bar.
+        documents: documents, or a vector store that can list its documents (FAISS, InMemoryVectorStore).
+        prompt: the chain's template, with the variable ``context`` for the documents, separated by blank lines; or a
+            function or runnable that converts a list of documents to the model's input, with a question after them.
+        progress: whether to show a progress bar.
 
     Returns:
-        number of documents computed.
+        the number of computed documents.
 
     Raises:
         ArgumentError: the model has no cache, the store cannot list its documents, or the template has no ``context``.

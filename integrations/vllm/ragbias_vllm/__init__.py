@@ -1,6 +1,6 @@
-"""A KV connector with which vLLM computes each document once and reuses it in other prompts.
+"""A KV connector for vLLM that computes each document once and reuses it in other prompts.
 
-vLLM imports this module for ``RagBiasConnector``. Other environments need no vLLM to import the rest.
+vLLM imports ``RagBiasConnector`` from this module. The rest of the package can be imported without vLLM.
 """
 
 from typing import Any

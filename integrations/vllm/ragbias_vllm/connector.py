@@ -1,6 +1,6 @@
-"""The KV connector: stored documents become the beginning of a prompt's cache, and vLLM computes the rest.
+"""The KV connector: it loads stored documents into the cache of a prompt, and vLLM computes the rest.
 
-vLLM creates one connector in its scheduler, which decides, and one in its worker, which moves keys and values.
+vLLM creates two connectors: one in the scheduler, which plans, and one in the worker, which moves keys and values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Part:
     Attributes:
         key: name of its entry in the cache.
         begin, end: range of its tokens in the prompt.
-        start: position of its first token. It differs from ``begin`` if the method moves the part.
+        start: position of its first token, which differs from ``begin`` if the method moves the part.
     """
 
     key: str
@@ -59,10 +59,10 @@ class Load:
 
     Attributes:
         request: id of the request, for messages.
-        parts: adjacent parts. Their tokens from index ``first`` of the prompt on are written.
-        first: number of tokens at the beginning of the prompt that vLLM's prefix cache holds already.
+        parts: adjacent parts. Only tokens from index ``first`` of the prompt are written.
+        first: number of the prompt's first tokens that are already in vLLM's prefix cache.
         blocks: all blocks of the request.
-        refusal: why the request must fail; empty for other requests.
+        refusal: reason why the request must fail, or empty.
     """
 
     request: str
@@ -82,7 +82,7 @@ class Save:
 
 @dataclass
 class Step(KVConnectorMetadata):
-    """What the worker does in one step."""
+    """The loads and saves of the worker in one step."""
 
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
@@ -94,9 +94,9 @@ class Tracked:
 
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
-        refusal: why the request must fail; None: it may run.
-        loads: whether its entries are loaded; False for a document that is computed now.
-        matched: number of tokens that vLLM's prefix cache holds.
+        refusal: reason why the request must fail, or None.
+        loads: whether its entries are loaded; False if it computes a document.
+        matched: number of tokens in vLLM's prefix cache.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker saves the entries.
     """
@@ -127,7 +127,7 @@ class RagBiasConnector(KVConnectorBase_V1):
                 f"kv_connector_extra_config={settings}; expected folder, and optionally disk and memory"
             )
         self._counts = Counts()
-        self._folder = DocumentCache(memory=None, folder=settings["folder"])  # what both processes see
+        self._folder = DocumentCache(memory=None, folder=settings["folder"])  # shared by both processes
         if role == KVConnectorRole.SCHEDULER:
             self._identity = identity_of(vllm_config)
             self._adapters: set[int] = set()
@@ -144,7 +144,7 @@ class RagBiasConnector(KVConnectorBase_V1):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return True  # else vLLM may deliver a token of a request that is preempted before its load failed
+        return True  # otherwise vLLM may return a token of a request before its load fails
 
     # scheduler
 
@@ -161,11 +161,11 @@ class RagBiasConnector(KVConnectorBase_V1):
         except RefusedError as error:
             logger.warning("ragbias refuses request %s: %.200s", request.request_id, error)
             self._tracked[request.request_id] = Tracked(request, Plan(False, "", (), ""), [], error)
-            if len(tokens) == 1:  # a load must leave a token to compute, so the only token is repeated
+            if len(tokens) == 1:  # a load must leave one token to compute
                 request.prompt_token_ids, request.num_prompt_tokens = tokens * 2, 2
                 request._all_token_ids.append(tokens[0])
-            request.skip_reading_prefix_cache = True  # so that a token is left for the failing load
-            request.cache_salt = request.request_id  # its blocks fail, so no other request may share them
+            request.skip_reading_prefix_cache = True  # leaves a token for the failing load
+            request.cache_salt = request.request_id  # other requests must not share its failing blocks
             request.block_hashes.clear()
             request.update_block_hashes()
             return
@@ -203,7 +203,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         if tracked is None or not tracked.loads:
             return 0, False
         if tracked.refusal:
-            request.skip_reading_prefix_cache = False  # or vLLM would ignore the load
+            request.skip_reading_prefix_cache = False  # otherwise vLLM would ignore the load
             return 1, False
         tracked.matched = num_computed_tokens
         return max(tracked.plan.end - num_computed_tokens, 0), False
@@ -235,7 +235,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return step
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Remove failed blocks from vLLM's prefix cache, also those of requests that were aborted meanwhile."""
+        """Remove failed blocks from vLLM's prefix cache, including blocks of aborted requests."""
         if failed := connector_output.invalid_block_ids:
             self._kv_cache_manager.evict_blocks(failed)
 
@@ -292,7 +292,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         self._counts.add(**counted, loaded_bytes=sum(entry.nbytes for entry in entries))
 
     def _entries(self, parts: list[Part]) -> list[States]:
-        """Return the entries of all parts. Raise ``RefusedError`` if one is missing. Set damaged entries aside."""
+        """Return the entries of all parts. Raise ``RefusedError`` if one is missing. Rename damaged entries."""
         shapes = [(layer.heads, layer.head_dim) for layer in self._layers]
         entries = {
             part.key: self._cache.get(part.key, [(heads, part.end - part.begin, dim) for heads, dim in shapes])
@@ -306,7 +306,7 @@ class RagBiasConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
-        # vLLM shares a loading request's blocks before it knows that the load failed
+        # vLLM shares the blocks of a request before its load has succeeded
         failed, self._failed_before = self._failed | self._failed_before, set(self._failed)
         for save in step.saves:
             if failed.isdisjoint(save.blocks):
@@ -316,7 +316,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         if self._layout is None:
             self._layout = self._layers[0].layout()
         if self._cache.folder is not None:
-            with suppress(OSError):  # a broken folder is reported when the entry is written
+            with suppress(OSError):  # writing the entry reports a broken folder
                 self._cache.folder.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         for part in save.parts:
             if part.key not in self._folder:
@@ -334,10 +334,10 @@ class RagBiasConnector(KVConnectorBase_V1):
         return failed
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: loads finish before the first layer."""
+        """Do nothing, because loads finish before the first layer."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """Do nothing: CUDA graphs skip this call, so ``wait_for_save`` reads all layers."""
+        """Do nothing, because CUDA graphs skip this call. ``wait_for_save`` reads all layers instead."""
 
     # metrics
 

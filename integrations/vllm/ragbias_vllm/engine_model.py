@@ -1,4 +1,4 @@
-"""The model of an engine: whether the connector can serve it, its identity, and how it encodes positions."""
+"""The model of an engine: whether the connector supports it, its identity, and its positional encoding."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ragbias.errors import ArgumentError, UnsupportedModelError
 if TYPE_CHECKING:
     from ragbias.attention import Encoding
 
-VERSION = "vllm-1"  # version of how entries are computed and named
+VERSION = "vllm-1"  # version of the computation and names of entries
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json")
 CHUNK = 1 << 24  # bytes read at once
 
 
 def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
-    """Raise ``ArgumentError`` for an engine in which answers could be wrong."""
+    """Raise ``ArgumentError`` for an engine whose answers could be wrong."""
     transfer, cache_dtype = config.kv_transfer_config, config.cache_config.cache_dtype
     specs = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
     full = len(specs) == 1 and type(specs[0]) is FullAttentionSpec
@@ -53,10 +53,10 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
 
 
 def spare_slots(config: VllmConfig) -> int | None:
-    """Return how many LoRA adapters an engine may use; None for any number.
+    """Return the number of LoRA adapters that an engine may use, or None for any number.
 
-    If a batch mixes requests with and without an adapter, vLLM's CPU kernels read the last adapter slot for requests
-    without one. So on CPUs, the last slot must stay empty.
+    In a batch of requests with and without adapters, vLLM's CPU kernels read the last adapter slot for requests without
+    an adapter. Therefore the last slot must be empty on CPUs.
     """
     if config.lora_config is None or not current_platform.is_cpu():
         return None
@@ -64,10 +64,10 @@ def spare_slots(config: VllmConfig) -> int | None:
 
 
 def identity_of(config: VllmConfig) -> str:
-    """Return a digest of all that changes keys and values: weights, configuration, dtype, version, backend, device.
+    """Return a digest of weights, configuration, dtype, version, backend and device, which change keys and values.
 
-    It differs from the identity in ``DocumentCache``, whose entries are always bit-identical. Entries of vLLM depend on
-    the other requests in a batch.
+    It differs from the identity in ``DocumentCache``, whose entries are bit-identical. Entries from vLLM depend on
+    other requests in the batch.
     """
     model = config.model_config
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
@@ -79,7 +79,7 @@ def identity_of(config: VllmConfig) -> str:
 
 @cache
 def fingerprint(model: str, revision: str | None) -> str:
-    """Return a SHA-256 of the files of a model's weights and configuration."""
+    """Return a SHA-256 of a model's files of weights and configuration."""
     folder = Path(model)
     if not folder.is_dir():
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=list(WEIGHTS), local_files_only=True))
@@ -106,7 +106,7 @@ def encodings_of(config: VllmConfig) -> list[Encoding]:
     decoder = decoder_of(model, architecture)
     if architecture.positions == "rotary":
         rotary: Any = type(decoder.rotary_emb)
-        decoder.rotary_emb = rotary(config=hf_config.get_text_config())  # off the meta device, with its frequencies
+        decoder.rotary_emb = rotary(config=hf_config.get_text_config())  # with frequencies, not on the meta device
     encodings: dict[tuple[object, ...], Encoding] = {}
     longest, keys = config.model_config.max_model_len, []
     for module in attention_modules(decoder, architecture):
@@ -122,7 +122,7 @@ def encodings_of(config: VllmConfig) -> list[Encoding]:
 
 
 def without_positions(encoding: Encoding, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Remove the positional encoding from keys ``[G, T, d]`` that are encoded at ``positions``."""
+    """Remove the positional encoding at ``positions`` from keys ``[G, T, d]``."""
     if not isinstance(encoding, Rotary):
         return keys
     return (encoding(keys.float(), -positions) / encoding.scaling**2).to(keys.dtype)

@@ -1,4 +1,4 @@
-"""Counters of the connector, in vLLM's log and in its ``/metrics``."""
+"""Counters of the connector, for vLLM's log and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = "refused:"  # before the reason
 
 
 class Counts(KVConnectorStats):
-    """Counts since the last report. Keys are those of ``DOCUMENTED``, or ``REFUSED`` followed by a reason."""
+    """Counts since the last report. Keys are in ``DOCUMENTED``, or ``REFUSED`` with a reason."""
 
     data: dict[str, int]
 

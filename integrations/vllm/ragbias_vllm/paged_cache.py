@@ -1,4 +1,4 @@
-"""Read and write keys and values in vLLM's paged cache, whatever its layout."""
+"""Read and write keys and values in vLLM's paged cache, with any layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PagedLayer:
 
     Args:
         layer: vLLM's attention layer.
-        cache: its cache ``[blocks, G, block size, 2 d]``. How a block is laid out depends on device and backend.
+        cache: its cache ``[blocks, G, block size, 2 d]``. The layout of a block depends on device and backend.
     """
 
     def __init__(self, layer: Any, cache: Tensor) -> None:
@@ -39,10 +39,9 @@ class PagedLayer:
         return tokens[:, :, 0].cpu(), tokens[:, :, 1].cpu()
 
     def layout(self) -> Tensor:
-        """Return where a block's keys and values are inside one head of the block: int64 ``[block size, 2, d]``.
+        """Return the indices of keys and values in one head of a block: int64 ``[block size, 2, d]``.
 
-        Backends pack blocks in different ways. So the backend writes indices into a copy of a block, and the layout is
-        read from where they are.
+        Backends use different layouts. To find the layout, the backend writes numbers into a copy of a block.
         """
         marks = torch.arange(self.block_size * 2 * self.head_dim).view(self.block_size, 2, self.head_dim)
         found, scale = torch.zeros(marks.numel(), dtype=torch.int64), 1

@@ -1,4 +1,4 @@
-"""Read what a request asks of the connector, and compute the positions of a prompt's parts. Needs no vLLM."""
+"""Parse the connector's parameters in a request, and compute the positions of a prompt's parts, without vLLM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.attention import Encoding, Scoring
 from ragbias.errors import RagBiasError
 from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, SequenceCall
 
-LONGEST_TEXT = 100  # characters of a method, which comes from clients
+LONGEST_TEXT = 100  # maximum number of characters of a method from a client
 RUNNABLE = "pcw, ape(temperature=1,scale=1)"
 
 
@@ -37,7 +37,7 @@ class Plan:
     """The ``kv_transfer_params["ragbias"]`` of a request.
 
     Attributes:
-        store: whether the request computes one document in order to store it, instead of an answer.
+        store: whether the request computes and stores one document, without an answer.
         method: the method as text, for answers.
         lengths: number of tokens of the prefix and of each document.
         scope: tenants with different scopes share no entries.
@@ -55,17 +55,17 @@ class Plan:
 
     @property
     def cache_salt(self) -> str:
-        """The salt that vLLM's prefix cache must use.
+        """The salt for vLLM's prefix cache.
 
-        In a request for an answer, the rotation of keys depends on all lengths, so only requests with equal lengths
-        share blocks. A document to store has the plain model's keys.
+        In a request for an answer, the rotation of keys depends on all lengths. Therefore only requests with equal
+        lengths share blocks. Documents to store have the plain model's keys.
         """
         parts = ["store", self.scope] if self.store else [self.method, self.scope, list(self.lengths)]
         return hashlib.sha256(json.dumps(["ragbias", *parts]).encode()).hexdigest()
 
 
 def plan_of(params: Any, tokens: int) -> Plan:
-    """Read the parameters of a request with a prompt of ``tokens`` tokens. Raise ``RefusedError`` if they are wrong."""
+    """Parse the parameters of a request with ``tokens`` prompt tokens. Raise ``RefusedError`` if they are invalid."""
     if not isinstance(params, Mapping):
         raise RefusedError("malformed", "kv_transfer_params['ragbias'] is not an object")
     values = {"store": False, "method": "", "lengths": [], "scope": ""} | dict(params)
@@ -102,8 +102,8 @@ def method_of(text: str) -> ParallelContextWindows:
 def starts_of(method: ParallelContextWindows, lengths: Sequence[int]) -> list[int]:
     """Return the positions at which prefix and documents start if the suffix starts at ``sum(lengths)``.
 
-    vLLM puts the suffix after all tokens, which is later than the method puts it. All parts before it move by the same
-    distance. This changes no attention, because rotary scores depend only on differences of positions.
+    vLLM places the suffix after all tokens, which is later than the method's position. All other parts move by the same
+    distance. This does not change attention, because rotary scores depend only on differences of positions.
     """
     edges = list(accumulate(lengths))
     keys = torch.empty(1, edges[-1], 0)

@@ -1,7 +1,7 @@
 """``ragbias proxy`` in front of vLLM, for methods that run inside the model.
 
-The proxy turns requests into token ids with the code of ``ragbias serve``. vLLM answers them; its connector stores each
-document once and places stored documents in front of the question.
+The proxy converts requests to token ids with the code of ``ragbias serve``. vLLM answers them. Its connector stores
+each document once, and loads stored documents before the question.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ SEEDS = 2**64  # vLLM's seeds are signed
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """The address of the upstream server, and how its model answers requests.
+    """The upstream server, its model, and the default method.
 
     Attributes:
         url, key, timeout: see ``Vllm``.
-        model: folder or name of the model's tokenizer and configuration; empty: the path that the server reports.
+        model: folder or name of the model's tokenizer and configuration; empty: the path from the server.
         method: default method.
-        reader: name of a reader adapter in the upstream server, for requests with the default method; empty: none.
+        reader: name of a reader adapter in the upstream server, for requests with the default method, or empty.
     """
 
     url: str = field(repr=False)  # may contain a password
@@ -64,7 +64,7 @@ class UpstreamModel:
 
 
 def connector_method(method: Method) -> str:
-    """Return a method as text for the connector; empty if the connector does not run it."""
+    """Return a method as text for the connector, or an empty string if the connector does not support it."""
     try:
         text = format_method(method)
         method_of(text)
@@ -74,7 +74,7 @@ def connector_method(method: Method) -> str:
 
 
 def check_runs(method: Method) -> None:
-    """Raise ``MethodError`` unless the connector knows the method or the method only arranges text."""
+    """Raise ``MethodError`` unless the connector supports the method, or the method only arranges text."""
     if connector_method(method):
         return
     try:
@@ -84,7 +84,7 @@ def check_runs(method: Method) -> None:
 
 
 def create_proxy(upstream: UpstreamModel, settings: ServerSettings, metrics: Metrics) -> tuple[FastAPI, VllmEngine]:
-    """Create the proxy's application, and the engine whose ``load`` connects it to the upstream server."""
+    """Create the proxy's application, and its engine. The engine's ``load`` connects to the upstream server."""
     method = methods.get(upstream.method)
     check_runs(method)
     if upstream.reader and not connector_method(method):
@@ -157,7 +157,7 @@ class VllmEngine(LocalEngine):
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Watch the upstream server while the application runs, then close the connections to it."""
+        """Monitor the upstream server while the application runs, then close the connections."""
         watch = asyncio.create_task(self._watch())
         yield
         watch.cancel()
@@ -170,16 +170,16 @@ class VllmEngine(LocalEngine):
             if healthy != self._healthy:
                 log("the upstream server answers again" if healthy else "the upstream server does not answer")
             self._healthy = healthy
-            if not healthy:  # another server may come back, with another store or without the connector
+            if not healthy:  # the server may restart with another store, or without the connector
                 self._documents.forget()
 
 
 class GrowingText:
-    """The text of an answer whose tokens arrive one after another. Decodes only the newest tokens."""
+    """The text of a growing sequence of tokens. Only new tokens are decoded."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str]) -> None:
         self._decode, self._stop = decode, stop
-        self._ids: list[int] = []  # tokens before the newest, and those of an incomplete character
+        self._ids: list[int] = []  # last tokens, including those of an incomplete character
         self._before = self._unsent = ""
 
     def add(self, ids: Sequence[int]) -> str:
@@ -196,7 +196,7 @@ class GrowingText:
 
 
 class VllmModel(ServedModel):
-    """A model in vLLM under the name that clients use."""
+    """A model in vLLM, with its name for clients."""
 
     def __init__(
         self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics, store: StoredDocuments, reader: str
@@ -219,11 +219,11 @@ class VllmModel(ServedModel):
         return request, formatter, settings
 
     def _reader_of(self, request: Request) -> str:
-        """Return the reader for a request: none unless it has the default method, because a reader fits one method."""
+        """Return the reader for a request, or an empty string for methods other than the default method."""
         return self._reader if request.method == self.lm.method else ""
 
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
-        """Return the complete answer. Cancelling aborts the request in vLLM."""
+        """Return the complete answer. Cancellation aborts the request in vLLM."""
         pieces = self.pieces(request, settings, salt, streamed=False)
         (generation,) = [piece async for piece in pieces if isinstance(piece, Generation)]
         return generation
@@ -265,7 +265,7 @@ class VllmModel(ServedModel):
 
     @asynccontextmanager
     async def _sending(self, streamed: bool) -> AsyncIterator[None]:
-        """Count a request as running inside the block. A stream waits until fewer than ``max_streams`` run."""
+        """Count a request as running for the duration of the block. Wait if ``max_streams`` streams are running."""
         async with self._streams if streamed else nullcontext():
             self._count(running=1)
             try:
@@ -276,9 +276,9 @@ class VllmModel(ServedModel):
     def _body(
         self, request: Request, settings: GenerationSettings, salt: str, streamed: bool
     ) -> tuple[Json, Sequence[int], Segments | None]:
-        """Return the request to vLLM, the tokens that end its answer, and the segments that must be stored first.
+        """Return the request to vLLM, the tokens that end its answer, and the segments to store first.
 
-        Sampling defaults are those of ``DebiasedLM``, not those of vLLM.
+        Sampling defaults are those of ``DebiasedLM``, not of vLLM.
         """
         name, reader = connector_method(request.method), ""
         tokens, segments = request.tokens, None
@@ -311,7 +311,7 @@ class VllmModel(ServedModel):
             "cache_salt": f"plain {salt}",
         }
         if streamed:
-            body["stream_options"] = {"include_usage": True}  # a stream reports nothing else of the connector
+            body["stream_options"] = {"include_usage": True}  # the only report of the connector in streams
         if segments is not None:
             body |= parameters_of(segments.plan())
         return body, eos, segments

@@ -1,4 +1,4 @@
-"""The vLLM server behind the proxy: completions of token ids, and the documents that its connector has stored."""
+"""The vLLM server behind the proxy: completions of token ids, and documents that its connector stores."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from prometheus_client import Counter
 
 from ragbias.errors import ServerError
 from ragbias.serving.errors import ApiError
-from ragbias.serving.proxy import body_lines, upstream_address, upstream_errors, whole_body
+from ragbias.serving.proxy import body_lines, upstream_address, upstream_client, upstream_errors, whole_body
 from ragbias.serving.schemas import Json
 from ragbias.serving.server import Metrics, log
 from ragbias_vllm.plans import Plan
 
 COMPLETIONS = "/v1/completions"
-ATTEMPTS = 3  # of an answer whose documents the upstream server has lost
-STORED_AT_ONCE = 16  # store requests at the same time; more would delay answers, as vLLM serves in order
-MOST_WAITING = 4_000  # documents of one tenant that wait to be stored
-KNOWN = 500_000  # documents that the proxy remembers as stored, about 100 MB
-LONG_PREFIX = 256  # tokens; only one store request computes a longer prefix, the others wait for it
+ATTEMPTS = 3  # maximum attempts if the upstream server has lost documents
+STORED_AT_ONCE = 16  # concurrent store requests; more would delay answers, because vLLM serves in order
+MOST_WAITING = 4_000  # queued documents per tenant
+KNOWN = 500_000  # stored documents that the proxy remembers, about 100 MB
+LONG_PREFIX = 256  # number of tokens; other store requests wait until a longer prefix is computed
 SECONDS_BETWEEN_CHECKS = 2.0
 SECONDS_FOR_MODELS = 10.0
 NO_CONNECTOR = (
@@ -40,7 +40,7 @@ TOO_MANY = "too many documents wait to be stored in the upstream server; try aga
 
 
 class UpstreamFailedError(ApiError):
-    """A request that failed inside the upstream server before its first token; storing its documents may help."""
+    """A request failed in the upstream server before its first token. Storing its documents again may help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(502, message, None, "upstream_failed")
@@ -57,16 +57,15 @@ class Vllm:
     def __init__(self, url: str, key: str, timeout: float) -> None:
         self._address = upstream_address(url)
         self._shown = str(httpx.URL(self._address).copy_with(userinfo=b""))  # without a password, for logs
-        self._headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        self._client = httpx.AsyncClient(base_url=self._address, timeout=timeout, headers=self._headers, limits=limits)
+        self._client = upstream_client(self._address, timeout, key)
 
     def models(self) -> list[Json]:
         """Return the models of the server. Wait while the server does not accept connections."""
         waited = False
         while True:
             try:
-                response = httpx.get(f"{self._address}/v1/models", headers=self._headers, timeout=SECONDS_FOR_MODELS)
+                url, headers = f"{self._address}/v1/models", self._client.headers
+                response = httpx.get(url, headers=headers, timeout=SECONDS_FOR_MODELS)
                 break
             except httpx.HTTPError as error:
                 if not waited:
@@ -87,11 +86,11 @@ class Vllm:
             return False
 
     async def answers(self, body: Json) -> AsyncGenerator[Json, None]:
-        """Yield the whole answer, or the events of a stream. Closing the generator aborts the request.
+        """Yield the complete answer, or the events of a stream. Closing the generator aborts the request.
 
         Raises:
-            UpstreamFailedError: the engine failed; in a stream, this may come after events.
-            ApiError: the server cannot be reached or refuses the request.
+            UpstreamFailedError: the engine failed, in a stream possibly after events.
+            ApiError: the server cannot be reached or rejects the request.
         """
         built = self._client.build_request("POST", COMPLETIONS, json=body)
         with upstream_errors():
@@ -113,7 +112,7 @@ class Vllm:
 
 
 def _checked(status: int, content: bytes) -> Json:
-    """Parse a body or an event. Raise the error that it describes."""
+    """Parse a body or an event. Raise an error if it contains one."""
     try:
         body = json.loads(content)
     except ValueError:
@@ -135,7 +134,7 @@ def _checked(status: int, content: bytes) -> Json:
 
 
 def parameters_of(plan: Plan) -> Json:
-    """Return the fields of a request to vLLM that carry a plan."""
+    """Return the request fields for a plan."""
     transfer: Json = {"method": plan.method, "lengths": list(plan.lengths), "scope": plan.scope}
     if plan.store:
         transfer["store"] = True
@@ -144,12 +143,12 @@ def parameters_of(plan: Plan) -> Json:
 
 @dataclass(frozen=True)
 class Segments:
-    """The prefix and documents of one prompt, in the order in which the upstream server gets them.
+    """The prefix and documents of one prompt, in the order of the upstream request.
 
     Attributes:
         method: the method as text, for the connector.
         prefix, documents: token ids.
-        scope: digest of the tenant; entries of other scopes are never used.
+        scope: digest of the tenant. Entries of other scopes are never used.
         model: name of the upstream model without reader.
     """
 
@@ -165,13 +164,13 @@ class Segments:
         return self.scope[: len(self.scope) // 2]
 
     def plan(self, document: Sequence[int] | None = None) -> Plan:
-        """Return the plan to answer, or to store one document."""
+        """Return the plan for an answer, or for storing one document."""
         documents = self.documents if document is None else [document]
         lengths = (len(self.prefix), *map(len, documents))
         return Plan(document is not None, self.method, lengths, self.scope)
 
     def keys(self) -> list[bytes]:
-        """Return digests that name stored states: first of the prefix, then of each document after the prefix."""
+        """Return the keys of stored states: first of the prefix, then of each document."""
         about = json.dumps([self.model, self.scope]).encode()
         prefix = hashlib.sha256(about + array("q", self.prefix).tobytes()).digest()
         return [prefix, *(hashlib.sha256(prefix + array("q", ids).tobytes()).digest() for ids in self.documents)]
@@ -179,7 +178,7 @@ class Segments:
 
 @dataclass(eq=False)
 class _Job:
-    """A document to store, for all requests that wait for it."""
+    """A document to store, with the number of waiting requests."""
 
     segments: Segments
     document: Sequence[int]
@@ -189,15 +188,15 @@ class _Job:
 
 
 class StoredDocuments:
-    """Store the documents of prompts in the upstream server, each once, and remember which are stored.
+    """Store each document of prompts once in the upstream server, and remember stored documents.
 
-    Tenants take turns. A document that no request waits for any more is not sent.
+    Tenants take turns. Queued documents are dropped if no request waits for them.
     """
 
     def __init__(self, upstream: Vllm, metrics: Metrics) -> None:
         self._upstream = upstream
         self._known: dict[bytes, None] = {}  # the oldest first
-        self._generation = 0  # number of times that documents were forgotten
+        self._generation = 0  # number of calls of ``forget``
         self._jobs: dict[bytes, _Job] = {}  # queued or sent
         self._queues: dict[str, dict[bytes, _Job]] = {}  # by tenant; the first tenant has the next turn
         self._sent: set[asyncio.Task[None]] = set()
@@ -208,13 +207,13 @@ class StoredDocuments:
     async def answers(
         self, body: Json, segments: Segments | None, sending: Callable[[], AbstractAsyncContextManager[None]]
     ) -> AsyncGenerator[tuple[int, Json], None]:
-        """Yield vLLM's answer or events, each with the number of tokens that were stored before.
+        """Yield vLLM's answer or events, each with the number of previously stored tokens.
 
-        Documents are stored first. An answer that fails before its first token is requested again, after its documents
-        have been stored again.
+        Documents are stored first. If an answer fails before its first token, the documents are stored again, and the
+        request is repeated.
 
         Raises:
-            UpstreamFailedError: all attempts failed, or documents were not loaded; in a stream, this may come last.
+            UpstreamFailedError: all attempts failed, or documents were not loaded. A stream may raise it at its end.
         """
         for attempt in range(1, ATTEMPTS + 1):
             begun, stored = False, 0
@@ -223,7 +222,7 @@ class StoredDocuments:
                     stored = await self.store(segments)
                 async with sending(), aclosing(self._upstream.answers(body)) as answers:
                     async for answer in answers:
-                        if segments and answer.get("usage"):  # a whole answer, or the last event of a stream
+                        if segments and answer.get("usage"):  # a complete answer, or the last event of a stream
                             outcome, cached = _report_of(answer)
                             if ((cached if body["stream"] else outcome.get("loaded")) or 0) < segments.plan().end:
                                 raise UpstreamFailedError(NOT_LOADED)
@@ -238,16 +237,16 @@ class StoredDocuments:
                 self._retries.inc()
 
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
-        """Forget that these documents are stored; all documents if ``keys`` is None.
+        """Forget stored documents, or all of them if ``keys`` is None.
 
-        Documents that are being stored are not remembered either, because they may be lost as well.
+        Documents that are currently being stored are also forgotten, because they may be lost.
         """
         self._generation += 1
         for key in list(self._known) if keys is None else keys:
             self._known.pop(key, None)
 
     async def store(self, segments: Segments) -> int:
-        """Store the documents that are not known to be stored. Return the number of tokens that were stored before."""
+        """Store new documents. Return the number of previously stored tokens."""
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
@@ -262,13 +261,13 @@ class StoredDocuments:
         try:
             computed.update(zip(waiting, await asyncio.gather(*tasks), strict=True))
         finally:
-            for task in tasks:  # after an error, the request needs no other document
+            for task in tasks:  # after an error, the other documents are not needed
                 task.cancel()
         reused = [len(ids) for key, ids in zip(keys, segments.documents, strict=True) if not computed.get(key)]
         return sum(reused) + (len(segments.prefix) if prefix_known or reused else 0)
 
     async def _stored_once(self, keys: tuple[bytes, bytes], segments: Segments, document: Sequence[int]) -> bool:
-        """Store a document, or wait for another request that stores it."""
+        """Store a document, or wait until another request has stored it."""
         key, tenant = keys[1], segments.tenant
         job = self._jobs.get(key)
         if job is None:
@@ -286,7 +285,7 @@ class StoredDocuments:
                     del self._queues[tenant]
 
     def _send(self) -> None:
-        """Send the next document of each tenant in turn while fewer than ``STORED_AT_ONCE`` are being stored."""
+        """Send the next document of each tenant in turn, up to ``STORED_AT_ONCE`` at the same time."""
         while self._queues and len(self._sent) < STORED_AT_ONCE:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)
@@ -301,7 +300,7 @@ class StoredDocuments:
             computed = await self._store(job.segments, job.document)
         except Exception as error:
             job.stored.set_exception(error)
-            job.stored.exception()  # marks it as retrieved, because the clients that waited may have left
+            job.stored.exception()  # marks it as retrieved, because all clients may have disconnected
         else:
             job.stored.set_result(computed)
             if generation == self._generation:
@@ -332,6 +331,6 @@ class StoredDocuments:
 
 
 def _report_of(answer: Json) -> tuple[Json, int | None]:
-    """Return the connector's report, empty for a stream, and how many tokens of the prompt vLLM did not compute."""
+    """Return the connector's report, empty in streams, and the number of cached tokens of the prompt."""
     transferred, details = answer.get("kv_transfer_params") or {}, answer["usage"].get("prompt_tokens_details") or {}
     return transferred.get("ragbias") or {}, details.get("cached_tokens")

@@ -1,4 +1,4 @@
-"""Report an audit as tables for the terminal, as plain data for JSON, or as one HTML file."""
+"""Reports of an audit: tables for the terminal, plain data for JSON, and HTML."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def on_terminal(grid: Grid) -> Group:
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
-    """Format the table ``positions`` by label: how many answers have a known source, then each part's excess share."""
+    """Format the rows of ``positions`` by label: the number of answers with a known source, then the excess by part."""
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     rows = {}
     for label, outcome in audit.outcomes.items():
@@ -116,7 +116,7 @@ def preference_rows(audit: Audit) -> dict[str, list[str]]:
 
 
 def _known_documents(preference: PositionPreference) -> str:
-    """State for how many answers the source document is known."""
+    """State the number of answers with a known source document."""
     counts = f"{preference.answer_count} of {preference.total_count}"
     text = f"the document of {counts} answers is known, in {preference.questions} questions"
     return text if preference.excess else f"{text}; shares by part need at least {FEWEST} questions"
@@ -138,7 +138,7 @@ def as_html(
     settings: Mapping[str, Any],
     flipped: Sequence[FlippedQuestion],
 ) -> str:
-    """Render the report as one HTML file without links. It contains the texts of the questions."""
+    """Render the report as one HTML file without links, including the questions."""
     grids = {name: replace(grid, title="") for name, grid in tables(audit, costs).items()}
     flips = (address(flip_figure(audit), "flips"), "Share of questions that flip")
     sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[definition(audit), LEGEND])]
@@ -159,7 +159,7 @@ def as_html(
 
 
 def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """Build a table of the first flipped questions. Answers that differ from the one in retrieved order are bold."""
+    """Build a table of flipped questions. Answers that differ from the answer in retrieved order are bold."""
     examples, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
     for example in examples:
@@ -167,7 +167,7 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
         for label, answers in example.answers.items():
             cells = [bold.format(printable(answer)) if differs else answer for answer, differs in answers]
             rows.append([question, label, *cells])
-            question = ""  # the other rows of the question leave this cell empty
+            question = ""  # empty in the other rows of the question
     text = (
         f"{len(examples)} of {len(flipped)} questions that flip with at least one method. Answers that differ from the "
         "retrieved order's are bold."
@@ -178,7 +178,7 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
 
 
 def flip_figure(audit: Audit) -> Figure:
-    """Draw two bars per method: flips between orders, and flips when the same order is repeated."""
+    """Draw two bars per method: flips between orders, and flips between repetitions."""
     figure, (axis,) = canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {
@@ -198,7 +198,7 @@ def preference_figure(audit: Audit) -> Figure:
     styles = styles_of(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
         if excess := outcome.preference.excess:
-            at = [position + 0.05 * index for position in range(len(excess))]  # shifted: equal curves would overlap
+            at = [position + 0.05 * index for position in range(len(excess))]  # equal curves would overlap
             line(axis, at, [value.as_list() for value in excess], styles[label], label, band=False)
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     axis.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
@@ -231,7 +231,7 @@ class FlippedQuestion(NamedTuple):
 
 
 def flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
-    """Return the questions that flip with at least one method, beginning with those that flip with the first method."""
+    """Return the questions that flip with any method. Questions that flip with the first method come first."""
     flipped = []
     for index, question in enumerate(questions[: audit.questions]):
         compared = question if audit.labelled else Question(question.question)

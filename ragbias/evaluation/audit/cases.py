@@ -1,7 +1,7 @@
 """The cases of an audit: questions with prompts. Each case runs in several document orders and with several methods.
 
-The prompt comes from a pipeline, or is the stock prompt for a local model or for an OpenAI-compatible server. For a
-server, only methods that arrange text can run.
+The prompt is from a pipeline, or it is the stock prompt for a local model or an OpenAI-compatible server. Servers
+support only methods that arrange text.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
-# a blank line also precedes the first document, so that ``segmented`` gets the same tokens as ``none``
+# with a blank line before the first document, ``segmented`` and ``none`` have the same tokens
 INSTRUCTION = SYSTEM.rstrip() + "\n\n"
-MAX_NEW_TOKENS = 64  # enough, because the stock prompt requests a concise answer
-BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # joins the system message and the question while documents are located
+MAX_NEW_TOKENS = 64  # the stock prompt requests a concise answer
+BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # joins system message and question for locating documents
 SECONDS, TRIES = 600.0, 4  # timeout and number of attempts of a request to a server
 
 
@@ -42,12 +42,12 @@ class AuditCase:
 
     @property
     def greedy(self) -> bool:
-        """Whether decoding is greedy, so that equal prompts have equal answers."""
+        """Whether decoding is greedy."""
         return not self.recorded.settings.get("temperature")
 
     @property
     def exact(self) -> bool:
-        """Whether repetitions have equal answers: greedy decoding by a local model, in float32 on a CPU."""
+        """Whether repetitions have equal answers, as for greedy decoding of a local model in float32 on a CPU."""
         model = getattr(self.recorded.lm, "model", None)
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
@@ -66,7 +66,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Build cases from questions with documents. Each case has the stock prompt and no method."""
+    """Build cases with the stock prompt and without a method from questions with documents."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     cases = []
     for question in questions:
@@ -90,7 +90,7 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
     """Generate one answer per request with the settings of the case.
 
-    With sampling and a seed, requests run one by one, and request ``i`` has the seed ``seed + first_attempt + i``.
+    With sampling and a seed, requests run one by one. Request ``i`` has the seed ``seed + first_attempt + i``.
     """
     lm, settings, seed = case.recorded.lm, case.recorded.settings, case.recorded.settings.get("seed")
     if case.greedy or seed is None:
@@ -103,14 +103,14 @@ def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt
 
 
 class UpstreamLM:
-    """A model behind OpenAI's chat API, decoded greedily. ``model`` may be None if the server has only one model."""
+    """A model behind OpenAI's chat API, with greedy decoding. ``model=None`` selects the server's only model."""
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
         self._connection = Connection(url, key, SECONDS, TRIES)
         self.name = model or str(self._connection.model(None)["id"])
 
     def request(self, question: Question) -> Request:
-        """Build the request of a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
+        """Build the request for a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
         text = INSTRUCTION + "\n\n".join(question.documents) + BETWEEN + question.question
         request = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
         if request.report.n_found < len(question.documents) or request.origin.reason:

@@ -1,4 +1,4 @@
-"""Measurements of an audit, for each method: flips, the noise floor, preferred positions and changed answers."""
+"""Measurements of each method of an audit: flips, noise floor, preferred positions and changed answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragbias.evaluation.measures.metrics import best_subspan_em, same_answer, so
 from ragbias.generation import Generation, Request
 from ragbias.methods import AttentionMethod, Method
 
-ENOUGH = 100  # number of questions that suffices for most verdicts
+ENOUGH = 100  # number of questions for most verdicts
 WORTH = 0.10  # smallest share of flips beyond the noise floor that is a problem
 BINS = 5  # number of equal parts into which positions are grouped
 
@@ -26,13 +26,14 @@ Progress = Callable[[Mapping[str, int]], None]
 
 @dataclass(frozen=True)
 class PositionPreference:
-    """Positions of the documents that answers come from, compared with a model that ignores the order.
+    """Positions of the source documents of answers, compared with a model that ignores the order.
 
     Attributes:
         questions: number of questions whose source document is known in two or more orders.
         answer_count: number of answers to these questions whose source document is known.
         total_count: number of all answers.
-        excess: share of answers from each part of the positions, minus the expected share; empty: too few questions.
+        excess: share of answers from each part of the positions, minus the expected share. Empty with too few
+            questions.
     """
 
     answer_count: int
@@ -43,7 +44,7 @@ class PositionPreference:
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions whose answers differ between orders (``flips``), or in one order (``floor``). See ``of``."""
+    """Shares of questions whose answers differ between orders (``flips``) and between repetitions (``floor``)."""
 
     flips: Interval
     floor: Interval
@@ -51,20 +52,20 @@ class Flips:
 
     @classmethod
     def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
-        """Compute the shares, and their difference ``excess``, from a 0 or 1 for each question."""
+        """Compute the shares and their difference ``excess`` from a 0 or 1 for each question."""
         excess = [flip - noise for flip, noise in zip(flips, floor, strict=True)]
         return cls(rate(flips), rate(floor), rate(excess, least=-1))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method, compared with the first method, which is the unchanged pipeline's.
+    """Measurements of one method, compared with the first method, which is that of the unchanged pipeline.
 
     Attributes:
         answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
-        rightness: shares of questions with both right and wrong answers; None: too few questions have accepted answers.
+        rightness: shares of questions with both right and wrong answers. None with too few accepted answers.
         accuracy_by_order: accuracy in each order, over questions with accepted answers.
-        changed: share of questions whose answer in the retrieved order means something else than the first method's.
+        changed: share of questions whose answer in the retrieved order differs in meaning from the first method's.
         better: accuracy in the retrieved order, minus the first method's accuracy.
         ran: share of questions on which the method could run.
     """
@@ -80,7 +81,7 @@ class Outcome:
 
     @property
     def headline(self) -> Flips:
-        """The flips that decide the verdict: ``rightness`` if it was measured, else ``answer_flips``."""
+        """The flips for the verdict: ``rightness`` if available, otherwise ``answer_flips``."""
         return self.rightness or self.answer_flips
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class Outcome:
 class Audit:
     """All measurements by label. The first label is the unchanged pipeline.
 
-    Texts are lists of answers per question: one for each order, or one for each repetition of the retrieved order.
+    Texts are lists of answers per question: one per order, or one per repetition of the retrieved order.
     """
 
     outcomes: dict[str, Outcome]
@@ -109,7 +110,7 @@ class Audit:
 
     @property
     def labelled(self) -> bool:
-        """Whether flips are counted between right and wrong answers."""
+        """Whether a flip is a change between right and wrong answers."""
         return self.outcomes[self.as_it_is].rightness is not None
 
 
@@ -137,11 +138,10 @@ def audit(
     seed: int = 0,
     progress: Progress = lambda flips: None,
 ) -> Audit:
-    """Answer every question in several orders, and again in the retrieved order, with every method.
+    """Answer every question with every method in several orders, and repeatedly in the retrieved order.
 
-    The first method is the one of the unchanged pipeline. After each method of each question, ``progress`` receives the
-    number of flipped questions by label. An interrupt after at least ``FEWEST`` questions ends the audit with the
-    finished questions.
+    The first method is that of the unchanged pipeline. After each method of each question, ``progress`` receives the
+    number of flipped questions by label. After ``FEWEST`` questions, an interrupt returns the results so far.
     """
     check_count(len(cases))
     case_orders = [audit_orders(case.document_count, orders, seed + index) for index, case in enumerate(cases)]
@@ -175,9 +175,10 @@ class _CaseRuns:
         self._computed: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> _Answers:
-        """Answer in all orders, then repeat the retrieved order: once if greedy, else once for each other order.
+        """Answer in all orders, then repeat the retrieved order. Greedy decoding repeats it once.
 
-        Nothing is repeated if all orders run the same computation, or if a repetition would give the same answer.
+        With sampling, the number of repetitions is the number of the other orders. Nothing is repeated if all orders
+        run the same computation, or if repetitions have equal answers.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -200,7 +201,7 @@ class _CaseRuns:
 
 
 def _computation(request: Request) -> Hashable:
-    """Return a key that is equal for requests that run the same tokens in the same way."""
+    """Return a key for the computation of a request. Requests with equal keys run the same tokens in the same way."""
     method = request.method
     prompts = [candidate.tokens for candidate in request.candidates()]
     if isinstance(method, AttentionMethod) and method.invariant:  # the model reads the documents in this order
@@ -267,7 +268,7 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and some wrong. Without accepted answers: whether any two differ in meaning."""
+    """Whether some answers are right and some wrong. Without accepted answers, whether any two differ in meaning."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
@@ -279,10 +280,10 @@ def _by_order(right: Sequence[Sequence[bool]]) -> list[float]:
 
 
 def rate(values: Sequence[float], least: float = 0.0) -> Interval:
-    """Mean of the values, with its 95% interval. Values lie between ``least`` and 1.
+    """Mean of values between ``least`` and 1, with its 95% interval.
 
-    Resampling gives no interval if all ``n`` values are equal. The interval then extends by the largest share ``p`` of
-    other values with which ``n`` equal values still have a probability of 5%: ``(1 - p)^n = 0.05``.
+    If all ``n`` values are equal, resampling gives no interval. Then the interval extends by the share ``p`` of other
+    values with which ``n`` equal values have a probability of 5%: ``(1 - p)^n = 0.05``.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -294,12 +295,12 @@ def rate(values: Sequence[float], least: float = 0.0) -> Interval:
 def position_preference(
     sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
 ) -> PositionPreference:
-    """Measure the share of answers from each part of the positions, minus the share if the order did not matter.
+    """Measure the share of answers from each part of the positions, minus the expected share.
 
-    The answer in order ``k`` comes from document ``s_k``, whose position in order ``l`` is ``p_l(s_k)``. The observed
+    The answer in order ``k`` is from document ``s_k``, whose position in order ``l`` is ``p_l(s_k)``. The observed
     share counts the orders ``k`` with ``p_k(s_k)`` in the part. The expected share counts the pairs ``k, l`` with
-    ``p_l(s_k)`` in the part. If the order does not matter, both shares are equal, whatever the retriever's ranking.
-    Questions with fewer than two known sources are left out, because for them both shares are always equal.
+    ``p_l(s_k)`` in the part. If the order has no effect, both shares are equal for any ranking of the retriever.
+    Questions with fewer than two known sources are excluded, because their shares are always equal.
 
     ``sources[q][k]`` is the retrieved index of ``s_k`` for question ``q``, or None if it is unknown.
     ``orders[q][k][i]`` is the retrieved index of the document at position ``i`` in order ``k``.
@@ -318,7 +319,7 @@ def position_preference(
             counts[part[document]] += len(pairs)
             for _, other in pairs:
                 counts[part[other]] -= 1
-        excess[str(index)] = (counts / len(pairs) ** 2).tolist()  # the counts are whole numbers, so a 0 is exact
+        excess[str(index)] = (counts / len(pairs) ** 2).tolist()  # whole counts, so that 0 is exact
     enough = len(excess) >= FEWEST
     intervals = [
         share({name: values[part] for name, values in excess.items()}) for part in range(parts if enough else 0)

@@ -24,7 +24,7 @@ ACCEPTED = (
 KEYS = ("input", "question", "query")  # input keys that LangChain chains and graphs use for the question
 MESSAGES = "messages"  # input key that agents use for a conversation
 RUN_KEYS = ("user_msg", "query", "question", "input")  # parameters that LlamaIndex workflows use for the question
-FAILURES = (Exception, SystemExit)  # what a user's code may raise; a script may call sys.exit
+FAILURES = (Exception, SystemExit)  # errors of user code; scripts may call sys.exit
 SWAP = (
     "use a ragbias LLM in it: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
@@ -34,7 +34,7 @@ SWAP = (
 def load_pipeline(location: str) -> Any:
     """Import the object at ``module:object``, and call it if it is a function without arguments.
 
-    The module may be in the current folder. Raises ``RunError`` if the result is not a pipeline that can be called.
+    The module may be in the current folder. Raise ``RunError`` if the result is not a callable pipeline.
     """
     module_name, colon, path = location.partition(":")
     if not (module_name and colon and path):
@@ -78,7 +78,7 @@ def from_pipeline(
 ) -> tuple[list[AuditCase], int]:
     """Run a pipeline on each question and record its last request with two or more documents.
 
-    Return the cases, and the number of questions whose requests all had fewer than two documents.
+    Return the cases, and the number of questions without such a request.
     """
     candidates = list(calls(pipeline))
     cases: list[AuditCase] = []
@@ -106,7 +106,7 @@ def from_pipeline(
 
 
 def _run(candidates: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
-    """Try the calls in turn. Return the first that succeeds, and the requests to the model recorded during it."""
+    """Try the calls in turn. Return the first successful call, and its requests to the model."""
     failures: dict[str, BaseException] = {}
     for call in candidates:
         with recording() as records:
@@ -125,19 +125,19 @@ def _description(error: BaseException) -> str:
 
 
 class Call(NamedTuple):
-    """A way to call a pipeline. ``name`` shows the call as code in error messages; ``run`` calls it with a question."""
+    """A way to call a pipeline. ``name`` is the call as code, for error messages. ``run`` calls it with a question."""
 
     name: str
     run: Callable[[str], Any]
 
 
 def calls(pipeline: Any) -> Iterator[Call]:
-    """Yield the possible calls of a pipeline, most likely first. An object that is not a pipeline has none."""
+    """Yield the possible calls of a pipeline, the most likely first. Other objects have none."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):
         reset = getattr(pipeline, "reset", lambda: None)
-        # reset the engine, so that a question does not see earlier questions
+        # reset the engine, to isolate the questions
         yield Call("chat(question)", lambda question: (reset(), complete(chat(question))))
     elif callable(query := getattr(pipeline, "query", None)):
         yield Call("query(question)", lambda question: complete(query(question)))
@@ -150,14 +150,14 @@ def calls(pipeline: Any) -> Iterator[Call]:
 
 
 def complete(value: Any) -> Any:
-    """Complete a pipeline's return value: await a coroutine, or read a stream to its end."""
+    """Await a pipeline's result if it is a coroutine, and read streams to their end."""
 
     async def finished() -> Any:
         return [part async for part in value] if inspect.isasyncgen(value) else await value
 
     if inspect.isawaitable(value) or inspect.isasyncgen(value):
         return asyncio.run(finished())
-    # a LlamaIndex query engine calls the model only when its stream is read
+    # reading the stream of a LlamaIndex query engine calls the model
     stream = value if inspect.isgenerator(value) else getattr(value, "__dict__", {}).get("response_gen")
     if inspect.isgenerator(stream):
         for _ in stream:
@@ -171,7 +171,7 @@ def _invocations(runnable: Any) -> Iterator[Call]:
         declared = runnable.get_input_jsonschema().get("properties", ())
     except FAILURES:  # not every runnable has a schema
         declared = ()
-    # a graph with a checkpointer needs a thread; a new one per question hides earlier questions
+    # a graph with a checkpointer needs a thread; a new thread isolates each question
     remembers = getattr(runnable, "checkpointer", None) not in (None, False)
 
     def call(name: str, value: Callable[[str], Any]) -> Call:
@@ -202,7 +202,7 @@ def _runs(workflow: Any) -> Iterator[Call]:
 
     def call(key: str) -> Call:
         async def run(question: str) -> Any:
-            return await workflow.run(**{key: question})  # called in the loop, because run starts the workflow
+            return await workflow.run(**{key: question})  # in the event loop, because ``run`` starts the workflow
 
         return Call(f"run({key}=question)", lambda question: asyncio.run(run(question)))
 

@@ -30,11 +30,11 @@ class Verdict(Enum):
 
 
 def verdict(outcome: Outcome) -> Verdict:
-    """Decide from the excess ``x``, the share of flips minus the noise floor, and its 95% interval ``[low, high]``.
+    """Return the verdict for the excess ``x`` (flips minus noise floor) with 95% interval ``[low, high]``.
 
     - ``NO_PROBLEM``: ``high < 10%``, or ``x <= 0`` with an invariant method that ran on every question.
     - ``PROBLEM``: ``x >= 10%`` and ``low > 0``.
-    - ``TOO_FEW``: all other cases. More questions are needed.
+    - ``TOO_FEW``: otherwise. More questions are needed.
     """
     excess = outcome.headline.excess
     if excess.high < WORTH or (outcome.method.invariant and outcome.ran == 1 and excess.estimate <= 0):
@@ -53,16 +53,16 @@ class Recommendation:
 
 
 def definition(audit: Audit) -> str:
-    """Explain in words what counts as a flip in this audit, with two examples."""
+    """Define a flip in this audit, with two examples."""
     return OF_RIGHTNESS if audit.labelled else OF_ANSWERS
 
 
 def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
-    """Give the verdict on the unchanged pipeline and recommend a method.
+    """Return the verdict on the unchanged pipeline, and recommend a method.
 
-    A method helps if its own verdict is ``NO_PROBLEM``. It also helps if it at least halves the pipeline's excess of
-    flips and the interval of its own excess lies below that of the pipeline. Among the methods that help, the largest
-    gain in accuracy decides, then the fewest flips. Methods that ``may_lose`` accuracy are excluded. With
+    A method helps if its verdict is ``NO_PROBLEM``. It also helps if it at least halves the pipeline's excess of flips,
+    and the interval of its excess is below that of the pipeline. Of these methods, the one with the largest gain in
+    accuracy is recommended, then the one with the fewest flips. Methods that ``may_lose`` accuracy are excluded. With
     ``consistent``, accuracy is ignored and no method is excluded.
     """
     label = audit.as_it_is
@@ -95,7 +95,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: b
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether the estimated accuracy falls, or the interval allows a fall of more than ``LOSS``. False if unknown."""
+    """Whether the estimated accuracy decreases, or may decrease by more than ``LOSS``. False if unknown."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -LOSS)
 
 
@@ -128,7 +128,7 @@ def _share_of_flips(outcome: Outcome) -> str:
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
-    """Explain the verdict ``NO_PROBLEM``, for the plain model or for the method that the pipeline already uses."""
+    """Explain the verdict ``NO_PROBLEM`` for the plain model, or for the pipeline's current method."""
     if now.method.name == NoMethod.name:
         return f"You do not have this problem: {_at_most(now)}. No method is worth its cost here."
     name = now.method.name
@@ -149,7 +149,7 @@ def _at_most(outcome: Outcome) -> str:
 
 
 def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
-    """Describe the effect of dropping the pipeline's method. ``plain`` is the plain model's outcome, if measured."""
+    """Describe the effect of removing the pipeline's method. ``plain`` is the plain model's outcome, if measured."""
     if plain is None:
         return f"Whether you could drop {name} is unknown: the plain model was not measured; add none to --methods."
     decision = verdict(plain)

@@ -1,1 +1,1 @@
-"""The bench: run every model with every method on every task. It writes a record per answer and can resume."""
+"""The bench: run all models with all methods on all tasks, and write a record per answer. Runs can resume."""

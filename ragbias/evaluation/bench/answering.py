@@ -1,4 +1,4 @@
-"""Run the units of a bench, with one loaded model at a time."""
+"""Run the units of a bench. Only one model is loaded at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ragbias.methods import NoMethod
 
 
 class Models:
-    """Load models by name, onto the GPU if there is one. Only the last model stays loaded."""
+    """Load models by name, on a GPU if available. Only the last model remains loaded."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -33,7 +33,7 @@ class Models:
 
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     """Yield the records of the unit, one list per method."""
-    plain: list[GoldScore] = []  # computed once for all methods, which are compared with it
+    plain: list[GoldScore] = []  # computed once, for comparison with all methods
     for label, method in unit.methods.items():
         sources = unit.sources(method)
         distinct = list(dict.fromkeys(sources))
@@ -70,7 +70,7 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
 
 
 def _record(unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None) -> Record:
-    """Make the record of case ``index`` from the answer to case ``source``, still without times and log-probability."""
+    """Make the record of case ``index`` from the answer to case ``source``, without times and log-probability."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # every unit has a measure

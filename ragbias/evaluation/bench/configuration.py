@@ -44,7 +44,7 @@ def _joined(value: Any) -> Any:
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
-# settings without a default, and how to set them on the command line or in a YAML file
+# how to set settings without a default
 NEEDED = {
     "methods": "--methods (methods:), e.g. none,pine",
     "tasks": "--task (tasks:), e.g. mdqa",
@@ -76,7 +76,7 @@ class TaskSettings(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options, as the user wrote them."""
+        """The user's options."""
         return dict(self.model_extra or {})
 
     @property
@@ -107,10 +107,10 @@ class BenchConfiguration(BaseModel):
         seeds: seeds of the cases, for tasks that draw cases at random.
         limit: number of questions, for tasks without a limit in their options.
         batch_size: number of cases that run together.
-        invariant_once: whether an invariant method runs only one of the orders of the same documents in a batch. Its
-            record is copied to the other orders, so flips and gaps are 0 by assumption, not by measurement.
+        invariant_once: whether invariant methods run only one of several orders of the same documents in a batch. The
+            record is copied to the other orders, so flips and gaps are assumed to be 0, not measured.
         dtype: argument of ``from_pretrained``.
-        cost: whether time and memory are measured at the end.
+        cost: whether to measure time and memory at the end.
         out: the folder for the results.
     """
 
@@ -144,7 +144,7 @@ class BenchConfiguration(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses repeated keys. The default loader silently uses the last one."""
+    """A YAML loader that rejects repeated keys. The default loader uses the last one without a warning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]

@@ -1,4 +1,4 @@
-"""The plan of a bench: its units, always in the same order, so that another process can resume the run."""
+"""The plan of a bench: its units in a fixed order, so that another process can resume the run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NOISE_QUESTIONS = 50  # number of questions that run twice, per task, seed and n
 
 @dataclass(frozen=True)
 class Unit:
-    """A batch of cases that runs with every method in turn, so that times are comparable.
+    """A batch of cases that runs with each method in turn, so that times are comparable.
 
     Attributes:
         methods: methods by label.
         measures: ``"accuracy"``, ``"logprob"`` or both.
-        noise: whether the unit repeats one case unchanged, to measure how often its answer changes by itself.
+        noise: whether the unit repeats one case unchanged, to measure how often its answer changes without a cause.
         invariant_once: see ``BenchConfiguration``.
     """
 
@@ -37,7 +37,7 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """Return the index of the case to run for each case: the case itself, or the first with the same documents."""
+        """Return the index of the case that runs for each case: itself, or the first case with the same documents."""
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
@@ -86,7 +86,7 @@ class Plan:
         return cls(methods, tasks, settings.batch_size, settings.measure, settings.invariant_once)
 
     def units(self) -> Iterator[Unit]:
-        """Yield every unit in order. Each call reads the data files again instead of holding all cases in memory."""
+        """Yield all units in order. Each call reads the data files again, to save memory."""
         for model, methods in self.methods.items():
             for task, cases in self._by_seed():
                 while batch := tuple(islice(cases, self.batch_size)):
@@ -96,14 +96,14 @@ class Plan:
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
     def _by_seed(self) -> Iterator[tuple[Task, Iterator[Case]]]:
-        """Yield each task and its cases, seed by seed. Cases that do not depend on the seed come only once."""
+        """Yield each task and its cases, seed by seed. Cases that do not depend on the seed are not repeated."""
         for seeded in self.tasks:
             seen: set[str] = set()
             for task in seeded:
                 yield task, _unseen(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
-        """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for a repeated case."""
+        """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for repeated cases."""
         keys: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
         for unit in self.units():
             for label in unit.methods:
@@ -128,7 +128,7 @@ def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
 
 
 def _first_cases(cases: Iterable[Case]) -> Iterator[Case]:
-    """For each number of documents, yield one case of each of the first ``NOISE_QUESTIONS`` questions."""
+    """Yield one case of each of the first ``NOISE_QUESTIONS`` questions, for each number of documents."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

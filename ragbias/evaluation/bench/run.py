@@ -23,14 +23,14 @@ from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
 from ragbias.readers import check_readers, reader_of
 
-COST_PROMPTS = 5  # prompts per number of documents, one for each round of the cost measurement
+COST_PROMPTS = 5  # prompts per number of documents; each round of the cost measurement uses one
 
 
 def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
-    """Run all units that the folder lacks. If possible, raise errors before anything is written.
+    """Run all units with missing records. If possible, raise errors before writing files.
 
     Returns:
-        the aggregates, as in ``summary.json``.
+        the aggregates for ``summary.json``.
     """
     refuse_other_contents(settings.out)
     plan = Plan.of(settings)
@@ -50,7 +50,7 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
 
 
 def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
-    """Load each model and prepare each task's longest prompt, so that errors come before a folder is created."""
+    """Load each model and prepare the longest prompt of each task, to find errors before creating a folder."""
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
         check_readers(plan.methods[model].values())
@@ -62,14 +62,14 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
             except MethodError as error:
                 raise MethodError(f"method {label}, model {lm.name}: {error}") from error
             if method.reader:
-                reader_of(lm.model, method, lm.name)  # raises the error of a reader of another model
+                reader_of(lm.model, method, lm.name)  # raises an error for another model's reader
         for task, case in longest:
             lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run whose folder is open. Every step adds only the results that the folder lacks."""
+    """A run with an open folder. Each step adds only missing results."""
 
     settings: BenchConfiguration
     plan: Plan
@@ -89,7 +89,7 @@ class _Run:
         return self.store.noise if unit.noise else self.store.records
 
     def _missing(self, progress: TaskID) -> Iterator[Unit]:
-        """Yield the units with missing records. All cases of a unit run, because padding affects the last digits."""
+        """Yield the units with missing records. A unit always runs all cases, because padding affects rounding."""
         for unit in self.plan.units():
             stored = self._file(unit).by_key
             advance = sum(key in stored for label in unit.methods for key in unit.keys(label))
@@ -99,7 +99,7 @@ class _Run:
                 yield rest
 
     def costs(self) -> Costs:
-        """Measure the costs that the folder lacks. Return all costs, by ``cost_key`` and label."""
+        """Measure missing costs. Return all costs by ``cost_key`` and label."""
         costs = read_costs(self.store.folder)
         parts = [(model, task) for model in self.plan.methods for task, *_ in self.plan.tasks]
         progress = self.bar.add_task("cost", total=len(parts))
@@ -118,7 +118,7 @@ class _Run:
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:
-    """Return one case of each of the first ``COST_PROMPTS`` questions, for each number of documents from two on."""
+    """Return one case of each of the first ``COST_PROMPTS`` questions, for each number of documents >= 2."""
     typical: dict[int, dict[str, Case]] = {}
     for case in task.cases():
         if len(case.documents) > 1:

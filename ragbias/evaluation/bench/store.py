@@ -1,4 +1,4 @@
-"""Write the folder of a run. Only one process writes at a time, with one set of settings."""
+"""Write the folder of a run. Only one process can write at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOCK = ".lock"
 
 
 def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
-    """Describe a run as plain data. Its records depend only on the entry ``decides``; the rest is documentation."""
+    """Describe a run as plain data. Records depend only on the entry ``decides``. The rest is documentation."""
     return {
         "decides": {
             "models": settings.models,
@@ -52,7 +52,7 @@ def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def reader_digests(methods: str) -> dict[str, Any]:
-    """Return the hash of each reader that ``methods`` names, because a reader may be trained again."""
+    """Return the hash of each reader adapter in ``methods``, because a reader may be trained again."""
     digests = {}
     for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
         files = [path for path in sorted(folder_of(reader).glob("*")) if path.is_file()]
@@ -61,7 +61,7 @@ def reader_digests(methods: str) -> dict[str, Any]:
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:
-    """Convert task settings to plain data. Data files appear as name and hash, so that they can be moved."""
+    """Convert task settings to plain data. Data files become names and hashes, so that they can be moved."""
     plain = {"name": task.name, **task.options}
     if "data" in plain:
         files = task.made(0, None).data  # type: ignore[attr-defined]
@@ -70,17 +70,17 @@ def _task(task: TaskSettings) -> dict[str, Any]:
 
 
 class RecordFile:
-    """A file of records as JSON lines. It writes every record only once."""
+    """A file of records as JSON lines. Each record is written only once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
         self.by_key: dict[Key, Record] = {record.key: record for record in read_records(path)}
-        with path.open("r+b") as file:  # drop a last line that was cut off
+        with path.open("r+b") as file:  # drop an incomplete last line
             file.truncate(file.read().rfind(b"\n") + 1)
 
     def append(self, records: Sequence[Record]) -> int:
-        """Write the records that are new, sync them to disk, and return their number."""
+        """Write new records, flush them to disk, and return their number."""
         new = [record for record in records if record.key not in self.by_key]
         with naming(self.path), self.path.open("ab") as file:
             file.write(as_lines(new).encode())
@@ -90,7 +90,7 @@ class RecordFile:
         return len(new)
 
     def put_in_order(self, keys: Sequence[Key]) -> None:
-        """Rewrite the file in the order of ``keys`` if it is in another order. Records with other keys go last."""
+        """Sort the file by the order of ``keys`` if necessary. Records with other keys come last."""
         if list(self.by_key)[: len(keys)] != keys:
             self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
             write_atomically(self.path, as_lines(self.by_key.values()).encode())
@@ -99,8 +99,8 @@ class RecordFile:
 class Store:
     """The folder of a run, locked while the store is open.
 
-    A run that stops before its first record removes its files. If a killed run has left files but no record, another
-    run may use the folder. A run may resume with a higher limit, because its first questions are the same.
+    A run that stops before its first record removes its files. If a killed run has left files without records, another
+    run can use the folder. A run can resume with a higher limit, because its first questions are the same.
 
     Args:
         folder: folder of the run, created if missing.
@@ -132,7 +132,7 @@ class Store:
                 return
             if not _only_a_higher_limit(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
-            (self.folder / SUMMARY).unlink(missing_ok=True)  # the summary of fewer questions
+            (self.folder / SUMMARY).unlink(missing_ok=True)  # outdated
         self.write(SETTINGS, about)
 
     def write(self, name: str, data: Any) -> None:
@@ -148,19 +148,19 @@ class Store:
         if error is not None and not holds_records(self.folder):
             for name in (*FILES, LOCK):
                 (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # a user's file or another process's run may be in it
+            with suppress(OSError):  # other files may be in it
                 for made in self._made:
                     made.rmdir()
         self._lock.close()
 
 
 def holds_records(folder: Path) -> bool:
-    """Whether a run has written any record."""
+    """Whether the folder contains records."""
     return any((folder / name).is_file() and (folder / name).stat().st_size for name in (ROWS, NOISE))
 
 
 def refuse_other_contents(folder: Path) -> None:
-    """Raise ``RunError`` if ``folder`` is a file, or holds anything but a run that can resume."""
+    """Raise ``RunError`` if ``folder`` is a file, or contains anything except a run that can resume."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give a folder for the results")
     for path in (packed(folder, ROWS), packed(folder, NOISE)):

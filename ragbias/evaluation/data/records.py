@@ -1,4 +1,4 @@
-"""Records of a bench's answers: the lines of ``rows.jsonl`` and ``noise.jsonl``, which may be gzipped (``.gz``)."""
+"""Records of a bench: the lines of ``rows.jsonl`` and ``noise.jsonl``, which may be gzipped (``.gz``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKED = ".gz"  # suffix of a compressed file of records
 
 @dataclass(frozen=True)
 class Record:
-    """The answer of one model to one case with one method. A file of records may have other fields, which are ignored.
+    """The answer of one model to one case with one method. Unknown fields in files are ignored.
 
     Attributes:
         id: id of the case. With ``task``, ``model`` and ``method`` it identifies the record.
@@ -32,22 +32,22 @@ class Record:
         question: id of the question. Cases with the same ``question``, ``documents`` and ``seed`` differ only in the
             order of the documents.
         documents: number of documents.
-        gold_position: position of the gold document, counted from 0; None: there is no gold document.
-        seed: seed that selected the documents; 0 if the data file fixes them. A seed that only shuffles does not count.
+        gold_position: position of the gold document, counted from 0; None without a gold document.
+        seed: seed that selected the documents; 0 if the data file determines them.
         prediction: the model's answer; empty if only log-probabilities are measured.
-        score: score of the prediction, from 0 to 1; None: not measured.
+        score: score of the prediction, from 0 to 1; None if not measured.
         seconds: wall time of the batch, divided by the number of its cases.
-        method_ran: name of the method that ran; ``"none"`` if the method could not run. ``reason`` then says why.
-        shown: order in which the model saw the documents, as numbers from ``tasks.orders.ranking``. A document has the
-            same number in all records with the same ``question``, ``documents`` and ``seed``. Empty for methods that do
-            not change the order, except ``none`` and ``segmented``.
-        logprob: log-probability of the most probable gold answer, in nats, summed over tokens. If it was not measured,
-            this and the next three fields are None.
+        method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
+        shown: order of the documents in the model's prompt, as numbers from ``tasks.orders.ranking``. A document has
+            the same number in all records with the same ``question``, ``documents`` and ``seed``. Empty for methods
+            that do not change the order, except ``none`` and ``segmented``.
+        logprob: log-probability of the most probable gold answer, in nats, summed over tokens. This and the next three
+            fields are None if they were not measured.
         answer_tokens: number of tokens of that gold answer.
         kl: KL(plain || method) of the token after the prompt, in nats.
         agrees: whether the method and the plain model predict the same most probable token after the prompt.
-        shorten: number of words around the answer to which each passage was cut; None: passages are whole.
-        copied: whether the record was copied from another order of the same documents (see ``invariant_once``).
+        shorten: number of words around the answer to which each passage was cut; None: passages are complete.
+        copied: whether the record was copied from another order of the same documents, see ``invariant_once``.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
@@ -79,7 +79,7 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Task, model, method and case id, which identify a record of a run."""
+        """Task, model, method and case id. Unique in a run."""
         return self.task, self.model, self.method, self.id
 
 
@@ -92,9 +92,9 @@ _RECORD = TypeAdapter(Record)
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file of records. Skip an unfinished last line, which an interrupted run may leave.
+    """Read a file of records. Skip an incomplete last line of an interrupted run.
 
-    Of records that differ only in ``seconds``, the first is returned.
+    If records differ only in ``seconds``, only the first is returned.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records from a bench")

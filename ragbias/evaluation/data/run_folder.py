@@ -1,4 +1,4 @@
-"""The folder of a bench run: the names of its files, and functions that read its JSON files."""
+"""The folder of a bench run: names of its files, and functions that read its JSON files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragbias.evaluation.data.records import PACKED
 from ragbias.files import irregular
 
 ROWS = "rows.jsonl"
-NOISE = "noise.jsonl"  # second answers to repeated cases
+NOISE = "noise.jsonl"  # answers to repeated cases
 COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
@@ -36,7 +36,7 @@ class _Decides(BaseModel):
 
 
 class _About(BaseModel):
-    """The content of ``settings.json``. Only fields that are read are checked."""
+    """The content of ``settings.json``. Only the fields in use are validated."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -48,7 +48,7 @@ _Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
 
 
 def packed(folder: Path, name: str) -> Path:
-    """Path of the compressed file of records (``ROWS`` or ``NOISE``) in a published run folder."""
+    """Return the path of the compressed file of records (``ROWS`` or ``NOISE``) in a run folder."""
     return folder / f"{name}{PACKED}"
 
 
@@ -61,17 +61,17 @@ def records_file(folder: Path, name: str) -> Path | None:
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
-    """Key in ``cost.json`` of the costs for a model, task and number of documents."""
+    """Return the key of a model, task and number of documents in ``cost.json``."""
     return f"{model}|{task}|{documents}"
 
 
 def read_costs(folder: Path) -> Costs:
-    """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Empty if costs were not measured."""
+    """Read the costs ``[median, low, high]`` by ``cost_key`` and label, if they were measured."""
     return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Read the settings, versions and machine of a run, see ``plain_settings``. Empty if the file is missing."""
+    """Read the settings, versions and machine of a run, see ``plain_settings``, if the file exists."""
     about = _checked(folder / SETTINGS, TypeAdapter(_About))
     return about.model_dump(exclude_unset=True) if about else {}
 

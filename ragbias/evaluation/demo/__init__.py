@@ -1,1 +1,1 @@
-"""The measurements of ``ragbias demo``, and the text files of ``ragbias ask``."""
+"""The measurements of ``ragbias demo``."""

@@ -1,4 +1,4 @@
-"""The demo of ``tiny``: a FAISS index, a biased model, and every method on held-out questions."""
+"""The demo of ``tiny``: a FAISS index, a biased model, and all methods on held-out questions."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Demo:
         self.index = Index([as_text(passage) for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages, and whether the gold one was retrieved. If not, it takes the place of the last one."""
+        """Return ``k`` passages, and whether the gold passage was retrieved. If not, it replaces the last passage."""
         nearest, gold = self.index.search(question.question, k), as_text(question.gold)
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
     def task(self, documents: int) -> tuple[StockQA, float]:
-        """Return the task with this number of passages, and the share of questions whose gold passage was retrieved."""
+        """Return the task with this number of passages, and the recall of gold passages."""
         drawn, hits = [], 0
         for question in self.questions:
             texts, hit = self.retrieve(question, documents)
@@ -135,7 +135,7 @@ def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, f
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:
-    """Return the first question whose plain answer changes when documents are reversed. If none does, the first one."""
+    """Return the first question whose plain answer changes with reversed documents, otherwise the first question."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.documents))
         orders = [texts, texts[::-1]]

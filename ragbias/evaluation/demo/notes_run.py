@@ -1,7 +1,7 @@
 """The demo for a real model: its bias on questions about thirty short made-up notes (``notes.jsonl``, CC0).
 
-The note with the answer is placed at several positions among the notes that MiniLM finds nearest to the question. The
-demo measures the log-probability of the gold answer, which shows a bias with few questions, and the accuracy.
+The note with the answer is placed at several positions among the notes nearest to the question, according to MiniLM.
+The demo measures accuracy, and the log-probability of the gold answer, which shows a bias with few questions.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 
 @dataclass(frozen=True)
 class Note:
-    """A text, a question about it, the beginning of the answer sentence, and the words that complete it.
+    """A text, a question about it, and an answer sentence, divided into its beginning and the answer itself.
 
-    The prompt includes the beginning, because a model that writes whole sentences rarely begins with the bare answer.
+    The prompt includes the beginning, because models that write sentences rarely begin with the answer itself.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Note:
 
 
 def notes() -> list[Note]:
-    """Read all notes. They are made up, so that a model cannot answer from memory."""
+    """Read all notes. They are invented, so that models cannot know the answers."""
     lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
     return [Note(**json.loads(line)) for line in lines]
 
@@ -88,7 +88,7 @@ class NotesDemo:
 
 
 def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
-    """Measure every method. An invariant method runs in one order, because all orders give bit-identical answers.
+    """Measure all methods. Invariant methods run in one order, because all orders give bit-identical answers.
 
     Returns:
         Plain data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95% intervals,

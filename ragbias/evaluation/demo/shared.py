@@ -1,4 +1,4 @@
-"""Parts that both demos use: a FAISS index, questions in the stock prompt, and their measurement."""
+"""Shared code of both demos: a FAISS index, questions in the stock prompt, and measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
 ROUNDS = 7  # rounds of cost measurements
-TOGETHER = 10  # cases that run with one method before the next method
+TOGETHER = 10  # number of cases that run with a method before the next method runs
 
 
 class Index:
@@ -42,7 +42,7 @@ class Index:
         self._faiss.add(vectors)
 
     def search(self, query: str, k: int) -> list[str]:
-        """Return the ``k`` texts nearest to the query, nearest first."""
+        """Return the ``k`` nearest texts, nearest first."""
         _, indices = self._faiss.search(self._encode([query]), min(k, len(self.texts)))
         return [self.texts[index] for index in indices[0]]
 
@@ -51,7 +51,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question with a gold document and others, nearest first. ``begin`` ends the prompt; ``answer`` completes it."""
+    """A question with a gold document and others, nearest first. The prompt ends with ``begin``, before ``answer``."""
 
     question: str
     gold: str
@@ -99,7 +99,7 @@ def measured(
     batch_size: int = TOGETHER,
     invariant_once: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Run every method on all cases. Return each method's part of the summary, see ``summarise``."""
+    """Run all methods on all cases. Return each method's part of the summary, see ``summarise``."""
     cases = list(task.cases())
     progress = bar.add_task("answering", total=len(cases) * len(methods))
     records: list[Record] = []

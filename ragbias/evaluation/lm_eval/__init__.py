@@ -1,1 +1,1 @@
-"""The lm-eval model ``ragbias``, which runs lm-eval's tasks with a method."""
+"""The lm-eval model ``ragbias``, which runs tasks of lm-eval with a method."""

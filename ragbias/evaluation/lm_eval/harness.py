@@ -1,7 +1,7 @@
-"""The model ``ragbias`` for lm-eval, to measure a method's side effects on benchmarks such as MMLU.
+"""The model ``ragbias`` for lm-eval, to measure side effects of a method on benchmarks such as MMLU.
 
 ``python -m ragbias.evaluation.lm_eval.harness --model ragbias --model_args pretrained=tiny,method=ms-poe --tasks mmlu``
-runs lm-eval's command line, which on its own does not find models of other packages.
+runs lm-eval's command line, which does not find models of other packages.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's ``hf`` model with a method that needs no documents.
 
-    A method treats the prompt and the generated tokens differently. So a continuation is scored as if it were
-    generated: its context runs first, in one forward pass, and the continuation runs on the cache of that pass. Answer
-    choices of one token need only the pass of their context. Whole texts (for perplexity) have no context and run in
-    one pass. ``batch_size`` applies only to generated answers.
+    Methods treat prompts and generated tokens differently. Therefore continuations are scored like generated tokens:
+    first the context runs in one forward pass, then the continuation runs on its cache. Answer choices of one token
+    need only the first pass. Whole texts, for perplexity, run in one pass. ``batch_size`` applies only to generation.
 
-    A prompt that is too long for the window loses its beginning, as in lm-eval, with a warning.
+    If a prompt exceeds the window, its beginning is cut off with a warning, as in lm-eval.
 
     Args:
-        settings: any other argument of lm-eval's ``hf`` model.
+        settings: other arguments of lm-eval's ``hf`` model.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     def _loglikelihood_tokens(
         self, requests: Sequence[Scored], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """Score each continuation: its log-probability, and whether greedy decoding would write it."""
+        """Return the log-probability of each continuation, and whether greedy decoding would generate it."""
         results = []
         first: tuple[list[int], Tensor] | None = None  # tokens of the last context and the logits after them
         for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
@@ -105,13 +104,13 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
 
     @torch.no_grad()
     def _after(self, context: list[int], continuation: list[int]) -> Tensor:
-        """Compute the logits ``[len(continuation), V]`` of a continuation that runs after the prompt's pass."""
+        """Compute logits ``[len(continuation), V]`` of a continuation after the pass of its prompt."""
         with debias(self.model, self.method):
             return continued(self.model, *prefilled(self.model, context), continuation)
 
     @torch.no_grad()
     def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
-        """Compute the logits ``[len(continuation), V]`` at the end of a text that runs in one pass."""
+        """Compute logits ``[len(continuation), V]`` at the end of a text, in one pass."""
         with debias(self.model, self.method):
             ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
             logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]

@@ -1,1 +1,1 @@
-"""Figures computed from answers: metrics, accuracy by position, consistency and bootstrap intervals."""
+"""Compute metrics, accuracy by position, consistency and bootstrap intervals from answers."""

@@ -1,7 +1,7 @@
-"""The aggregates of a bench as plain data for JSON, with an entry for each model, task and number of documents.
+"""Aggregates of a bench as plain data for JSON, with an entry per model, task and number of documents.
 
 Figures with an interval are lists ``[estimate, low, high]``. With too few questions, ``low`` and ``high`` are
-``None``, and a note says so.
+``None``, and a note explains this.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def summarise(
 
     Args:
         records: records of all answers.
-        cost: costs by ``run_folder.cost_key`` and label. They are copied into the result.
-        noise: records of second answers in the same order, for the noise floor.
+        cost: costs by ``run_folder.cost_key`` and label, which become part of the result.
+        noise: records of repeated cases, for the noise floor.
 
     Returns:
         ``results``: an entry for each model, task and number of documents, with ``methods`` by label. Positions are
-        counted from 0. If a task ran with several documents, its cases without documents (``closed_book``) and with the
-        gold document alone (``oracle``) have no entry: they become ``reference_lines`` of the other entries.
-        ``kendall_tau`` is the agreement between the orders in which the model saw the same documents.
+        counted from 0. Cases without documents (``closed_book``) and with only the gold document (``oracle``) become
+        ``reference_lines`` of the other entries, if any. ``kendall_tau`` is the agreement between the orders in which
+        the model read the same documents.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
@@ -119,7 +119,7 @@ def answered(records: Iterable[Record]) -> list[Record]:
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Compute flips between orders and between repetitions. For a judge, compare the preferred responses."""
+    """Compute flips between orders and between repetitions. For judges, compare the preferred responses."""
     compared = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
     orders = Counter((record.question, record.seed) for record in records)
     return {
@@ -130,7 +130,7 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 
 
 def _judge(records: Sequence[Record]) -> dict[str, Any]:
-    """Compute a judge's consistency when responses are swapped, its preference for the first response, and accuracy.
+    """Compute a judge's consistency under swaps, its preference for the first response, and its accuracy.
 
     Accuracy is given for each position of the better response. A pair without a verdict in both orders is consistent.
     """
@@ -157,7 +157,7 @@ def _groups(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _line(records: Sequence[Record], name: str) -> Estimate | None:
-    """Estimate the record field ``name`` for the plain model, or the first method if the plain model did not run."""
+    """Estimate the record field ``name`` for the plain model, or the first method without the plain model."""
     value = attrgetter(name)
     parts = grouped((record for record in records if value(record) is not None), attrgetter("method"))
     if not parts:
@@ -166,7 +166,7 @@ def _line(records: Sequence[Record], name: str) -> Estimate | None:
 
 
 def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
-    """Count the answers for which the plain model ran instead of the method, by reason."""
+    """Count the answers of the plain model that ran instead of the method, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))

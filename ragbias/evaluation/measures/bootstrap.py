@@ -1,7 +1,7 @@
 """Bootstrap confidence intervals over questions.
 
-Questions are resampled together with their answers at all positions. Methods are compared on the same resamples
-(paired). With fewer than ``FEWEST`` questions, the ends of an interval are NaN.
+Questions are resampled together with their answers at all positions. Comparisons of methods use the same resamples
+(paired). With fewer than ``FEWEST`` questions, the ends of intervals are NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARE = (0.0, 1.0)  # bounds of an accuracy
 
 Estimate: TypeAlias = list[float | None]
 Floats: TypeAlias = NDArray[np.float64]
-Figures: TypeAlias = Mapping[str, tuple[str, str]]  # name of a difference: (figure of one, figure of another)
+Figures: TypeAlias = Mapping[str, tuple[str, str]]  # name of a difference: (minuend, subtrahend)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Interval:
 class Scores:
     """Scores of one method ``[questions, positions]``: means over orders and seeds, NaN if missing.
 
-    ``positions`` are positions of the gold document, counted from 0, or -1 if there is none. Both axes are sorted.
+    ``positions`` of the gold document are counted from 0; -1 means no gold document. Both axes are sorted.
     """
 
     questions: tuple[str, ...]
@@ -69,7 +69,7 @@ class Scores:
         return cls(tuple(questions), tuple(positions), values)
 
     def in_common(self, other: Scores) -> tuple[Scores, Scores]:
-        """Restrict two methods' scores to common questions and positions. A score missing in one is NaN in both."""
+        """Restrict two methods' scores to common questions and positions. Scores that one lacks are NaN in both."""
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         ours, theirs = (
@@ -84,7 +84,7 @@ class Scores:
 
 
 class Summaries(NamedTuple):
-    """Figures of each bootstrap draw: ``by_position`` is ``[draws, positions]``, the other figures are ``[draws]``."""
+    """Figures of all draws: ``by_position`` is ``[draws, positions]``, the other figures are ``[draws]``."""
 
     by_position: Floats
     mean: Floats
@@ -94,9 +94,9 @@ class Summaries(NamedTuple):
 
 
 def summaries(values: Floats, counts: Floats) -> Summaries:
-    """Summarise each draw. ``values``: ``[questions, positions]``, NaN if missing; ``counts``: result of ``draws``."""
+    """Summarise each draw of ``values`` ``[questions, positions]``. ``counts`` is the result of ``draws``."""
     counts_per_position = counts @ (~np.isnan(values)).astype(float)
-    with np.errstate(invalid="ignore"):  # a draw may lack scores at a position
+    with np.errstate(invalid="ignore"):  # a draw may have no scores at a position
         by_position = counts @ np.nan_to_num(values) / counts_per_position
     worst, best = by_position.min(axis=1), by_position.max(axis=1)
     return Summaries(by_position, by_position.mean(axis=1), worst, best, best - worst)
@@ -104,7 +104,7 @@ def summaries(values: Floats, counts: Floats) -> Summaries:
 
 @lru_cache(maxsize=2)
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw resamples as counts of each question, ``[resamples, questions]``. Empty if there are too few questions."""
+    """Draw resamples as counts of each question, ``[resamples, questions]``. Empty with too few questions."""
     if questions < FEWEST:
         return np.empty((0, questions))
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
@@ -122,16 +122,16 @@ def percentile(estimate: float, resampled: Floats) -> Interval:
 
 
 def cautious(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
-    """Compute a bias-corrected interval for a worst or best position, a gap, or a difference of two such figures.
+    """Compute a bias-corrected interval for a worst or best position, a gap, or a difference of such figures.
 
-    The minimum of noisy scores is too low, and the minimum of a resample is even lower. On flat curves, a percentile
-    interval therefore misses the true value in most runs. Two intervals correct this bias. The percentile interval
-    shifted by twice the bias of the resamples is too short on flat curves. The basic (reverse percentile) interval is
-    too short near accuracies of 0 and 1. The result contains both, limited to the range from ``least`` to ``most``.
+    The minimum of noisy scores is biased: it is too low, and that of a resample is even lower. Therefore percentile
+    intervals often miss the true value on flat curves. Two intervals correct this bias. The percentile interval,
+    shifted by twice the bias, is too short on flat curves. The basic (reverse percentile) interval is too short near
+    accuracies of 0 and 1. The result is the union of both, limited to the range from ``least`` to ``most``.
 
-    In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95 of 100
-    runs, and the interval of the gap in 92. If there was no gap, its interval contained 0 in only 64 to 81 runs. To
-    decide whether there is a gap, use ``gap_by_chance``.
+    In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
+    Without a gap, the interval of the gap contained 0 in only 64 to 81% of runs. To decide whether there is a gap, use
+    ``gap_by_chance``.
     """
     if not len(resampled):
         return Interval(estimate, math.nan, math.nan)
@@ -142,7 +142,7 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
 
 
 def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
-    """Compute each figure's intervals: a list with one per position for ``by_position``, a list of one for the rest."""
+    """Compute lists of intervals: one per position for ``by_position``, and a single one for other figures."""
     estimates = point(scores.values)
     resampled = summaries(scores.values, draws(len(scores.questions), resamples))
     return {
@@ -161,7 +161,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
 def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Interval]:
     """Compute paired differences, scores minus reference, on common questions and positions.
 
-    ``figures`` maps a name to two fields of ``Summaries``: the scores' and the reference's. ``most`` bounds the result.
+    ``figures`` maps names to two fields of ``Summaries``, for scores and reference. ``most`` bounds the differences.
     """
     pair = scores.in_common(reference)
     counts = draws(len(pair[0].questions))
@@ -188,12 +188,12 @@ def relative(scores: Scores, reference: Scores) -> dict[int, Interval]:
 
 
 def point(values: Floats) -> Summaries:
-    """Summarise the scores themselves: the draw that contains every question once."""
+    """Summarise the scores themselves, as a draw that contains every question once."""
     return summaries(values, np.ones((1, len(values))))
 
 
 def gap_by_chance(scores: Scores) -> float:
-    """Estimate the gap that 95 of 100 runs without position bias stay below, by shuffling scores over positions."""
+    """Estimate the 95th percentile of the gap without position bias, by shuffling scores over positions."""
     rng = np.random.default_rng(0)
     gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

@@ -1,4 +1,4 @@
-"""Figures of a summary: ``[estimate, low, high]``, or None without data. With few questions, low and high are None."""
+"""Figures of a summary: ``[estimate, low, high]``, or None without data. Low and high are None with few questions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ENDS = ("worst", "best", "gap")  # figures that need several positions
 
 
 def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """Return one measure's part of a method's summary. It is empty if the measure is missing."""
+    """Return the part of a method's summary for one measure. Empty without data."""
     return method if measure == ACCURACY else method[measure] or {}
 
 
 def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
-    """Compute ``by_position``, ``mean``, ``ENDS`` and ``gap_by_chance``. A single position has only the first two."""
+    """Compute ``by_position`` and ``mean``, and for several positions also ``ENDS`` and ``gap_by_chance``."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     curve = bootstrap.curve(scores, bounds=bounds)
@@ -47,7 +47,7 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
 
 
 def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Estimate] | None:
-    """See ``bootstrap.differences``. Return None if the scores have no question and position in common."""
+    """See ``bootstrap.differences``. Return None if the scores have no common question and position."""
     if not scores.in_common(reference)[0].values.size:
         return None
     intervals = bootstrap.differences(scores, reference, figures, most)
@@ -55,7 +55,7 @@ def differences(scores: Scores, reference: Scores, figures: Figures, most: float
 
 
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
-    """Compute a method's differences from the plain model; ``None`` if they have no question and position in common.
+    """Compute a method's differences from the plain model, or ``None`` without a common question and position.
 
     ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean, worst position
     and best position. ``worst_to_worst`` and ``gap`` are the differences of the worst positions and of the gaps.
@@ -77,7 +77,7 @@ def share(values: Mapping[str, float]) -> Estimate | None:
 
 
 def _as_json(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
-    """Convert positions to strings for JSON. Leave out -1, the position of questions without a gold document."""
+    """Convert positions to strings for JSON. Omit -1, the position of questions without a gold document."""
     return {str(position): figure for position, figure in by_position.items() if position >= 0}
 
 
@@ -86,7 +86,7 @@ def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None
 
     The result has the figures of ``curve_figures`` and ``minus_plain``, and three more. ``spread`` is the highest minus
     the lowest value over the orders of the same documents, averaged over questions. ``kl`` is KL(plain || method) of
-    the token after the prompt. ``agreement`` is the share of cases in which both find the same token most probable.
+    the token after the prompt. ``agreement`` is the share of cases with the same most probable token.
     """
     measured = [record for record in records if record.logprob is not None]
     return {

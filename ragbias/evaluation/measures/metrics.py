@@ -1,4 +1,4 @@
-"""Score answers from 0 to 1 as the benchmarks do, and find the document that an answer comes from."""
+"""Score answers from 0 to 1 as in the benchmarks, and find the source document of an answer."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def squad_normalised(text: str) -> str:
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """Return 1 if the normalised first line contains a normalised answer, else 0: the measure of Lost in the Middle."""
+    """Return 1 if the normalised first line contains a normalised answer, else 0. From Lost in the Middle."""
     words = squad_normalised(prediction.split("\n")[0])
     return float(any(squad_normalised(answer) in words for answer in answers))
 
 
 def qa_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Best F1 of normalised words over all answers: LongBench's measure of question answering."""
+    """Return the best F1 of normalised words over all answers. From LongBench."""
     words = Counter(squad_normalised(prediction).split())
     return max(_f1(words, Counter(squad_normalised(answer).split())) for answer in answers)
 
@@ -48,7 +48,7 @@ def _f1(words: Counter[str], expected: Counter[str]) -> float:
 
 
 def value_in_answer(prediction: str, value: str) -> float:
-    """Return 1 if the prediction contains the value, ignoring case, else 0: Lost in the Middle's key-value measure."""
+    """Return 1 if the prediction contains the value, ignoring case, else 0. From Lost in the Middle."""
     return float(value.lower() in prediction.lower())
 
 
@@ -58,10 +58,10 @@ def exact(prediction: str, answers: Sequence[str]) -> float:
 
 
 def source(answer: str, documents: Sequence[str], question: str) -> int | None:
-    """Return the index of the document that an answer comes from, judged by its words, or None if that is unclear.
+    """Return the index of the source document of an answer, according to its words, or None if this is ambiguous.
 
-    The source is the only document that contains the normalised answer as whole words. If no document does, words of
-    the question are ignored, and the source is the one document with most of the answer's other words, at least half.
+    The source is the only document that contains the normalised answer as whole words. If no document contains it, the
+    source is the document with most words of the answer, and at least half. Words of the question are ignored.
     """
     words = " ".join(_words(answer))
     if not words:

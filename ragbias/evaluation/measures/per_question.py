@@ -1,4 +1,4 @@
-"""Functions that compute one value per question: flips, repetition, a judge's preference, agreement of orders."""
+"""Compute values per question: flips, changes in repetitions, a judge's preference, agreement of orders."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def verdict(record: Record) -> str:
 
 
 def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of) -> dict[str, float]:
-    """For each question in several orders, 1 if any answers differ, else 0."""
+    """For each question with several orders, 1 if any answers differ, else 0."""
     return _by_question(records, answer, lambda answers: len(set(answers)) > 1)
 
 
 def repeats(
     records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of
 ) -> dict[str, float]:
-    """For each question repeated in the same order, the share of second answers (``noise``) that differ."""
+    """For each repeated question, the share of repeated answers (``noise``) that differ."""
     first = {record.key: answer(record) for record in records}
     return means(
         (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]
@@ -72,12 +72,12 @@ def prefers_first(records: Iterable[Record]) -> dict[str, float]:
 
 
 def spreads(records: Iterable[Record]) -> dict[str, float]:
-    """For each question in several orders, the gold answer's highest minus its lowest log-probability, in nats."""
+    """For each question with several orders, the range of the gold answer's log-probability, in nats."""
     return _by_question(records, attrgetter("logprob"), lambda values: max(values) - min(values))
 
 
 def order_agreement(records: Iterable[Record]) -> dict[str, float]:
-    """For each question in several orders, the mean Kendall's tau of all pairs of orders that the model saw."""
+    """For each question with several orders, the mean Kendall's tau of all pairs of orders in the model's prompts."""
     return _by_question((record for record in records if len(record.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 
@@ -100,7 +100,7 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
 def _by_question(
     records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
-    """Group records by question, seed and number of documents. Measure each group, and average the groups by question.
+    """Measure groups of records with the same question, seed and number of documents. Average them by question.
 
     Groups of one record are skipped. All records must have the same task, model and method.
     """

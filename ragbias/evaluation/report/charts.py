@@ -1,4 +1,4 @@
-"""Pictures of position bias, drawn from the aggregates of a bench."""
+"""Pictures of position bias, from the aggregates of a bench."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 
 
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Draw accuracy by the gold document's position, with intervals. Many methods get separate panels."""
+    """Draw accuracy by position of the gold document, with intervals, in a panel per method if there are many."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     return _curves(curves, styles, result["reference_lines"], ACCURACY)
 
 
 def logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Draw the gold answer's log-probability by position, minus the plain model's mean if it ran."""
+    """Draw the log-probability of the gold answer by position, minus the plain model's mean if it ran."""
     figures = {label: method["logprob"] for label, method in ranked(result) if method["logprob"]}
     if all(method["minus_plain"] for method in figures.values()):
         curves = {label: method["minus_plain"]["by_position"] for label, method in figures.items()}
@@ -67,7 +67,7 @@ def overlaid(
     styles: Mapping[str, Style] | None = None,
     scale: str = ACCURACY,
 ) -> Figure:
-    """Draw a panel for each entry with the curves of its methods. The key is the title of the panel."""
+    """Draw a panel for each entry, with its key as title and the curves of its methods."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
@@ -80,7 +80,7 @@ def overlaid(
 
 
 def before_and_after(curves: Curves, model: str, method: str) -> Figure:
-    """Draw the curves of the plain model and of one method, as on the start page. The plain model's mean is 0."""
+    """Draw the curves of the plain model and one method, as in the README. The plain model's mean is 0."""
     names = {REFERENCE: f"plain {model}", method: "order-invariant"}
     named = {f"{label} ({name})": curves[label] for label, name in names.items()}
     return overlaid({"": named}, scale=RELATIVE_LOGPROB)
@@ -90,7 +90,7 @@ def multiples(curves: Curves, styles: Mapping[str, Style], lines: Mapping[str, A
     """Draw a panel for each method, with the plain model's curve in every panel."""
     plain = {label: points for label, points in curves.items() if label == REFERENCE}
     others = {label: points for label, points in curves.items() if label != REFERENCE}
-    # with one scale, a single bad method would flatten all curves; panels are ranked, so a row has similar curves
+    # one scale per row, because a single bad method would flatten all curves; panels are sorted by rank
     figure, axes = canvas(len(others), height=1.9, sharey=True if scale == ACCURACY else "row")
     for axis, (label, points) in zip(axes, others.items(), strict=True):
         _panel(axis, {**plain, label: points}, styles, {REFERENCE: "none (plain model)"}, lines, scale)

@@ -1,7 +1,7 @@
 """The style of all pictures, and functions that draw and save them.
 
-Methods differ by colour (Okabe and Ito's colour-blind safe palette), dashes, marker and filling, so that pictures are
-readable in black and white. Pictures are legible at a width of 450 pixels, half the width of a README.
+Methods differ by colour (the colour-blind safe palette of Okabe and Ito), dashes, marker and filling, so that pictures
+are readable in black and white. They are legible at a width of 450 pixels, which is half of a README's.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DASHES: tuple[tuple[str, Any], ...] = (
     ("#56b4e9", (0, (1, 1))),
 )
 MARKERS = "s^DvP<>p"
-FONTS = ["DejaVu Sans", "Verdana"]  # Verdana has a similar width and is common where DejaVu Sans is missing
-TITLE_LETTERS = 30  # letters that fit above a panel of a third of the width
+FONTS = ["DejaVu Sans", "Verdana"]  # Verdana is a common fallback of similar width
+TITLE_LETTERS = 30  # maximum title length of a panel with a third of the width
 
 Point = Sequence[Any]  # estimate, low, high; each may be None
 
@@ -83,7 +83,7 @@ def canvas(
 
 
 def legend(figure: Figure, columns: int = 3) -> None:
-    """Draw one legend for all panels at the top of the picture, in the place of a title."""
+    """Draw one legend for all panels at the top of the picture."""
     named: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -97,7 +97,7 @@ def line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, shaded or as error bars. ``wider``: number of equal curves drawn over this one."""
+    """Draw estimates with intervals, shaded or as error bars. ``wider`` is the number of equal curves on top."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     drawn: dict[str, Any] = dict(
@@ -115,7 +115,7 @@ def line(
 
 
 def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:
-    """Draw shares from 0 to 1 as horizontal bars with intervals and percentages: one bar per label and series."""
+    """Draw shares from 0 to 1 as horizontal bars with intervals and percentages, one per label and series."""
     fills: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
     step = 0.8 / len(series)
     for index, (name, points) in enumerate(series.items()):
@@ -157,7 +157,7 @@ def panel_title(label: str) -> str:
 
 
 def svg(figure: Figure, name: str, fonttype: str = "none") -> str:
-    """Render the figure as reproducible SVG. ``fonttype="path"`` draws letters as paths, which need no font."""
+    """Render the figure as reproducible SVG. ``fonttype="path"`` draws letters as paths, without a font."""
     written = io.StringIO()
     settings: Any = {"svg.hashsalt": name, "svg.fonttype": fonttype, "font.sans-serif": FONTS}
     with matplotlib.rc_context(settings):

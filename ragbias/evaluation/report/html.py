@@ -1,4 +1,4 @@
-"""Reports as one self-contained HTML file: embedded pictures, no scripts, no external resources."""
+"""Reports as one self-contained HTML file, with embedded pictures and without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ COLUMNS = 6  # maximum number of columns with figures, so that a table fits the 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. A cell ``0.71 (0.62 to 0.79)`` shows its interval in small print.
+    """A table. Cells such as ``0.71 (0.62 to 0.79)`` show their interval in small print.
 
-    After ``COLUMNS`` columns, the table continues in another table that repeats the first ``keys`` columns.
+    More than ``COLUMNS`` columns are split into several tables, which repeat the first ``keys`` columns.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: optional heading, pictures with captions, tables, paragraphs, a list, preformatted text."""
+    """A section of a page with optional heading, pictures, tables, paragraphs, list and preformatted text."""
 
     title: str = ""
     level: int = 2
@@ -186,7 +186,7 @@ def _curves(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]
 
 
 def _chance(result: Mapping[str, Any]) -> Iterator[str]:
-    """Note the gaps that chance alone explains."""
+    """Note the gaps that may be due to chance."""
     for measure in result["measures"]:
         figures = {label: figures_of(method, measure) for label, method in tables.ranked(result, measure)}
         within = [

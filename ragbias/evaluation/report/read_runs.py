@@ -22,12 +22,12 @@ from ragbias.evaluation.report.tables import title
 # options of a task that change its prompts
 OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "seed"
 FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # differences from any method
-EXPECTED = ("models", "methods", "tasks")  # settings that may differ between runs in one report
+EXPECTED = ("models", "methods", "tasks")  # settings that may differ between the runs of a report
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read from its folder. Costs and settings are empty if the files are missing."""
+    """A run from its folder. Costs and settings are empty if the files are missing."""
 
     folder: Path
     records: list[Record]
@@ -37,7 +37,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's folder, with answers compressed or not. Raise ``RunError`` if it holds no answers."""
+    """Read the folder of a run, with plain or compressed answers. Raise ``RunError`` if there are no answers."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; expected the --out folder of a bench")
     rows, again = records_file(folder, ROWS), records_file(folder, NOISE)
@@ -51,9 +51,9 @@ def read_run(folder: Path) -> Run:
 
 
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """Combine the runs into one summary, see ``summarise``, with notes on settings that differ.
+    """Combine the runs into one summary, see ``summarise``, with notes on different settings.
 
-    Raises ``RunError`` if two runs hold the same method in the same setting, or if their prompts of a task differ.
+    Raise ``RunError`` if two runs have the same method in the same setting, or different prompts of a task.
     """
     _refuse_clashes(runs)
     cost: Costs = {}
@@ -72,7 +72,7 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
-    """Return the paired differences of all other methods from ``label``, by measure and method, best mean first."""
+    """Return the paired differences of other methods from ``label``, by measure and method, best mean first."""
     setting = result["model"], result["task"], result["documents"]
     records = [record for run in runs for record in run.records if setting_of(record) == setting]
     if label not in result["methods"]:
@@ -110,7 +110,7 @@ def _refuse_clashes(runs: Sequence[Run]) -> None:
 
 
 def _differences(first: Run, second: Run, task: str) -> list[str]:
-    """Note each setting of a task in which two runs differ. Raise ``RunError`` if their prompts differ."""
+    """Note all settings of a task that differ between runs. Raise ``RunError`` if their prompts differ."""
     if not first.settings or not second.settings:
         unknown = " and ".join(str(run.folder) for run in (first, second) if not run.settings)
         return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
@@ -138,7 +138,7 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
 
 
 def _short(options: Mapping[str, Any], name: str) -> Any:
-    """Format an option's value for a message. A data file becomes its name and the beginning of its hash."""
+    """Format the value of an option for a message. A data file becomes its name and the start of its hash."""
     if name != "data":
         return options.get(name, "the default")
     return [f"{file.get('file')} ({str(file.get('sha256'))[:8]})" for file in options.get(name, [])]

@@ -1,4 +1,4 @@
-"""Tables of methods, sorted by their worst position, for the terminal, as Markdown and as CSV."""
+"""Tables of methods, sorted by the worst position, for terminals, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEGENDS = {
     "after which both find the same token the most probable.",
 }
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
-OTHER_FIGURES = {  # by measure and name in a summary: heading and format
+OTHER_FIGURES = {  # heading and format by measure and name
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
@@ -53,7 +53,7 @@ Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
 
 
 def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
-    """Build a table. Long names fold; figures wrap only if ``wrap`` is set."""
+    """Build a table. Long names fold. Figures wrap only if ``wrap`` is set."""
     table = Table(title=Text(title), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     table.add_column(Text(first), overflow="fold")
     for heading in others:
@@ -62,7 +62,7 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
 
 
 def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[int]]:
-    """Group column indices. A group is at most ``most`` wide in total, and begins with the first ``keys`` columns."""
+    """Group column indices. Each group begins with the first ``keys`` columns, and its width is at most ``most``."""
     groups: list[list[int]] = [[]]
     for index in range(keys, len(widths)):
         if groups[-1] and sum(widths[at] for at in (*range(keys), *groups[-1], index)) > most:
@@ -72,7 +72,7 @@ def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[
 
 
 def fitted(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> Group:
-    """Build tables for a terminal of ``width`` columns. Columns that do not fit go into further tables below."""
+    """Build tables for a terminal of ``width`` columns. More tables contain the columns that do not fit."""
     widths = [
         1 + min(width // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in zip(head, *rows, strict=True)
     ]
@@ -112,7 +112,7 @@ def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """Name the cost of a result: ``"prefill_ratio"`` if prefills were timed, else ``"seconds_ratio"`` or None."""
+    """Return the cost of a result: ``"prefill_ratio"`` if prefills were timed, else ``"seconds_ratio"`` or None."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"
@@ -128,7 +128,7 @@ def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
-    """Whether the accuracy table has the column *order*, because some method reorders documents."""
+    """Whether the accuracy table has the column *order*, for methods that reorder documents."""
     return ACCURACY in result["measures"] and any(
         method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
     )
@@ -145,7 +145,7 @@ def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[st
 
 
 def _rows(result: Mapping[str, Any], measure: str | None) -> list[dict[str, str]]:
-    """Build a row of cells per method, keyed by heading. All methods of a result have the same headings."""
+    """Build a row of cells per method, by heading. All methods of a result have the same headings."""
     measure = measure or result["measures"][0]
     return [_cells(result, label, measure) for label, method in ranked(result, measure) if figures_of(method, measure)]
 
@@ -187,7 +187,7 @@ def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
 
 
 def _number(value: float, form: str) -> str:
-    """Format a number, without a minus sign if it is rounded to zero."""
+    """Format a number, without a minus sign for zero."""
     text = format(value, form)
     return text if text.strip("-0.%") else format(0.0, form)
 
@@ -204,7 +204,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Group]:
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """Build one table per measure. ``minus`` holds the differences from the method ``label``, see ``minus_method``."""
+    """Build one table per measure with differences from the method ``label``. See ``minus_method`` for ``minus``."""
     for measure, methods in minus.items():
         rows = [
             [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]
@@ -246,7 +246,7 @@ def in_markdown(text: str) -> str:
 
 
 def as_csv(summary: Mapping[str, Any]) -> str:
-    """Render a CSV line for each method of each result. Columns have the names of the JSON summary, joined by ``_``."""
+    """Render a CSV line for each method of each result. Columns are joined names of the JSON summary."""
     rows = []
     for result in summary["results"]:
         for label, method in ranked(result):
@@ -261,7 +261,7 @@ def as_csv(summary: Mapping[str, Any]) -> str:
 
 
 def _columns(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a column for each number in plain data, and three columns for a figure ``[estimate, low, high]``."""
+    """Yield a column for each number in plain data, and three columns for each ``[estimate, low, high]``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _columns(no_formula(f"{name}_{key}" if name else key), inner)

@@ -26,7 +26,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def make(name: str, **options: Any) -> Task:
-    """Make a task by name. None means an option's default. Raise ``RunError`` for a wrong name or option."""
+    """Make a task by name. None selects an option's default. Raise ``RunError`` for unknown names or options."""
     if name not in TASKS:
         raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]

@@ -56,7 +56,7 @@ SCORES = {"chosen": 1.0, "rejected": 0.0, "neither": 0.5}
 
 
 class Pair(NamedTuple):
-    """A prompt with a better and a worse response, and the subset of the benchmark that it belongs to."""
+    """A prompt with a better and a worse response, and its subset of the benchmark."""
 
     prompt: str
     better: str
@@ -82,26 +82,25 @@ class _LLMBarRow(Row):
 class Judge(Task):
     """Pairs of responses in RewardBench's format, each in both orders.
 
-    By default, a letter belongs to a response, not to a position: the response whose text has the smaller SHA-256 is A
-    in both orders, and the letter is part of the document. So both orders have the same set of documents, and an
-    order-invariant method gives the same verdict. The model may still prefer a letter, but about half of the better
-    responses are A. In order 0 the better response comes first. ``gold_position`` is the better response's position.
+    By default, each response has the same letter in both orders: A is the response whose text has the smaller SHA-256.
+    The letter is part of the document. Therefore both orders have the same set of documents, and order-invariant
+    methods give the same verdict. The model may prefer a letter, but about half of the better responses are A. In order
+    0 the better response comes first. ``gold_position`` is its position.
 
     The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict is for the
-    better response, else ``"rejected"``. An answer with no verdict or with both is ``"neither"`` and scores 0.5. (The
-    released code counts an answer with both as A.) A method with several prompts per answer, such as
-    ``permutation-vote``, has several verdicts: the majority decides, and a tie is ``"neither"``.
+    better response, else ``"rejected"``. An answer without a verdict, or with both, is ``"neither"`` and scores 0.5.
+    (The released code counts an answer with both as A.) Methods with several prompts per answer, such as
+    ``permutation-vote``, use the majority of verdicts. A tie is ``"neither"``.
 
-    Pairs of equal responses have no right verdict and are skipped. If the chat template does not support a system
-    message, the instruction precedes the user's question.
+    Pairs of equal responses are skipped. If the chat template does not support system messages, the instruction
+    precedes the user's question.
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
-        seed: unused, because nothing is drawn at random. All tasks have this option.
-        explain: let the model explain its verdict first, as in the benchmark. If False, the model can write only a
-            verdict.
+        seed: unused; an option of all tasks.
+        explain: let the model explain its verdict first, as in the benchmark. If False, it can generate only verdicts.
         letters: ``"response"``: letters belong to responses. ``"position"``: the first response is A, as in the
-            benchmark. These letters reveal the order, so no method can be invariant.
+            benchmark. Such letters reveal the order, so no method is order-invariant.
     """
 
     data: Files
@@ -195,7 +194,7 @@ class LLMBar(Judge):
 
 
 def verdict_in(answer: str) -> str | None:
-    """Return the letter of the verdict, or None if the answer contains no verdict or both."""
+    """Return the letter of the verdict, or None if the answer contains no verdict, or both."""
     letters = set(VERDICT.findall(answer))
     return letters.pop() if len(letters) == 1 else None
 
@@ -214,9 +213,9 @@ def _digest(response: str) -> bytes:
 
 
 def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
-    """Return decoding settings that let a model write nothing but one of the two verdicts.
+    """Return decoding settings that restrict the answer to one of the two verdicts.
 
-    The tokens of a verdict depend on what precedes it: the start of a chat message, or the colon of a flat prompt.
+    The tokens of a verdict depend on the text before it: the start of a chat message, or the colon of a flat prompt.
     """
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{letter}]]", add_special_tokens=False)["input_ids"] for letter in LETTERS]
@@ -228,7 +227,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
 
 
 def _following(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """Return the tokens that may follow ``ids`` so that one of the options gets written. All have the same length."""
+    """Return the tokens that may follow ``ids`` in one of the options, which have equal lengths."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

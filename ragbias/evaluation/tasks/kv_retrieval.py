@@ -37,11 +37,11 @@ class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
     The documents are the pairs ``"key": "value"``. Only the first pair has no separator before it. For methods that
-    need documents, one is added there: ``{,`` and a line break (see ``Prompt.from_text``). The segment of each pair
-    then has the same text in any order.
+    need documents, ``Prompt.from_text`` adds one: ``{,`` and a line break. Therefore the segment of each pair has the
+    same text in any order.
 
     Args:
-        documents: numbers of pairs: the gold pair and others drawn with the seed. Default: all pairs.
+        documents: numbers of pairs, including the gold pair. Other pairs are drawn with the seed. Default: all pairs.
         positions: positions of the gold pair, counted from 0. Default: its position in the file.
     """
 

@@ -1,4 +1,4 @@
-"""The tasks ``longbench`` and ``musique``: questions about several passages, none of which is marked as gold.
+"""The tasks ``longbench`` and ``musique``: questions about several passages without a gold label.
 
 Sources: Bai et al., LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding, arXiv 2308.14508, with
 prompt and measure from the released code. Trivedi et al., MuSiQue: Multihop Questions via Single-hop Question
@@ -45,7 +45,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class PassagesTask(FileTask):
-    """Questions about passages, none of which is marked as gold. A subclass reads the files and defines the prompt.
+    """Questions about passages without a gold label. Subclasses read the files and define the prompt.
 
     Args:
         shorten: number of words to which each passage is cut, see ``task.shortened``.
@@ -96,11 +96,11 @@ class LongBench(PassagesTask):
     r"""Questions about passages from LongBench's and LongBench-E's ``hotpotqa``, ``2wikimqa`` and ``musique``.
 
     A context is split at its lines ``Passage 1:``, ``Passage 2:`` and so on. Passages are joined with a blank line, as
-    in the files. Other white space around a passage is removed, because it would reveal its position.
+    in the files. Other white space around passages is removed, because it would reveal their positions.
 
     Args:
-        indices: number the passages in their order, as in the benchmark. The numbers reveal the order, so no method can
-            be invariant. False writes ``Passage:``.
+        indices: number the passages, as in the benchmark. Numbers reveal the order, so no method is order-invariant.
+            False writes ``Passage:``.
     """
 
     indices: StrictBool = True
@@ -152,7 +152,7 @@ class _MusiqueRow(Row):
 class MuSiQue(PassagesTask):
     """Multi-hop questions over passages without numbers.
 
-    With ``shorten``, a passage that leads to the answer but does not contain it may lose the part that matters.
+    With ``shorten``, passages that are needed but do not contain the answer may lose the relevant part.
 
     Args:
         data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.

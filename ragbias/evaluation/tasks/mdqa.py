@@ -49,7 +49,7 @@ class _Context(Row):
 
 
 class MdqaRow(Row):
-    """One question of an official file, with the passages and the index of the gold one."""
+    """One question of an official file, with passages and the index of the gold passage."""
 
     question: str
     answers: Answers
@@ -65,7 +65,7 @@ class MdqaRow(Row):
 
     @cached_property
     def id(self) -> str:
-        """Id of the question, which does not depend on the order of its passages."""
+        """Id of the question. It does not depend on the order of the passages."""
         content = "\0".join((self.question, *(part for passage in sorted(self.passages) for part in passage)))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -77,20 +77,20 @@ _Question = tuple[str, Line[MdqaRow]]  # name of the file, and the line
 class MultiDocumentQA(FileTask):
     """Questions with one gold document among distractors, from the official files.
 
-    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as in the file. Files that differ only in
-      the gold document's position hold the same questions. Cases with the same documents in the same order run once.
-    - ``nq-open-oracle.jsonl.gz``, whose lines hold only a gold document: distractors are gold documents of other
-      questions, drawn with the seed. A distractor never has the gold document's title and never contains an answer as
-      whole words (normalised as in the measure). Drawn distractors are easier to distinguish than the official ones,
-      which were retrieved for the question. Prompts with 20 documents include the distractors of prompts with 10.
+    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents from the file. Files that differ only in
+      the gold document's position have the same questions. Cases with the same documents in the same order run once.
+    - ``nq-open-oracle.jsonl.gz``: each line has only a gold document. Distractors are gold documents of other
+      questions, drawn with the seed. They have other titles and do not contain an answer as whole words (normalised as
+      in the measure). They are easier to distinguish than the official distractors, which were retrieved for the
+      question. Prompts with 20 documents include the distractors of prompts with 10.
 
     Args:
-        data: files of one of the two kinds. ``limit`` counts questions of all files together.
+        data: files of one of the two kinds. ``limit`` is the total number of questions in all files.
         documents: numbers of documents. Default: as in the file, or 10 and 20 for the oracle file.
         positions: positions of the gold document, counted from 0. Default: as in the file, or five evenly spread
             positions for the oracle file.
-        indices: number the documents as in the official prompt. The numbers reveal the order, so no method can be
-            invariant. False writes ``Document (Title: ...)``.
+        indices: number the documents, as in the official prompt. The numbers reveal the order, so no method is
+            order-invariant. False writes ``Document (Title: ...)``.
         shorten: number of words to which each passage is cut, see ``task.shortened``.
     """
 
@@ -177,7 +177,7 @@ class MultiDocumentQA(FileTask):
 
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """Map gold passages to their normalised texts if the files hold only gold passages. Else return an empty dict."""
+    """Map gold passages to normalised texts if the files have only gold passages. Otherwise return an empty dict."""
     alone = [line for line in lines if len(line.row.passages) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(

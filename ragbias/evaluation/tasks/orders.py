@@ -1,4 +1,4 @@
-"""The document orders in which a question runs."""
+"""Document orders for a question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def evenly_spread(documents: int, count: int) -> list[int]:
-    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. A single position is the middle."""
+    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. One position is the middle."""
     if count == 1:
         return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
@@ -38,7 +38,7 @@ def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
 def gold_orders(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
-    """Yield (documents, gold position, index of the order) for every order and position, counted from 0.
+    """Yield ``(documents, gold position, index of the order)`` for each order and position, counted from 0.
 
     The other documents have the same order for every gold position. ``key`` seeds the shuffles.
     """
@@ -52,9 +52,9 @@ def gold_orders(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """Return the alphabetical rank of each document in ``order``, a list of indices into ``contents``.
+    """Return the alphabetical rank of each document in ``order``, which lists indices into ``contents``.
 
-    A rank does not depend on the order of ``contents``. Equal documents get ascending ranks.
+    Ranks do not depend on the order of ``contents``. Equal documents have ascending ranks.
     """
     ranks: dict[str, int] = {}
     for rank, text in enumerate(sorted(contents)):

@@ -1,4 +1,4 @@
-"""The base class of the bench's tasks, with cases, answers, scores, and log-probabilities of gold answers."""
+"""The base class of tasks, with cases, answers, scores, and log-probabilities of gold answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def within(bounds: Bounds) -> Any:
     return Field(ge=bounds.least, le=bounds.most)
 
 
-# types of the fields that tasks share; a single value is read as a list of one value
+# types of common fields; a single value becomes a list
 Files = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(_different), Field(min_length=1)]
 Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
@@ -61,12 +61,12 @@ class Case:
         text: the flat prompt, without a chat template.
         documents: verbatim parts of ``text``, in the same order.
         answers: the accepted answers.
-        gold_position: position of the gold document, from 0; None: there is no gold document.
-        order: 0 for the order in the data, apart from the gold document's position; k for the k-th shuffle.
-        seed: seed that selected the documents; 0 if the data file fixes them. A seed that only shuffles does not count.
+        gold_position: position of the gold document, counted from 0; None without a gold document.
+        order: 0 for the order in the data, except for the gold document; k for the k-th shuffle.
+        seed: seed that selected the documents; 0 if the data file determines them.
         group: part of the task, such as a subset of RewardBench.
-        contents: the documents without their numbers, which change with the order; empty if they are not numbered.
-        shorten: number of words around the answer to which each passage was cut; None: passages are whole.
+        contents: the documents without their numbers, which depend on the order; empty if they are not numbered.
+        shorten: number of words around the answer to which each passage was cut; None: passages are complete.
     """
 
     id: str
@@ -94,7 +94,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Task:
-    """A task. A subclass is a frozen dataclass whose fields are the data files and options for the cases.
+    """Base class of tasks. A subclass is a frozen dataclass with the data files and options as fields.
 
     Attributes:
         name: value of ``--task``.
@@ -108,15 +108,12 @@ class Task:
 
     @property
     def chat(self) -> bool:
-        """Whether the text becomes the user's message in a chat template, if the model has one.
-
-        A subclass may declare a field ``chat``, so that users can turn this off.
-        """
+        """Whether prompts use the model's chat template, if it has one. A subclass may declare a field ``chat``."""
         return True
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a gold answer can directly follow the prompt. Only then can its log-probability be measured."""
+        """Whether a gold answer can directly follow the prompt, which the measure ``logprob`` requires."""
         return True
 
     def cases(self) -> Iterator[Case]:
@@ -146,7 +143,7 @@ class Task:
         ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        """Format each gold answer as a continuation of the prompt, whose log-probability can be measured."""
+        """Format each gold answer as a continuation of the prompt, to measure its log-probability."""
         return [self.continuation(prompt, answer) for answer in case.answers]
 
     def continuation(self, prompt: str, text: str) -> str:
@@ -154,7 +151,7 @@ class Task:
         return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
-        """Render the flat prompt as the model reads it."""
+        """Render the flat prompt for the model."""
         if not self.chat or lm.tokenizer.chat_template is None:
             return case.text
         return lm.chat_text([{"role": "user", "content": case.text}])
@@ -162,13 +159,13 @@ class Task:
 
 @dataclass(frozen=True)
 class GoldScore:
-    """Score of a case's gold answers with one method.
+    """Scores of the gold answers of a case with one method.
 
     Attributes:
         logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
         tokens: number of tokens of that gold answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        answer: an ``Answer`` with the number of prompt tokens and the report, but an empty prediction.
+        answer: an ``Answer`` with the number of prompt tokens and the report, but without a prediction.
         seconds: wall time.
     """
 
@@ -183,12 +180,12 @@ class GoldScore:
         return kl(plain.next_token, self.next_token)
 
     def agrees(self, plain: GoldScore) -> bool:
-        """Whether the most probable token after the prompt is the same."""
+        """Whether both have the same most probable token after the prompt."""
         return int(self.next_token.argmax()) == int(plain.next_token.argmax())
 
 
 def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldScore:
-    """Teacher-force the gold answers of a case: one pass over the prompt, and a short pass for each answer."""
+    """Score the gold answers of a case by teacher forcing: one pass for the prompt, and a short one per answer."""
     begin = time.perf_counter()
     prompt = task.prompt(lm, case)
     request = lm.prepare(prompt, documents=case.documents, method=method)
@@ -216,7 +213,7 @@ class FileTask(Task):
         orders: number of orders of the documents, or of the distractors at each position of the gold document.
         limit: maximum number of questions from each file. Default: all.
         seed: seed of the shuffled orders, and of the documents if the task draws documents.
-        chat: put the prompt into the user's message if the model has a chat template. False: use the bare text.
+        chat: use the model's chat template, if any. False: use the plain text.
     """
 
     data: Files
@@ -227,14 +224,13 @@ class FileTask(Task):
 
 
 def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
-    """Cut a passage to a verbatim piece of at most ``words`` words.
+    """Cut a passage to at most ``words`` words around the first occurrence of an answer.
 
-    The first occurrence of an answer is in the middle of the piece, as far as the ends of the passage allow. Case is
-    ignored, and whole words are preferred to parts of words. A passage without an answer is cut to its beginning.
-    Distractors are treated like gold documents.
+    Case is ignored, and whole words are preferred to parts of words. Passages without an answer are cut to their
+    beginning. Distractors are treated like gold documents.
 
     Args:
-        words: number of words separated by white space; None: return the whole passage.
+        words: number of words, separated by white space; None returns the complete passage.
     """
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if words is None or len(spans) <= words:

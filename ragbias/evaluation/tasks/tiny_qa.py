@@ -1,4 +1,4 @@
-"""The task ``tiny``: questions about the embedded model's world that are not in its training data."""
+"""The task ``tiny``: held-out questions about the embedded model's world."""
 
 from __future__ import annotations
 

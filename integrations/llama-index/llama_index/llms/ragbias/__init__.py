@@ -1,6 +1,6 @@
 """A local model for LlamaIndex whose answers do not depend on the order of the retrieved documents.
 
-Importing this package attaches a passive listener to the nodes that LlamaIndex retrieves.
+Importing this package installs a listener that records retrieved nodes.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Options of ``RagBiasLLM``, the types of a call's arguments, and their conversion to settings of ``DebiasedLM``."""
+"""Options of ``RagBiasLLM``, types of call arguments, and their conversion to settings of ``DebiasedLM``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Documents = Sequence[str | BaseNode | NodeWithScore]
 
 
 class RagBiasLLMOptions(RagBiasOptions):
-    """``RagBiasOptions`` with the rarely needed arguments of ``HuggingFaceLLM``."""
+    """``RagBiasOptions``, and rarely needed arguments of ``HuggingFaceLLM``."""
 
     device_map: SkipValidation[str | int | dict[str, Any] | None] = "auto"
     """Devices of the model's layers."""
@@ -43,7 +43,7 @@ class RagBiasLLMOptions(RagBiasOptions):
 
 
 def context_window(limit: int, requested: int | None) -> int:
-    """Return the requested window, at most the model's limit."""
+    """Return the requested window, but at most the model's limit."""
     if requested is not None and requested > limit:
         warnings.warn(f"context_window={requested} is more than the model's {limit}; {limit} is used", stacklevel=2)
     return min(requested or limit, limit)
@@ -73,7 +73,7 @@ class ChatArguments(CompletionArguments, total=False):
     """Whether the answer may have more than one call; True by default."""
 
 
-# these settings of `generate` have only one supported value, which has no effect
+# settings of `generate` with a single supported value, which has no effect
 _FIXED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -103,10 +103,10 @@ class Call(NamedTuple):
 
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any], stopping_ids: Sequence[int]) -> Call:
-    """Override the defaults by the arguments of one call. None counts as not given.
+    """Override the defaults by the arguments of one call. None arguments are ignored.
 
-    ``max_tokens`` is another name of ``max_new_tokens``. ``pad_token_id`` has no effect and is left out. Any other
-    setting of transformers' ``GenerationConfig`` is passed on.
+    ``max_tokens`` is an alias of ``max_new_tokens``. ``pad_token_id`` has no effect and is dropped. All other settings
+    of transformers' ``GenerationConfig`` are supported.
     """
     given = {**_supported(defaults), **_supported(call), "stop_token_ids": stopping_ids}
     return Call(given.pop("documents", None), given.pop("method"), GenerationSettings.from_arguments(given))

@@ -68,22 +68,22 @@ OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "m
 class RagBiasLLM(FunctionCallingLLM):
     """A local Hugging Face model whose answers do not depend on the order of the retrieved documents.
 
-    It replaces ``HuggingFaceLLM``; retriever, prompts and synthesizers stay the same. The retrieved documents are found
-    in the final prompt. ``documents=`` of the call or ``ragbias.documents(...)`` names them. Without either, they are
-    the nodes of the synthesis that makes the call, or recent retrievals.
+    It replaces ``HuggingFaceLLM``, without changes to retriever, prompts and synthesizers. The retrieved documents are
+    located in the final prompt. By default, they are the nodes of the current synthesis, or recent retrievals. Pass
+    ``documents=`` to the call, or use ``ragbias.documents(...)``, to override this.
 
     Calls take ``documents``, ``method``, ``max_tokens`` (or ``max_new_tokens``), ``temperature``, ``top_p``,
     ``top_k``, ``stop``, ``seed``, ``logprobs`` and any setting of transformers' ``GenerationConfig``. Agents and
-    structured outputs call tools if the tokenizer's chat template shows them. Each response has a report in
-    ``additional_kwargs["ragbias"]``, and the token usage in ``additional_kwargs`` and ``raw["usage"]``. In a stream,
-    the last chunk has both.
+    structured outputs can use tools if the tokenizer's chat template supports tools. Each response has a report in
+    ``additional_kwargs["ragbias"]``, and the token usage in ``additional_kwargs`` and ``raw["usage"]``. The last chunk
+    of a stream has both.
 
     Example:
         >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
         >>> index.as_query_engine(llm=llm, similarity_top_k=20).query("When was the bridge built?")
 
     Raises:
-        RagBiasError: a method, model, argument or prompt does not fit. The subclass and the message say why.
+        RagBiasError: a method, model, argument or prompt is invalid. See the subclass and the message.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
@@ -131,7 +131,7 @@ class RagBiasLLM(FunctionCallingLLM):
             "If LlamaIndex spreads them over several calls, use response_mode='compact', or give the LLM a larger "
             "context_window; if a node parser splits a Document that joins them, index the nodes; if a template "
             "rewrites them, or your own code retrieves them, pass documents=... or use `with ragbias.documents(...)`",
-            complete=frozenset({"run"}),  # a synthesis prints all its nodes
+            complete=frozenset({"run"}),  # a synthesis uses all its nodes
         )
     )
     _template_knows_tools: bool = PrivateAttr(default=False)
@@ -161,7 +161,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return [value] if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
-        """Load the model, and copy unset fields from it."""
+        """Load the model, and copy its settings to unset fields."""
         super().model_post_init(context)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
@@ -186,7 +186,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Context window and capabilities, by which LlamaIndex packs chunks and chooses prompts."""
+        """Context window and capabilities, from which LlamaIndex selects chunks and prompts."""
         assert self.context_window is not None
         assert self.is_chat_model is not None
         return LLMMetadata(
@@ -198,7 +198,7 @@ class RagBiasLLM(FunctionCallingLLM):
         )
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens by the model's own tokenizer, without special tokens.
+        """Return the token ids of a text, without special tokens.
 
         LlamaIndex counts with another tokenizer by default. To count with this one, set ``Settings.tokenizer =
         llm.token_ids``, ``ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`` and
@@ -207,12 +207,12 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.lm.token_ids(text)
 
     def to_payload(self) -> dict[str, Any]:
-        """Return the fields for observers, with the method."""
+        """Return the fields for observers, including the method."""
         return {**super().to_payload(), "method": str(self.method)}
 
     @property
     def last_report(self) -> dict[str, Any] | None:
-        """The report of this LLM's last answer in the current thread or task."""
+        """The report of the last answer in the current thread or task."""
         return reports.last(self._owner)
 
     @llm_completion_callback()
@@ -231,38 +231,38 @@ class RagBiasLLM(FunctionCallingLLM):
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
-        """Answer a prompt piece by piece. Closing or dropping the generator stops the computation."""
+        """Stream the answer to a prompt. Closing or deleting the generator stops the computation."""
         return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
-        """Answer chat messages piece by piece. Closing or dropping the generator stops the computation."""
+        """Stream the answer to chat messages. Closing or deleting the generator stops the computation."""
         return self._chat(messages, kwargs).stream(Answer.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer like ``complete``, without blocking the event loop."""
+        """Like ``complete``, without blocking the event loop."""
         return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
-        """Answer like ``chat``, without blocking the event loop."""
+        """Like ``chat``, without blocking the event loop."""
         return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
-        """Answer like ``stream_complete``, without blocking the event loop."""
+        """Like ``stream_complete``, without blocking the event loop."""
         return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
-        """Answer like ``stream_chat``, without blocking the event loop."""
+        """Like ``stream_chat``, without blocking the event loop."""
         return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
 
     # tools
@@ -325,7 +325,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _prepare(
         self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
     ) -> PreparedCall:
-        """Prepare a call. Locate its documents now, because a generator may be read after its synthesis has ended."""
+        """Prepare a call. Locate its documents now, because a generator may outlive its synthesis."""
         given = arguments.merge(self._defaults(), call, self.options.stopping_ids)
         method = methods.get(given.method, self.lm.name)
         system = [*system, self.system_prompt or ""]
@@ -353,7 +353,7 @@ class RagBiasLLM(FunctionCallingLLM):
             )
         try:
             form = answer_format(self.lm, tools, "required" if tools and required else None)
-        except UnsupportedToolsError:  # the model may still write the call by itself
+        except UnsupportedToolsError:  # the model may write a call without being forced
             form = answer_format(self.lm, tools)
         return replace(self._conversation(messages, call, form), parallel=parallel)
 
@@ -373,9 +373,9 @@ class RagBiasLLM(FunctionCallingLLM):
     def _with_documents(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
     ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
-        """Return the prompt, the call, and the spans of the documents if the chat template renders them, else None.
+        """Return the prompt, the call, and the spans of documents that the chat template renders, or None.
 
-        If the call has no documents, those of content blocks are added to it.
+        If the call has no documents, add the documents of content blocks to it.
         """
         bare, documents = conversation.without_documents(messages)
         if call.get("documents") is None:

@@ -37,22 +37,22 @@ Parser = Callable[[str], tuple[bool | None, float | None, str | None]]
 class PairwiseJudge(PairwiseComparisonEvaluator):
     """A ``PairwiseComparisonEvaluator`` that treats the two answers as documents of an order-invariant method.
 
-    The stock evaluator calls the first answer A, so the judge may prefer a position or a letter. Here the answer with
-    the smaller SHA-256 is A, and its label is part of its document. Both orders are then the same set of documents, and
-    an order-invariant method (pine, canonical-order, ...) gives the same verdict, token for token. To remove a
-    preference for a letter, ``enforce_consensus`` evaluates again with the letters exchanged. If the two verdicts
-    disagree, the result is a tie. Equal answers are a tie without evaluation.
+    The stock evaluator labels the first answer A, so the judge may prefer a position or a letter. Here the answer with
+    the smaller SHA-256 is A, and its label is part of its document. Both orders are the same set of documents, so
+    order-invariant methods (pine, canonical-order, ...) give the same verdict, token for token. To remove a preference
+    for a letter, ``enforce_consensus`` evaluates again with exchanged letters. If the two verdicts disagree, the result
+    is a tie. Equal answers are a tie without evaluation.
 
     Args:
         llm: the judge.
-        eval_template: template with ``{query}``, ``{reference}``, ``{answer_1}`` and ``{answer_2}``. Only white space
-            may separate the answers, because they carry their labels.
+        eval_template: template with ``{query}``, ``{reference}``, ``{answer_1}`` and ``{answer_2}``. The answers
+            include their labels, so only white space may separate them.
         answer_template: template of an answer in the prompt, with ``{label}`` (A or B) and ``{answer}``.
-        parser_function: function from the judge's text to passing, score and feedback; passing means that A is better.
-        enforce_consensus: whether to evaluate again with the letters exchanged.
+        parser_function: converts the judge's text to passing, score and feedback. Passing means that A is better.
+        enforce_consensus: whether to evaluate again with exchanged letters.
         explain: False restricts the judge to a verdict (``[[A]]``, ``[[B]]`` or ``[[C]]``), for speed and small models.
 
-    Warns if the LLM has a ``document_cache`` and a method such as ape, which computes the answers separately.
+    A method that computes the answers separately, such as ape with a ``document_cache``, causes a warning.
 
     Raises:
         RagBiasError: the LLM is not a ``RagBiasLLM``, or the template has text between the answers.
@@ -152,7 +152,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
 
 
 def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
-    """Combine two verdicts. If one is a tie, the other counts. If they disagree, the result is a tie."""
+    """Combine two verdicts. If one is a tie, return the other. If they disagree, return a tie."""
     assert one.score is not None
     assert other.score is not None
     if one.score == other.score or other.score == 0.5:
@@ -183,7 +183,7 @@ def one_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable
     longest = max(len(option) for option in options)
 
     def allowed(_index: int, ids: Tensor) -> list[int]:
-        for length in range(min(longest, len(ids)) - 1, -1, -1):  # tokens that were already generated
+        for length in range(min(longest, len(ids)) - 1, -1, -1):  # number of generated tokens
             beginning = ids[len(ids) - length :].tolist()
             if following := {option[length] for option in options if option[:length] == beginning}:
                 return sorted(following)

@@ -1,8 +1,8 @@
-"""A passive listener to the nodes that LlamaIndex retrieves: a span handler on the root dispatcher and a search watch.
+"""A listener that records retrieved nodes, with a span handler on LlamaIndex's root dispatcher and a search watch.
 
-It stores the nodes of the current context's open synthesis. For agents and the user's own prompts it also stores a
+It stores the nodes of the current synthesis in each context. For agents and the user's own prompts, it also stores a
 limited number of recent retrievals of the context or its run. LlamaIndex calls the LLM of a stream when the stream is
-read, perhaps in another thread. The running frames then show the synthesis to which the stream belongs.
+read, perhaps in another thread. Then the synthesis is found in the stack frames.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # s
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A ``synthesize`` span: the texts of its nodes, failures to read nodes, and the enclosing synthesis.
+    """A ``synthesize`` span with the texts of its nodes, failures to read nodes, and the enclosing synthesis.
 
-    ``one_by_one`` means that each call gets one node by design.
+    ``one_by_one`` means that each call has one node by design.
     """
 
     id: str
@@ -63,9 +63,9 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 
 
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
-    """Collect the texts of retrieved nodes, without changing what LlamaIndex does.
+    """Collect the texts of retrieved nodes.
 
-    The dispatcher swallows exceptions of its handlers, so failures are added to reports.
+    The dispatcher ignores exceptions of its handlers, so failures are added to reports.
     """
 
     _retrievals: Retrievals = PrivateAttr()
@@ -88,9 +88,9 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Begin a run, or open a synthesis, whose nodes have passed all postprocessors."""
+        """Begin a run, or open a synthesis with its final nodes."""
         if parent_id is None:
-            if isinstance(instance, Workflow):  # a workflow runs in tasks whose caller is unknown
+            if isinstance(instance, Workflow):  # the caller of a workflow's tasks is unknown
                 reports.invalidate()
             self._begin(id_, empty=not isinstance(instance, PARTS))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
@@ -98,7 +98,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             _extraction.set(id_)
         if _is_synthesis(id_):
             texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
-            one_by_one = type(instance) in (Refine, Accumulate)  # subclasses pack several nodes into a call
+            one_by_one = type(instance) in (Refine, Accumulate)  # their subclasses combine nodes in a call
             _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get(), one_by_one))
         elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
             _synthesis.set(replace(read, id=id_, outer=_synthesis.get()))
@@ -135,7 +135,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None if ends is None else lambda check: ends.append(lambda: None if id_ in self._retrieving else check())
 
     def _begin(self, id_: str, empty: bool) -> None:
-        """Begin a run, whose steps share retrievals and reports with the caller. ``empty`` drops earlier reports."""
+        """Begin a run, whose steps share retrievals and reports with the caller. ``empty`` deletes earlier reports."""
         ends = [self._retrievals.begin(), reports.begin(empty)]
         with self._changing:
             self._runs[id_] = ends
@@ -153,7 +153,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self._retrieving.discard(id_)
 
     def _streaming_synthesis(self) -> Synthesis | None:
-        """Return the synthesis whose stream is read in the running frames."""
+        """Return the synthesis of a stream in the current stack frames."""
         with self._changing:
             read = [(_frame(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
@@ -195,7 +195,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """Create no span."""
+        """Do nothing, because spans are not needed."""
 
     prepare_to_exit_span = prepare_to_drop_span = new_span
 
@@ -239,12 +239,12 @@ _searches = SearchWatch(
 
 
 def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
-    """Attach the listener to LlamaIndex's root dispatcher, once. Call it again to change a setting.
+    """Attach the listener to LlamaIndex's root dispatcher. Call it again to change settings.
 
     Args:
-        searches: also listen to direct calls of ``query`` and ``aquery`` on vector stores.
+        searches: also record direct calls of ``query`` and ``aquery`` on vector stores.
         process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
-            By default a request finds only the documents of its run or context.
+            By default, a request finds only the documents of its run or context.
     """
     global _listener
     root = get_dispatcher()
@@ -261,7 +261,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Detach the listener and forget all documents. ``documents=`` and ``ragbias.documents`` still work."""
+    """Detach the listener and delete all recorded documents. ``documents=`` and ``ragbias.documents`` still work."""
     with _installing:
         _detach()
         _searches.uninstall()
@@ -282,12 +282,12 @@ def at_end() -> Callable[[Callable[[], None]], None] | None:
 
 
 def is_extracting() -> bool:
-    """Whether a metadata extractor calls the LLM, with one node by design."""
+    """Whether a metadata extractor, which uses one node by design, calls the LLM."""
     return _extraction.get() is not None
 
 
 def open_synthesis() -> Synthesis | None:
-    """Return the synthesis that is open in this context, or whose stream is read in it."""
+    """Return the open synthesis of this context, or the synthesis of the current stream."""
     return None if _listener is None else _synthesis.get()
 
 
@@ -301,7 +301,7 @@ def locate_documents(
 ) -> Boundaries:
     """Locate the documents of the call, of its synthesis, or of recent retrievals in the final prompt.
 
-    Process-wide retrievals are not searched for in the texts of ``system`` messages.
+    The texts of ``system`` messages are not searched for process-wide retrievals.
     """
     given = current_documents() if documents is None else printed_texts(documents)
     synthesis = open_synthesis()
@@ -318,13 +318,13 @@ def locate_documents(
 
 
 def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
-    """Return the texts of a call's documents. Nodes have the text that LlamaIndex puts into prompts."""
+    """Return the texts of a call's documents. For nodes, return LlamaIndex's text for prompts."""
     check_lasting(documents)
     return document_texts(documents, _printed)
 
 
 def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """Return the texts of a retrieval that occur on separate lines in a synthesis's only node; else nothing."""
+    """Return the texts of a retrieval that occur on separate lines in the only node of a synthesis."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
@@ -336,6 +336,6 @@ def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
 
 
 def _printed(document: Any) -> Any:
-    """Return the text of a node as LlamaIndex prints it, or another document unchanged."""
+    """Return the printed text of a node. Return other documents unchanged."""
     node = getattr(document, "node", document)
     return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document

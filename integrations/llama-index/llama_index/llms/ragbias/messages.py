@@ -1,4 +1,4 @@
-"""Convert LlamaIndex's messages and tools for chat templates, and read tool calls in answers."""
+"""Convert LlamaIndex's messages and tools to the format of chat templates, and parse tool calls in answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DOCUMENTS = (CitableBlock, DocumentBlock)
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
-    """Put the system prompt before the messages, unless a system message contains it."""
+    """Insert the system prompt before the messages, unless a system message contains it."""
     held = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
     if not system_prompt or any(system_prompt in text for text in held):
         return list(messages)
@@ -44,7 +44,7 @@ def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | Non
 
 
 def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Convert messages to dicts. Leading system messages are merged, because templates take only one."""
+    """Convert messages to dicts. Leading system messages are merged, because templates support only one."""
     turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     system = "\n\n".join(turn["content"] for turn in turns[:n_system] if turn["content"])
@@ -92,7 +92,7 @@ def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDoc
 
 
 def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
-    """Remove the document blocks of the last message that has any. Return the messages and the removed documents."""
+    """Remove the document blocks of the last message with such blocks. Return the messages and the documents."""
     for index in reversed(range(len(messages))):
         message = messages[index]
         blocks = [block for block in message.blocks if isinstance(block, _DOCUMENTS)]
@@ -107,7 +107,7 @@ def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage
 
 
 def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
-    """Return the tools for the prompt (only the chosen one, if one is named), and whether the model must call one."""
+    """Return the tools for the prompt, or only the chosen tool, and whether a call is required."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = tool_choice(choice, specs)
     shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
@@ -115,9 +115,9 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
 
 
 def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """Split an answer into text, tool calls (only the first without ``parallel``), and errors of malformed calls.
+    """Split an answer into text, tool calls, and errors of malformed calls. Without ``parallel``, use the first call.
 
-    Malformed calls stay in the text.
+    Malformed calls remain in the text.
     """
     content, calls = form.read(text)
     wrong = [call for call in calls if call.error]
@@ -146,7 +146,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
 
 
 def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
-    """Return the calls of a response for LlamaIndex's agents and programs."""
+    """Convert the calls of a response for LlamaIndex's agents and programs."""
     calls = [
         ToolSelection(
             tool_id=block.tool_call_id or "",

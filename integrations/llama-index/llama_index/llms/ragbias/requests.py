@@ -1,4 +1,4 @@
-"""Answer prepared calls, whole or in chunks, with or without an event loop, and build LlamaIndex's responses."""
+"""Answer prepared calls, complete or in chunks, sync or async, and build LlamaIndex's responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ragbias.generation import GenerationSettings, Request, Stream
 class Answer:
     """The text of an answer so far, and its last piece.
 
-    Only a complete answer has a ``generation``, ``logprobs`` in OpenAI's format, tool ``calls``, and ``errors`` of
+    Only complete answers have a ``generation``, ``logprobs`` in OpenAI's format, tool ``calls``, and ``errors`` of
     malformed calls.
     """
 
@@ -48,8 +48,8 @@ class Answer:
     def chat(self) -> ChatResponse:
         """Return the response of a chat.
 
-        The message itself has no details, because memories would print them into later prompts. Tool calls are in its
-        blocks and in ``additional_kwargs``, where LlamaIndex's streaming programs look for them.
+        The message has no report, because memories would add it to later prompts. Tool calls are in blocks, and in
+        ``additional_kwargs`` for LlamaIndex's streaming programs.
         """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
         fields = self._fields()
@@ -94,7 +94,7 @@ class PreparedCall:
         return respond(self._whole(self.lm.answer([self.request], self.settings)[0]))
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
-        """Open a stream and return a generator over it. This call, not the generator, raises errors of the request."""
+        """Open a stream and return a generator over it. Errors of the request are raised here, not in the generator."""
         return self._chunks(self.lm.stream_answer(self.request, self.settings), respond)
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
@@ -125,7 +125,7 @@ class PreparedCall:
 
 
 async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
-    """Return the whole answer. The prompt, too, is prepared outside the event loop."""
+    """Return the whole answer. The prompt is also prepared outside the event loop."""
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
         prepared = prepare()
@@ -136,6 +136,6 @@ async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response
 
 
 async def astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
-    """Return a generator over an open stream. The prompt, too, is prepared outside the event loop."""
+    """Return a generator over an open stream. The prompt is also prepared outside the event loop."""
     prepared = await bridge.run(lambda _: prepare())
     return prepared._achunks(prepared.lm.stream_answer(prepared.request, prepared.settings), respond)

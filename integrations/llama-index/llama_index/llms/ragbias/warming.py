@@ -1,4 +1,4 @@
-"""Compute documents at indexing time, for an LLM with a ``document_cache``."""
+"""Compute documents at indexing time for an LLM with a ``document_cache``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def warm(
     """Compute documents for the LLM's ``document_cache``. Cached documents are skipped.
 
     Args:
-        documents: nodes, or an index with its nodes in a docstore.
+        documents: nodes, or an index with a docstore.
         template: the query engine's ``text_qa_template``, with ``context_str`` and ``query_str``; None uses
-            LlamaIndex's own. The question must follow the documents.
-        progress: whether to show a bar.
+            LlamaIndex's default. The question must follow the documents.
+        progress: whether to show a progress bar.
 
     Returns:
-        number of documents computed.
+        the number of computed documents.
 
     Raises:
         ArgumentError: the LLM has no cache, or the index has no nodes in its docstore.
@@ -45,13 +45,13 @@ def warm(
 
 
 class WarmDocuments(TransformComponent):
-    """A last step for an ``IngestionPipeline``. It computes the nodes for an LLM's ``document_cache``."""
+    """A last step for an ``IngestionPipeline`` that computes the nodes for an LLM's ``document_cache``."""
 
     llm: RagBiasLLM = Field(exclude=True)
     template: BasePromptTemplate | None = Field(default=None, exclude=True)
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        if len(nodes) > 1:  # a single node does not show what separates documents
+        if len(nodes) > 1:  # the separator is unknown for a single node
             warm(self.llm, nodes, self.template, progress=bool(kwargs.get("show_progress")))
         return nodes
 
