@@ -263,7 +263,8 @@ def _n_without_trace(text: str, documents: Collection[str], occurrences: Sequenc
     """Count the documents that are completely missing from the prompt outside these occurrences."""
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-    return sum(not leaves_a_trace(outside, document) for document in documents)
+    joined = " ".join(outside.split())  # a formatter may have changed white space
+    return sum(not leaves_a_trace(joined, " ".join(document.split())) for document in documents)
 
 
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:

@@ -82,8 +82,9 @@ def test_one_document_after_a_label_or_in_a_tag_is_found(label):
 
 
 @pytest.mark.parametrize("label", ["{}", *LABELS])
-def test_one_whole_document_beside_parts_of_others_is_not_taken(label):
-    context = label.format(f"{INVOICE_17}\n\n{TERMS[:40]}...")
+@pytest.mark.parametrize("other", [f"{TERMS[:40]}...", TERMS.replace(" ", "  "), TERMS.replace(" ", "\n")])
+def test_one_whole_document_beside_rewritten_ones_is_not_taken(label, other):
+    context = label.format(f"{INVOICE_17}\n\n{other}")
     text = f"Is it relevant?\n{context}\nQuestion: Which total?"
     assert found_texts(text, registry=registry_of([INVOICE_17, TERMS, INVOICE_99])) == []
 

@@ -83,10 +83,15 @@ def test_documents_with_footers_run_plain_with_a_reason(lm):
     assert answer.text == lm.generate(text, method="none", max_new_tokens=4).text
 
 
-def test_documents_with_numbered_footers_run_and_report_numbers(lm):
-    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {i}" for i, body in enumerate(DOCUMENTS)) + "\n\nQ:"
-    report = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=1).report
-    assert (report.method_ran, report.n_found, report.numbering, report.reason) == ("pine", 4, "present", "")
+def test_numbered_footers_need_strip_numbering(lm):
+    bodies = [body.strip() for body in DOCUMENTS]
+    text = "Context:\n" + "\n\n".join(f"{body}\nSource: {i}" for i, body in enumerate(bodies)) + "\n\nQ:"
+    report = lm.generate(text, documents=bodies, max_new_tokens=1).report
+    assert (report.method_ran, report.n_found) == ("none", 4)
+    assert "strip_numbering=True takes the numbers out of the headers" in report.reason
+    stripping = DebiasedLM(lm.model, lm.tokenizer, method="pine", strip_numbering=True)
+    report = stripping.generate(text, documents=bodies, max_new_tokens=1).report
+    assert (report.method_ran, report.n_found, report.numbering, report.reason) == ("pine", 4, "stripped", "")
 
 
 def test_batch_takes_lists(lm):

@@ -12,6 +12,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import RemoteLM
+from ragbias.generation import GenerationSettings
 from ragbias.serving.settings import ModelSettings
 from support.live_server import serving
 
@@ -37,7 +38,7 @@ def test_a_remote_model_reports_cached_tokens() -> None:
         remote = RemoteLM(address, method="pcw")
         text = "\n\n".join([*DOCUMENTS, QUESTION])
         request = remote.prepare(text, boundaries=locate(text, documents=DOCUMENTS))
-        answers = [remote.batch([request], max_new_tokens=2)[0] for _ in range(2)]
+        answers = [remote.answer([request], GenerationSettings(max_new_tokens=2))[0] for _ in range(2)]
     cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
     assert cached[0] == 0 < cached[1] == answers[1].report.cached_tokens
 
