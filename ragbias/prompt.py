@@ -101,7 +101,7 @@ class Prompt:
             WrongTypeError: the text is not a string.
             SpanError: spans overlap or lie outside the text.
             AmbiguousSegmentsError: documents have footers, or the first header is ambiguous.
-            EmptyDocumentError: a span holds no text.
+            EmptyDocumentError: a span contains no text.
         """
         return split_text(text, spans, strip_numbering)[0]
 

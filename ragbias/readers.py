@@ -172,7 +172,7 @@ def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
     except (OSError, ValueError) as error:
         reason = "is incomplete" if os.path.isdir(folder) else "is not a folder"
         if os.path.isdir(folder / PARTIAL):
-            reason = "holds an unfinished training, which the same `ragbias adapt` finishes"
+            reason = "contains an unfinished training, which the same `ragbias adapt` finishes"
         raise ReaderError(
             f"reader {method.reader!r} {reason}; expected {', '.join(map(repr, shipped()))} or a folder with "
             f"{', '.join(FILES)}, which `ragbias adapt --out FOLDER` writes"
@@ -239,10 +239,10 @@ def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[T
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if match is None:
-            raise _damaged(file, f"holds {key!r}, which is not part of a LoRA of linear layers")
+            raise _damaged(file, f"contains {key!r}, which is not part of a LoRA of linear layers")
         halves.setdefault(match["path"], {})[match["half"]] = tensor
     if not halves:
-        raise _damaged(file, "holds no tensors")
+        raise _damaged(file, "contains no tensors")
     layers, weights = targets(model), {}
     for path, pair in halves.items():
         layer = layers.get(path)
@@ -251,7 +251,7 @@ def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[T
         if pair["A"].shape != (rank, layer.in_features) or pair["B"].shape != (layer.out_features, rank):
             raise _damaged(file, f"does not fit the model's layer {path!r} with rank {rank}")
         if not all(bool(half.isfinite().all()) for half in pair.values()):
-            raise _damaged(file, f"holds numbers for {path!r} that are not finite")
+            raise _damaged(file, f"contains numbers for {path!r} that are not finite")
         device = layer.weight.device
         weights[path] = pair["A"].to(device, torch.float32), pair["B"].to(device, torch.float32)
     return weights

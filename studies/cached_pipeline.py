@@ -2,7 +2,7 @@
 
     python -m studies.cached_pipeline QUESTIONS.jsonl.gz
 
-The corpus holds the gold passage of each question and its first distractors. Every question is answered by the plain
+The corpus contains the gold passage of each question and its first distractors. Every question is answered by the plain
 model, by a method with an initially empty cache, and by the same method after `warm` has cached the index. Seconds are
 measured for the whole chain: retrieval, prompt and answer.
 """

@@ -1,7 +1,7 @@
 """Search the parameters of APE, SIW and layer-wise position interpolation for a model, axis by axis.
 
 APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. SIW and
-position interpolation are tuned by the loss of the right answers. The record holds both figures for all methods.
+position interpolation are tuned by the loss of the right answers. The record contains both figures for all methods.
 
 Repeat the command to resume an interrupted search. The exit code is 1 if the best setting does not clearly lower the
 loss on other questions. It is 0 for APE.

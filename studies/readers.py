@@ -1,6 +1,6 @@
 """Compare methods with and without a reader on questions that no training saw.
 
-FILE holds questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
+FILE has questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
 with the gold document first, in the middle and last. --generate also generates answers and prints the share that
 contains an accepted answer. An interrupted study goes on; other settings need another --out.
 """
@@ -88,7 +88,7 @@ def stored(out: Path, settings: dict[str, Any], readers: dict[str, str]) -> dict
     changed = [name for name, value in settings.items() if results["settings"].get(name) != value]
     changed += [name for name, digest in readers.items() if results["readers"].get(name, digest) != digest]
     if changed:
-        raise SystemExit(f"{out} holds results with another {', '.join(changed)}; give another --out")
+        raise SystemExit(f"{out} contains results with another {', '.join(changed)}; give another --out")
     results["readers"] |= readers
     return results
 

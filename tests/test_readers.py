@@ -194,7 +194,7 @@ def test_damage_is_named(lm, reader, tmp_path):
         with pytest.raises(ReaderError, match=reason):
             DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(folder))
     (tmp_path / "partial").mkdir()
-    with pytest.raises(ReaderError, match="holds an unfinished training, which the same `ragbias adapt` finishes"):
+    with pytest.raises(ReaderError, match="contains an unfinished training, which the same `ragbias adapt` finishes"):
         DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(tmp_path))
     for content, reason in (("[]", "and adapter_config.json do not describe a reader"), ("{", "cannot be read")):
         (tmp_path / "reader" / "reader.json").write_text(content)
@@ -241,10 +241,10 @@ def test_weights_that_are_not_finite_are_named(lm, reader, tmp_path):
     file = tmp_path / "reader" / "adapter_model.safetensors"
     tensors = load_file(file)
     save_file({name: tensor * float("nan") for name, tensor in tensors.items()}, file)
-    with pytest.raises(ReaderError, match="holds numbers for 'model.layers.0.* that are not finite"):
+    with pytest.raises(ReaderError, match="contains numbers for 'model.layers.0.* that are not finite"):
         DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
     save_file({}, file)
-    with pytest.raises(ReaderError, match="holds no tensors"):
+    with pytest.raises(ReaderError, match="contains no tensors"):
         DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
 
 

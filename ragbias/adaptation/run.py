@@ -139,7 +139,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
 
     Raises:
         DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
-        ReaderError: the folder holds a finished reader or other files.
+        ReaderError: the folder contains a finished reader or other files.
     """
     folder = Path(out).expanduser()
     usable = [_checked(question) for question in questions if len(question.documents) >= 2]
@@ -154,10 +154,10 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
     foreign = [path.name for path in others if path.exists() and not path.name.startswith(SETTINGS)]
     if foreign and not finished and not unfinished:
-        raise ReaderError(f"{str(folder)!r} holds other files ({', '.join(foreign)}); name an empty folder")
+        raise ReaderError(f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder")
     if finished and not restart:
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # a training was killed in its last step
-        raise ReaderError(f"{str(folder)!r} holds a finished reader; name another folder, or add {RESTART}")
+        raise ReaderError(f"{str(folder)!r} contains a finished reader; name another folder, or add {RESTART}")
     (folder / PARTIAL).mkdir(parents=True, exist_ok=True)
     data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
     return Plan(settings, training, held_out, folder, data)
@@ -175,8 +175,8 @@ def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
     before = json.loads((partial / SETTINGS).read_text()) if (partial / SETTINGS).exists() else expected
     if changed := sorted(key for key in expected if before.get(key) != expected[key]):
         raise ReaderError(
-            f"{str(plan.folder)!r} holds an unfinished training with other {', '.join(changed)}; finish it with those, "
-            f"name another folder, or add {RESTART}"
+            f"{str(plan.folder)!r} contains an unfinished training with other {', '.join(changed)}; finish it with "
+            f"those, name another folder, or add {RESTART}"
         )
     write_atomically(partial / SETTINGS, json.dumps(expected).encode())
     return partial

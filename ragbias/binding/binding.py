@@ -171,8 +171,8 @@ class Binding(PlainBinding):
             self._now.session = self._sessions.get(cache)
             if self._now.session is None or self._now.session.seen != seen:
                 raise BindingError(
-                    f"the cache holds {seen} tokens that did not enter under this debias(); pass the whole prompt in "
-                    "one forward pass, without a filled cache and without chunked prefill"
+                    f"the cache contains {seen} tokens that did not enter under this debias(); pass the whole prompt "
+                    "in one forward pass, without a filled cache and without chunked prefill"
                 )
             self._check_sequences(self._now.session, cache, len(tokens))
         self._now.session.seen = seen + tokens.shape[1]

@@ -58,7 +58,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     """Return the documents that the segmenter finds. Raise ``SegmenterError`` if it fails or returns invalid spans.
 
     A separator string yields the texts between two separators in one message. Text before the first separator and
-    after the last one is not a document, because it holds the instruction and the question.
+    after the last one is not a document, because it contains the instruction and the question.
     """
     if isinstance(segmenter, str):
         begins = [match.start() for match in re.finditer(re.escape(segmenter), text)]
@@ -97,7 +97,7 @@ def _checked(text: str, spans: Sequence[object], whose: str) -> list[CharSpan]:
         if not 0 <= begin <= end <= len(text):
             raise SegmenterError(f"span ({begin}, {end}) of {whose} lies outside the prompt of length {len(text)}")
         if not text[begin:end].strip():
-            raise SegmenterError(f"span ({begin}, {end}) of {whose} holds no text; leave it out")
+            raise SegmenterError(f"span ({begin}, {end}) of {whose} contains no text; leave it out")
         if checked and begin < checked[-1][1]:
             raise SegmenterError(
                 f"span ({begin}, {end}) of {whose} does not follow the span before it, {checked[-1]}; "

@@ -102,7 +102,7 @@ class DocumentCache:
         elif owners and model not in owners:
             self._warn_once(
                 "models",
-                f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
+                f"{self.folder} contains documents of other models (other weights, dtype, device, threads or backend) "
                 "but none of this one; use another folder, or clear this one if the other models are no longer used",
             )
         self._models.add(model)

@@ -87,11 +87,11 @@ class PartialResults:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise MethodError(f"{self._file} cannot be read: {error}; {RESTART}") from error
         if damaged := [name for name, value in results.items() if not (type(value) in (list, dict) and _finite(value))]:
-            raise MethodError(f"{self._file}: {damaged[0]!r} holds no measurements; {RESTART}")
+            raise MethodError(f"{self._file}: {damaged[0]!r} contains no measurements; {RESTART}")
         if settings != self._settings:
             changed = "; ".join(changes(settings, self._settings))
             raise MethodError(
-                f"{self._file} holds an unfinished calibration with other settings ({changed}); finish it "
+                f"{self._file} contains an unfinished calibration with other settings ({changed}); finish it "
                 f"with those, or {RESTART}"
             )
         return results

@@ -95,7 +95,7 @@ def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     assert plan.data is not None
     questions = read_questions(plan.data, labelled=True)
     if len(questions) < 3:
-        raise DataError(f"{plan.data} holds {len(questions)} questions; a calibration set needs at least 3, better 100")
+        raise DataError(f"{plan.data} contains {len(questions)} questions; expected at least 3, better 100")
     return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
 
 

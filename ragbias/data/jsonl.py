@@ -84,7 +84,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}, line {number + 1}: broken gzip ({error}); fetch the file again") from error
     if not not_empty:
-        raise DataError(f"{path} holds no examples; expected one JSON object per line")
+        raise DataError(f"{path} contains no examples; expected one JSON object per line")
 
 
 def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:

@@ -57,7 +57,7 @@ def _question(line: Line[_DocumentsRow], labelled: bool) -> Question:
         missing = "gold" if answers else "answer"
         raise line.error(
             f"no {missing!r}; each line needs question (text), documents (list of texts), answer (text), gold (index "
-            "of the document that holds the answer)"
+            "of the document that contains the answer)"
         )
     return Question(row.question, row.documents, answers, row.gold)
 

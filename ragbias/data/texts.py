@@ -30,7 +30,7 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
         for chunk in _chunks(read_text(file), size):
             chunks.setdefault(chunk, str(file.relative_to(folder)))
     if not chunks:
-        raise DataError(f"{path} holds no text; expected non-empty {', '.join(ENDINGS)} files")
+        raise DataError(f"{path} contains no text; expected non-empty {', '.join(ENDINGS)} files")
     return chunks
 
 

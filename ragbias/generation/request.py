@@ -32,7 +32,7 @@ from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, shielded, split_
 
 PARTS_ARE_LEFT = "the documents are numbered, but a prompt that is passed in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
-    "numbers, letters or words that follow the order of the documents were kept, because they may belong to the "
+    "numbers, letters or words that follow the order of the documents remain, because they may belong to the "
     "documents; remove them from the template"
 )
 

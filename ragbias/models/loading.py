@@ -112,7 +112,7 @@ def refuse_irregular(name: str) -> None:
             if not file.is_dir() and (kind := irregular(file)):
                 raise ModelFileError(f"model {name!r}: {file} is {kind}; expected a folder of regular files")
         if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
-            reason = f"the folder holds no {CONFIGS[0]}"
+            reason = f"the folder contains no {CONFIGS[0]}"
             raise ModelFileError(f"model {name!r} cannot be loaded: {reason}; expected {EXPECTED}")
 
 

@@ -104,19 +104,21 @@ def test_without_answers_it_learns_from_the_model_itself(lm, questions, tmp_path
 def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
     with pytest.raises(InterruptedTrainingError):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Plain", 2))
-    with pytest.raises(ReaderError, match="holds an unfinished training with other settings; finish it"):
+    with pytest.raises(ReaderError, match="contains an unfinished training with other settings; finish it"):
         adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}))
-    with pytest.raises(ReaderError, match="holds an unfinished training with other data"):
+    with pytest.raises(ReaderError, match="contains an unfinished training with other data"):
         adapt(lm, questions[:-1], tmp_path, AdaptSettings(**SHORT))
     adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}), restart=True)
-    with pytest.raises(ReaderError, match="holds a finished reader; name another folder, or add restart=True"):
+    with pytest.raises(ReaderError, match="contains a finished reader; name another folder, or add restart=True"):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
 
 
 def test_files_of_others_are_left(lm, questions, tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"of another program")
     for restart in (False, True):
-        with pytest.raises(ReaderError, match=r"holds other files \(adapter_model.safetensors\); name an empty folder"):
+        with pytest.raises(
+            ReaderError, match=r"contains other files \(adapter_model.safetensors\); name an empty folder"
+        ):
             adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=restart)
     assert (tmp_path / "adapter_model.safetensors").read_bytes() == b"of another program"
 
@@ -260,7 +262,7 @@ def test_the_command_finds_mistakes_before_it_loads_the_model(questions, tmp_pat
     for file, out, options, message in (
         (few, "a", (), "19 different questions with two or more documents"),
         (bare, "a", ("--objective", "labels"), "32 questions have no answer"),
-        (good, "finished", (), "holds a finished reader"),
+        (good, "finished", (), "contains a finished reader"),
         (good, "good.jsonl/reader", (), "good.jsonl/reader/partial: Not a directory"),
         (good, "a", ("--prompt", tmp_path / "latin.txt"), "is not UTF-8 text"),
         (good, "a", ("--method", "attention-sorting"), "takes no reader"),

@@ -145,7 +145,7 @@ def test_letters_and_words_that_count_are_reported_and_left(counts):
     assert strip_numbering(text, bare) == (text, bare)
     parts, after, reason, _ = in_parts(text, None, locate(text, documents=TEXTS), strip_numbering=True)
     assert (parts.text, after.numbering, reason) == (text, "present", "")
-    assert "letters or words that follow the order of the documents were kept" in after.reason
+    assert "letters or words that follow the order of the documents remain" in after.reason
 
 
 def paged(pages, label="Page", count=None):

@@ -105,7 +105,7 @@ def test_spans_of_no_sense_are_an_error_that_names_them(spans, message):
 
 
 def test_a_pattern_that_matches_nothing_visible_is_an_error():
-    with pytest.raises(SegmenterError, match=r"holds no text"):
+    with pytest.raises(SegmenterError, match=r"contains no text"):
         locate("a\nb", segmenter=re.compile(r"[^\n]*"))
 
 

@@ -111,7 +111,7 @@ def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
     with pytest.raises(DataError, match="line 1: 'question' is missing"):
         made_of(lm, data=path)
     path.write_text(json.dumps(lines(1)[0]))
-    with pytest.raises(DataError, match="holds 1 questions"):
+    with pytest.raises(DataError, match="contains 1 questions"):
         made_of(lm, data=path)
 
 

@@ -46,11 +46,11 @@ def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
         pytest.param("[" * 100_000, "cannot be read: .*--restart", id="deep"),
         (
             '{"settings": {"seed": 1}, "results": {"loss": 5}}',
-            "'loss' holds no measurements; start again with --restart",
+            "'loss' contains no measurements; start again with --restart",
         ),
-        ('{"settings": {"seed": 1}, "results": {"loss": {}}}', "'loss' holds no measurements"),
-        ('{"settings": {"seed": 1}, "results": {"loss": [1.5, null]}}', "'loss' holds no measurements"),
-        ('{"settings": {"seed": 1}, "results": {"loss": {"loss": NaN}}}', "'loss' holds no measurements"),
+        ('{"settings": {"seed": 1}, "results": {"loss": {}}}', "'loss' contains no measurements"),
+        ('{"settings": {"seed": 1}, "results": {"loss": [1.5, null]}}', "'loss' contains no measurements"),
+        ('{"settings": {"seed": 1}, "results": {"loss": {"loss": NaN}}}', "'loss' contains no measurements"),
     ],
 )
 def test_damaged_results_are_named_with_the_remedy(tmp_path, content, words):

@@ -109,7 +109,7 @@ def test_a_file_of_lines_may_end_with_json_too(tmp_path: Path) -> None:
         ('[\n{"a": "1"},\n7]', ": 1: Input should be an object, got 7"),
         ('[{"a": "1"}]\n[]', ": Invalid JSON: trailing characters at line 2"),
         (b'[{"a": "\xff"}]', ": Invalid JSON: invalid unicode code point"),
-        ("[]", " holds no examples; expected one JSON object per line"),
+        ("[]", " contains no examples; expected one JSON object per line"),
     ],
     ids=["colon", "number", "two", "utf-8", "empty"],
 )
@@ -121,7 +121,7 @@ def test_a_bad_list_is_named(tmp_path: Path, content: str | bytes, reason: str) 
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_a_file_without_examples_is_refused(tmp_path: Path, content: str) -> None:
     path = written(tmp_path, content)
-    assert failure(path) == f"{path} holds no examples; expected one JSON object per line"
+    assert failure(path) == f"{path} contains no examples; expected one JSON object per line"
 
 
 class Inner(Row):

@@ -50,5 +50,5 @@ def test_what_is_no_text_is_named(tmp_path):
     with pytest.raises(DataError, match=r"a\.txt is not UTF-8 text"):
         read_chunks(tmp_path)
     (tmp_path / "a.txt").write_bytes(b"")
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="contains no text"):
         read_chunks(tmp_path)

@@ -180,7 +180,7 @@ def test_a_folder_of_another_model_warns_and_the_request_runs(tmp_path):
     prompt = tokens()
     logits(random_model("llama"), prompt, "pcw", DocumentCache(folder=tmp_path))
     other = random_model("llama", seed=1)
-    with pytest.warns(DocumentCacheWarning, match="holds documents of other models"):
+    with pytest.warns(DocumentCacheWarning, match="contains documents of other models"):
         found = logits(other, prompt, "pcw", DocumentCache(folder=tmp_path))
     assert torch.equal(found, logits(other, prompt, "pcw"))
 
@@ -217,7 +217,7 @@ def test_dynamic_frequencies_beyond_the_window_take_one_pass():
 def test_threads_with_one_small_cache_get_what_each_gets_alone(byte_tokenizer):
     model = random_model("llama")
     plain = DebiasedLM(model, byte_tokenizer)
-    lm = DebiasedLM(model, byte_tokenizer, cache=DocumentCache(memory="60kB"))  # which holds some of the documents
+    lm = DebiasedLM(model, byte_tokenizer, cache=DocumentCache(memory="60kB"))  # which contains some of the documents
     expected = [plain.generate(prompt, method="ape", max_new_tokens=4).logprobs for prompt in prompts()]
     found, failed = {}, []
 

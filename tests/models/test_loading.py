@@ -100,7 +100,7 @@ def test_a_model_that_fails_to_load_names_the_nearest_name(monkeypatch, tmp_path
         f"model 'smolm2' cannot be loaded (OSError: no such repository); did you mean 'smollm2'? expected {EXPECTED}, "
         "with complete files of weights, config and tokenizer"
     )
-    with pytest.raises(ModelFileError, match="the folder holds no config.json"):
+    with pytest.raises(ModelFileError, match="the folder contains no config.json"):
         DebiasedLM.from_pretrained(str(tmp_path))
 
 

@@ -44,7 +44,7 @@ def built(target, folder, out):
 def wheel(request, tmp_path_factory):
     """The package of a distribution, its files in the wheel built from the sdist, and the metadata there.
 
-    The sdists of the integrations lack the file that holds the version in the repository.
+    The sdists of the integrations lack the file that contains the version in the repository.
     """
     sdist = built("sdist", FOLDERS[request.param], tmp_path_factory.mktemp("sdist"))
     unpacked = tmp_path_factory.mktemp("unpacked")

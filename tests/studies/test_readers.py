@@ -54,13 +54,13 @@ def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
     main([*command, "--methods", f"pcw,pcw(reader={reader})", "--generate"])
     printed = capsys.readouterr().out
     assert "pcw: " in printed and "share of generated answers" in printed
-    with pytest.raises(SystemExit, match=r"r.json holds results with another prompt; give another --out"):
+    with pytest.raises(SystemExit, match=r"r.json contains results with another prompt; give another --out"):
         main([*command, "--methods", "pcw", "--prompt", "bare"])
     write_reader(tmp_path / "reader", DebiasedLM.from_pretrained("tiny", "none").model, seed=1)
-    with pytest.raises(SystemExit, match=r"r.json holds results with another .*/reader; give another --out"):
+    with pytest.raises(SystemExit, match=r"r.json contains results with another .*/reader; give another --out"):
         main([*command, "--methods", f"pcw(reader={reader})"])
     file.write_text(file.read_text().replace("Where is", "Where was"))
-    with pytest.raises(SystemExit, match=r"r.json holds results with another file; give another --out"):
+    with pytest.raises(SystemExit, match=r"r.json contains results with another file; give another --out"):
         main([*command, "--methods", "pcw"])
 
 

@@ -21,7 +21,7 @@ FOLDER = Path(os.environ.get("RAGBIAS_GOLDEN") or Path(__file__).parents[1] / "g
 
 @dataclass
 class GoldenCase:
-    """A case: ``info`` is its JSON file, ``tensors`` holds its arrays without the prefix ``golden.``."""
+    """A case: ``info`` is its JSON file, ``tensors`` contains its arrays without the prefix ``golden.``."""
 
     info: dict[str, Any]
     tensors: dict[str, Tensor]

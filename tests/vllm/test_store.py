@@ -66,7 +66,7 @@ def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, 
         llm.store(prompts[:1], scope="other")
         check(llm.answer(prompts[:1], scope="other"), right[:1])
 
-        # vLLM's own prefix cache holds answers, so it is emptied before each damage
+        # vLLM's own prefix cache contains answers, so it is emptied before each damage
         llm.llm.reset_prefix_cache()
         for path in folder.glob(f"*{SUFFIX}"):
             path.write_bytes(path.read_bytes()[:-1] + b"?")

@@ -85,8 +85,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ``batch``, ``abatch`` and ``generate`` run conversations in padded batches of ``batch_size``.
 
     ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``. The client
-    locates the documents, and the server runs the method. The options ``timeout``, ``max_retries`` and ``api_key`` are
-    for servers.
+    locates the documents, and the server runs the method. ``timeout``, ``max_retries`` and ``api_key`` are for servers.
     """
 
     model_config = RagBiasModel.model_config

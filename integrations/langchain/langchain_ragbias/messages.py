@@ -103,7 +103,7 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
         return ""
     if kind == "text" and isinstance(block.get("text"), str):
         return str(block["text"])
-    raise ArgumentError(f"a {message.type} message holds a content block of type {kind!r}; this model reads text only")
+    raise ArgumentError(f"a {message.type} message has a content block of type {kind!r}; this model reads text only")
 
 
 # tool calls

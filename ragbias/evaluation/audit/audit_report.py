@@ -173,7 +173,7 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
         "retrieved order's are bold."
     )
     if len(examples) < len(flipped):
-        text += " Questions that flip with the first method come first. The file of --json holds all answers."
+        text += " Questions that flip with the first method come first. The file of --json contains all answers."
     return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows, keys=2)], text=[text])
 
 

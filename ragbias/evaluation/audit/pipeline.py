@@ -99,7 +99,7 @@ def from_pipeline(
         reasons = (request.report.reason or request.origin.boundaries.reason for request in requests)
         reason = "; ".join(dict.fromkeys(filter(None, reasons)))
         raise RunError(
-            f"no prompt of the pipeline holds two or more documents ({reason or 'none were retrieved'}); let the "
+            f"no prompt of the pipeline contains two or more documents ({reason or 'none were retrieved'}); let the "
             "retriever return several, or describe them with the LLM's segmenter or documents"
         )
     return cases, len(without_documents)

@@ -131,7 +131,7 @@ class Store:
             if not changed:
                 return
             if not _only_a_higher_limit(before["decides"], about["decides"]):
-                raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
+                raise RunError(f"{self.folder} contains another run ({'; '.join(changed)}); give a new folder")
             (self.folder / SUMMARY).unlink(missing_ok=True)  # outdated
         self.write(SETTINGS, about)
 
@@ -166,16 +166,16 @@ def refuse_other_contents(folder: Path) -> None:
     for path in (packed(folder, ROWS), packed(folder, NOISE)):
         if path.exists():
             raise RunError(
-                f"{folder} holds {path.name}: compressed answers cannot be extended; give a new folder, or unpack it "
-                "with gunzip first"
+                f"{folder} contains {path.name}: compressed answers cannot be extended; give a new folder, or unpack "
+                "it with gunzip first"
             )
     if folder.is_dir() and not (folder / SETTINGS).exists():
         for name in sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS))):
             if name in FILES:
                 raise RunError(
-                    f"{folder} holds {name!r} but no {SETTINGS} of a bench; restore that file, or give a new folder"
+                    f"{folder} contains {name!r} but no {SETTINGS} of a bench; restore that file, or give a new folder"
                 )
-            raise RunError(f"{folder} holds {name!r} but no run of a bench; give a new folder")
+            raise RunError(f"{folder} contains {name!r} but no run of a bench; give a new folder")
 
 
 def _only_a_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

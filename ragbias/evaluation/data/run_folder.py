@@ -56,7 +56,7 @@ def records_file(folder: Path, name: str) -> Path | None:
     """Find a file of records, plain or compressed. Return None if there is neither."""
     found = [path for path in (folder / name, packed(folder, name)) if path.is_file()]
     if len(found) > 1:
-        raise RunError(f"{folder} holds both {name} and {name}{PACKED}; remove the one that is out of date")
+        raise RunError(f"{folder} contains both {name} and {name}{PACKED}; remove the one that is out of date")
     return found[0] if found else None
 
 

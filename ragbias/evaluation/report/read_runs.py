@@ -42,10 +42,10 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} is not a folder; expected the --out folder of a bench")
     rows, again = records_file(folder, ROWS), records_file(folder, NOISE)
     if rows is None:
-        raise RunError(f"{folder} holds no {ROWS} or {packed(folder, ROWS).name}; expected the --out folder of a bench")
+        raise RunError(f"{folder} has no {ROWS} or {packed(folder, ROWS).name}; expected the --out folder of a bench")
     records = read_records(rows)
     if not records:
-        raise RunError(f"{rows} holds no answers yet; run the bench again to resume it")
+        raise RunError(f"{rows} contains no answers yet; run the bench again to resume it")
     noise = read_records(again) if again else []
     return Run(folder, records, noise, read_costs(folder), read_about(folder))
 

@@ -85,7 +85,7 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no"),
+        ("", "contains no"),
         (f"{GOOD}\n\n{{", "q.jsonl, line 3"),
         (f'{GOOD}\n{{"documents": ["a", "b"]}}', "line 2: 'question' is missing"),
         (f'{GOOD}\n{{"question": "q"}}', "line 2: 'documents' is missing"),

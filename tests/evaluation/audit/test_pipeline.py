@@ -112,7 +112,7 @@ def test_a_pipeline_without_our_model_names_what_to_swap():
 
 
 def test_a_pipeline_without_documents_is_reported(tiny):
-    with pytest.raises(RunError, match="no prompt of the pipeline holds two or more documents"):
+    with pytest.raises(RunError, match="no prompt of the pipeline contains two or more documents"):
         from_pipeline(lambda question: tiny.generate(question, max_new_tokens=1), QUESTIONS)
 
 

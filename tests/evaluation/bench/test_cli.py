@@ -102,7 +102,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
     assert len({record.question for record in records}) == 1
     files[0].write_text(files[0].read_text().replace("red", "green"))
     code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
-    assert code == 2 and "holds another run (tasks was" in errors
+    assert code == 2 and "contains another run (tasks was" in errors
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_bad_input_ends_with_code_2_before_anything_is_written(bench, tmp_path, 
 def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
     (tmp_path / "notes.txt").touch()
     code, _, errors = bench(*QUICK, "--methods", "none", "--out", tmp_path)
-    assert code == 2 and "holds 'notes.txt' but no run" in errors
+    assert code == 2 and "contains 'notes.txt' but no run" in errors
 
 
 @pytest.mark.parametrize("name", ["settings.json", "cost.json"])
@@ -168,6 +168,8 @@ def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
     assert cli("report", out)[0] == 0
     code, _, errors = bench(*whole)
     if name == "settings.json":
-        assert code == 2 and "holds 'noise.jsonl' but no settings.json of a bench; restore that file, or give" in errors
+        assert (
+            code == 2 and "contains 'noise.jsonl' but no settings.json of a bench; restore that file, or give" in errors
+        )
     else:
         assert code == 0

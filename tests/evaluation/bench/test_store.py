@@ -48,7 +48,7 @@ def test_another_run_is_refused_by_what_differs(tmp_path):
     with Store(tmp_path / "run", ABOUT) as store:
         store.records.append([record("a")])
     other = {"decides": {"methods": "none,pine", "limit": 3}}
-    with pytest.raises(RunError, match=r"run holds another run \(methods was 'none' and is 'none,pine' now\)"):
+    with pytest.raises(RunError, match=r"run contains another run \(methods was 'none' and is 'none,pine' now\)"):
         Store(tmp_path / "run", other)
 
 
@@ -61,7 +61,7 @@ def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
         assert list(store.records.by_key.values()) == [record("a")]
     assert not (folder / "summary.json").exists()
     for limit in (3, None):
-        with pytest.raises(RunError, match=rf"holds another run \(limit was 5 and is {limit} now\)"):
+        with pytest.raises(RunError, match=rf"contains another run \(limit was 5 and is {limit} now\)"):
             Store(folder, {"decides": {"methods": "none", "limit": limit}})
     with pytest.raises(RunError, match=r"limit was 5 and is 6 now; methods was"):
         Store(folder, {"decides": {"methods": "pine", "limit": 6}})
@@ -69,7 +69,7 @@ def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
 
 def test_files_and_foreign_folders_are_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(RunError, match=r"holds 'thesis\.tex' but no run"):
+    with pytest.raises(RunError, match=r"contains 'thesis\.tex' but no run"):
         Store(tmp_path, ABOUT)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file"):
@@ -84,7 +84,9 @@ def test_a_run_with_compressed_answers_is_refused_until_unpacked(tmp_path, name)
     plain, packed = folder / name, folder / f"{name}.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    with pytest.raises(RunError, match=rf"run holds {name}\.gz: .*; give a new folder, or unpack it with gunzip first"):
+    with pytest.raises(
+        RunError, match=rf"run contains {name}\.gz: .*; give a new folder, or unpack it with gunzip first"
+    ):
         Store(folder, ABOUT)
     assert not plain.exists()
     plain.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -149,5 +151,5 @@ def test_a_folder_killed_before_its_first_record_is_reusable(tmp_path):
     other = {"decides": {"methods": "none,pine", "limit": 3}}
     with Store(tmp_path / "run", other) as store:
         store.records.append([record("a")])
-    with pytest.raises(RunError, match="holds another run"):
+    with pytest.raises(RunError, match="contains another run"):
         Store(tmp_path / "run", ABOUT)

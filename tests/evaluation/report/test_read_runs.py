@@ -112,7 +112,7 @@ def test_runs_without_settings_are_noted(tmp_path):
 def test_folders_that_are_no_runs_are_refused(tmp_path):
     with pytest.raises(RunError, match="missing is not a folder"):
         read_run(tmp_path / "missing")
-    with pytest.raises(RunError, match=r"holds no rows\.jsonl"):
+    with pytest.raises(RunError, match=r"has no rows\.jsonl"):
         read_run(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"id": "torn')
     with pytest.raises(RunError, match="no answers yet"):
@@ -135,7 +135,7 @@ def test_a_run_with_a_file_plain_and_compressed_is_refused(tmp_path, name):
     path = folder(tmp_path / "run", PLAIN)
     (path / name).touch()
     (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
-    with pytest.raises(RunError, match=rf"run holds both {name} and {name}\.gz; remove the one that is out of date"):
+    with pytest.raises(RunError, match=rf"run contains both {name} and {name}\.gz; remove the one that is out of date"):
         read_run(path)
 
 
@@ -188,5 +188,5 @@ def test_the_command_prints_the_table_and_writes_every_form(tmp_path, report):
 def test_the_command_ends_with_code_2_if_nothing_is_to_report(tmp_path, report):
     code, _, errors = report(tmp_path, "--html", tmp_path / "out.html")
     assert code == 2
-    assert "holds no rows.jsonl" in errors and len(errors.splitlines()) == 1
+    assert "has no rows.jsonl" in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "out.html").exists()

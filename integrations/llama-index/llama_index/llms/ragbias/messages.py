@@ -74,7 +74,7 @@ def _texts(block: Any, role: MessageRole) -> list[str]:
     if isinstance(block, _NO_TEXT):
         return []
     kind = getattr(block, "block_type", type(block).__name__)
-    raise RagBiasError(f"RagBiasLLM reads text, but a {role.value} message holds a {kind} block; leave it out")
+    raise RagBiasError(f"RagBiasLLM reads text, but a {role.value} message contains a {kind} block; leave it out")
 
 
 def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDocument:
@@ -87,7 +87,7 @@ def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDoc
             return ChatDocument(title, block.resolve_document().read().decode())
     kind = "a URL" if block.url else block.document_mimetype or "an unknown type"
     raise RagBiasError(
-        f"RagBiasLLM reads text, but a {role.value} message holds a document of {kind}; pass its text in a CitableBlock"
+        f"RagBiasLLM reads text, but a {role.value} message has a document of {kind}; pass its text in a CitableBlock"
     )
 
 
