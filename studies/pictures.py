@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
@@ -10,13 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ragbias.calibration.calibration_report import plot_channel
-from ragbias.evaluation import REFERENCE
-from ragbias.evaluation.report.charts import before_and_after
 from ragbias.evaluation.report.figures import INK, legend, literal, svg
-from ragbias.methods import DEFAULT_METHOD
-from studies.stored_runs import read_stored
 
-POSITIONS = "smollm2-10-positions"  # the study with the gold document at every position
+DEMO = Path("docs/results/smollm2-demo/results.json")  # written by `ragbias demo --model smollm2`
 # colours of the light variant and their replacements in the dark variant; other colours suit both variants
 DARK = {INK: "#e6edf3", "#ffffff": "#0d1117", "#0072b2": "#4ba3e3", "#d55e00": "#f0883e", "#9ecae1": "#2d6a94"}
 TITLE_LETTERS = 58  # letters that fit above a picture of the experiments
@@ -61,10 +58,8 @@ def channel_picture(record: Mapping[str, Any]) -> Figure:
 
 
 def draw_pictures(root: Path) -> None:
-    """Draw the README's picture: the plain model and the default method by position."""
-    if not (root / "docs/results" / POSITIONS).is_dir():
-        return
-    (result,) = read_stored(root / "docs/results" / POSITIONS)["results"]
-    methods = {label: result["methods"][label]["logprob"] for label in (REFERENCE, DEFAULT_METHOD)}
-    curves = {label: figures["minus_plain"]["by_position"] for label, figures in methods.items()}
-    save_pair(before_and_after(curves, "SmolLM2", DEFAULT_METHOD), root / "docs/bias")
+    """Draw the README's picture, which is the one that the demo draws."""
+    if (root / DEMO).is_file():
+        from ragbias.evaluation.demo import notes_run  # imports faiss and sentence-transformers
+
+        save_pair(notes_run.figure(json.loads((root / DEMO).read_text(encoding="utf-8"))), root / "docs/bias")

@@ -13,6 +13,7 @@ from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.report.read_runs import read_run, summary_of
 from ragbias.methods import DEFAULT_METHOD
 from studies import stored_runs
+from studies.pictures import DEMO, draw_pictures
 from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, publish, studies, written
 from studies.study_tables import only_with_interval, with_costs
 from support.bench_runs import silently
@@ -67,6 +68,19 @@ def test_a_stored_run_gives_the_same_summary_again(runs, root, capsys):
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     publish(runs, root=root)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_the_start_pages_show_the_picture_of_the_demo(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("studies.pictures.save_pair", lambda figure, path: drawn.update({path: figure}))
+    draw_pictures(ROOT)
+    settings = json.loads((ROOT / DEMO).read_text())["settings"]
+    (axis,) = drawn[ROOT / "docs/bias"].axes
+    curves = [line.get_label() for line in axis.lines if line.get_marker() != "None"]
+    assert curves == ["none (plain smollm2)", f"{settings['default']} (order-invariant)"]
+    for page in ("README.md", "docs/index.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert f"*SmolLM2 (135M), {settings['questions']} questions" in text and "95% intervals" in text
 
 
 def test_figures_without_an_interval_are_left_out():
