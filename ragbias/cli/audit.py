@@ -100,8 +100,8 @@ def audit(
     check_readers(chosen.values())
     with progress() as bar:
         cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
-    if model is None:
-        console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")
+        if model is None:
+            console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")  # above the bar
     if len(distinct) < len(listed):
         console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     as_is = cases[0].recorded.request.origin.method_requested

@@ -68,7 +68,8 @@ def test_an_invariant_pipeline_passes(tmp_path, monkeypatch, cli):
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
     options = ("--questions", "q.jsonl", "--pipeline", "invariant_pipeline:chain", "--methods", "pine", "--orders", 3)
     code, output, _ = cli("audit", *options, "--json", "a.json")
-    assert code == 0 and output.startswith("Model: tiny (invariant_pipeline:chain)\n1 repeated questions left out\n")
+    assert code == 0 and output.startswith("Model: tiny (invariant_pipeline:chain)\n")
+    assert "\n1 repeated questions left out\n" in output
     text = " ".join(output.split())
     assert "With pine, which your pipeline already uses, you do not have this problem" in text
     assert "Whether you could drop pine is unknown" in text and "worth its cost" not in text
