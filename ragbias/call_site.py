@@ -35,7 +35,7 @@ def add_framework(*packages: str) -> None:
 
 
 def remember_call_site() -> Callable[[], None]:
-    """Remember the line of user code for this context and its copies. The returned function ends that."""
+    """Remember the line of user code for this context and its copies. Call the returned function to forget it."""
     lines = [call_site()]
     _remembered.set(lines)
     return lines.clear

@@ -168,7 +168,7 @@ class DebiasedLM:
 
     def generate(
         self,
-        prompt: str | Prompt,
+        prompt: str | Prompt | Request,
         *,
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
@@ -179,10 +179,10 @@ class DebiasedLM:
         """Answer a prompt.
 
         Args:
-            prompt: a ``Prompt`` in parts, or a flat prompt as text.
+            prompt: a ``Prompt`` in parts, a flat prompt as text, or a request from ``prepare``.
             documents: for a flat prompt, the documents' texts, which must occur in it verbatim.
             boundaries: for a flat prompt, the result of ``ragbias.boundaries.locate``, if known.
-            method: a method for this request, see ``ragbias.methods.get``.
+            method: a method for this prompt, see ``ragbias.methods.get``.
             cancelled: an event. Set it in another thread to end the answer at the next token.
             arguments: see ``GenerationArguments``; greedy and at most 256 tokens by default.
 
@@ -219,9 +219,8 @@ class DebiasedLM:
         The prompt is prepared before this method returns. For the arguments and errors, see ``generate``.
         """
         settings = GenerationSettings.from_arguments(arguments)
-        if not isinstance(prompt, Request):
-            prompt = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
-        return self.stream_answer(prompt, settings)
+        request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
+        return self.stream_answer(request, settings)
 
     def batch(
         self,
@@ -246,9 +245,7 @@ class DebiasedLM:
         check_event(cancelled)
         none = [None] * len(prompts)
         requests = [
-            prompt
-            if isinstance(prompt, Request)
-            else self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
+            self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
             for prompt, texts, bounds in zip(prompts, documents or none, boundaries or none, strict=True)
         ]
         return self.answer(requests, settings, cancelled)
@@ -272,14 +269,14 @@ class DebiasedLM:
 
     def prepare(
         self,
-        prompt: str | Prompt,
+        prompt: str | Prompt | Request,
         *,
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
         cancelled: threading.Event | None = None,
     ) -> Request:
-        """Find the documents, tokenise the prompt and choose the method. ``batch`` and ``stream`` take the result.
+        """Find the documents, tokenise the prompt and choose the method. A prepared request is returned unchanged.
 
         Some methods run the model here: attention sorting once per round, icr once, selective RoToR twice.
 
@@ -293,6 +290,10 @@ class DebiasedLM:
             WrongTypeError: ``cancelled`` is not an event.
         """
         check_event(cancelled)
+        if isinstance(prompt, Request):
+            if documents is not None or boundaries is not None or method is not None:
+                raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
+            return prompt
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "present":

@@ -192,7 +192,7 @@ def _attend_moved(
 
 
 def _keys_seen(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
-    """Return a slice of all keys that the queries see, and a bool tensor ``[Q]``, true for queries without keys."""
+    """Return the smallest slice with all visible keys, and a bool tensor ``[Q]``, true for queries without keys."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper

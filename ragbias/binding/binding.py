@@ -89,8 +89,8 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    While a binding is attached that is not ``private``, forward passes in threads without a binding raise
-    ``BindingError``, because such a thread may be a helper that should use the method.
+    While a binding is attached that is not ``private``, a forward pass in a thread without a binding raises
+    ``BindingError``. Otherwise a helper thread would run without the method, unnoticed.
     """
 
     def __init__(

@@ -316,7 +316,7 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     ]
     result = _by_retrievals(text, retrievals, separate, "registry")
     occurrences = [Occurrence(*span, "") for span in result.spans]
-    if len(occurrences) == 1:  # a grader holds one document by design; of the others, it holds no part
+    if len(occurrences) == 1:  # a grader contains one document by design, and no part of the others
         others = documents - remembered.keys()
         is_context = is_block(text, occurrences[0]) and _n_without_trace(text, others, occurrences) == len(others)
     else:
@@ -340,7 +340,7 @@ def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
 
 
 def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
-    """Return ``result`` if it is complete, or if the segmenter finds no more documents. Otherwise use the segmenter."""
+    """Return ``result`` if it is complete, or if the segmenter does not find more documents. Else use the segmenter."""
     if result is None:
         return _by_segmenter(text, segmenter)
     are_apart = _are_apart(text, result)

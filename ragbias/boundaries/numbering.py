@@ -255,7 +255,7 @@ class _Regions:
             yield from zip(*equal, strict=True)
 
     def counted(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
-        """Yield series of numbers or words that change evenly with the position.
+        """Yield series whose values change by the same step from document to document.
 
         Given the regions ``after`` the documents, also yield series that occur only between the documents.
         """

@@ -200,7 +200,7 @@ def proxy(
             raise MissingExtraError(f"{method} in front of vLLM needs {error.name}; {remedy}") from error
         chosen = vllm.UpstreamModel(upstream, method, model, reader, upstream_key, timeout)
         quiet_libraries()
-        app, engine = vllm.create_proxy(chosen, settings, Metrics())
+        app, engine = vllm.create_vllm_proxy(chosen, settings, Metrics())
     else:
         app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
         engine = None

@@ -65,7 +65,7 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits. Each sequence has its own generator, so the batch does not matter."""
+    """Sample as the argmax of noisy logits, with one generator per sequence, so samples do not depend on the batch."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]

@@ -94,7 +94,10 @@ def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 class ChatText(str):
-    """A rendered conversation. ``shielded`` has marked control-token strings. Concatenation preserves the marks."""
+    """A rendered conversation. In ``shielded``, control-token strings are marked as data.
+
+    Concatenation preserves the marks.
+    """
 
     shielded: str
 

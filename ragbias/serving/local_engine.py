@@ -271,7 +271,7 @@ class ServedModel(Scheduler):
 
 
 class LocalEngine:
-    """Answer requests with the models from ``load``, by name. Failed requests raise ``ApiError``."""
+    """Answer each request with the model that it names. Failed requests raise ``ApiError``."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics

@@ -82,7 +82,7 @@ _DATA_FORM = {"type": "object", "properties": {"id": _STRING, "data": _DATA}, "r
 AnyDocument = Annotated[Document, WithJsonSchema({"anyOf": [_STRING, _TEXT, _DATA_FORM]})]
 
 
-class RagBiasOptions(_Fields):
+class RequestOptions(_Fields):
     """Options beyond OpenAI's fields."""
 
     method: str | None = Field(
@@ -113,12 +113,12 @@ class ArrangedFields(_Fields):
     """Additional fields of ragbias. The proxy validates only these."""
 
     documents: list[AnyDocument] | None = None
-    ragbias: RagBiasOptions | None = None
+    ragbias: RequestOptions | None = None
 
     @property
-    def options(self) -> RagBiasOptions:
+    def options(self) -> RequestOptions:
         """The ``ragbias`` field, or default options if it is missing."""
-        return self.ragbias or RagBiasOptions()
+        return self.ragbias or RequestOptions()
 
 
 class _GenerationFields(ArrangedFields):
@@ -192,7 +192,7 @@ class Message(_Fields):
     @field_validator("content", mode="before")
     @classmethod
     def _text_alone(cls, content: Any) -> Any:
-        """Return a string unless the content holds documents."""
+        """Return a string unless the content contains documents."""
         if content is None or isinstance(content, str):
             return content
         if not isinstance(content, list):

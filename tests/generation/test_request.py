@@ -94,6 +94,21 @@ def test_numbered_footers_need_strip_numbering(lm):
     assert (report.method_ran, report.n_found, report.numbering, report.reason) == ("pine", 4, "stripped", "")
 
 
+def test_a_prepared_request_takes_no_documents_or_method(lm):
+    request = lm.prepare(PROMPT)
+    answer = lm.generate(PROMPT, max_new_tokens=2)
+    assert lm.generate(request, max_new_tokens=2).token_ids == answer.token_ids
+    for call in (
+        lambda: lm.generate(request, method="none"),
+        lambda: lm.stream(request, documents=DOCUMENTS),
+        lambda: lm.batch([request], method="none"),
+    ):
+        with pytest.raises(
+            ArgumentError, match="the request is prepared already; leave out documents, boundaries and method"
+        ):
+            call()
+
+
 def test_batch_takes_lists(lm):
     with pytest.raises(ArgumentError, match="list of prompts"):
         lm.batch("abc")

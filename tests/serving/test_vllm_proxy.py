@@ -26,7 +26,7 @@ from support.vllm_server import VllmServer
 
 pytest.importorskip("ragbias_vllm")
 
-from ragbias_vllm.proxy import UpstreamModel, create_proxy
+from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
 from ragbias_vllm.proxy_upstream import ATTEMPTS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -36,7 +36,7 @@ ORDERS = list(itertools.permutations(range(3)))
 @contextmanager
 def in_front_of(upstream: str, method: str = "pcw", reader: str = "", model: str = "", **settings) -> Iterator[str]:
     chosen = UpstreamModel(upstream, method, model, reader, timeout=20)
-    app, engine = create_proxy(chosen, ServerSettings(**settings), Metrics())
+    app, engine = create_vllm_proxy(chosen, ServerSettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address:
         yield address
@@ -146,7 +146,7 @@ def test_ape_without_scaling_runs_as_pcw(proxy, tiny):
 @pytest.mark.parametrize("method", ["pine", "ape", "rotor", "pced", "structured-prompting", "attention-sorting"])
 def test_other_methods_are_refused_with_the_possible_ones(vllm, proxy, method):
     with pytest.raises(MethodError, match="does not run in vLLM; expected one of pcw, ape"):
-        create_proxy(UpstreamModel(vllm[1], method), ServerSettings(), Metrics())
+        create_vllm_proxy(UpstreamModel(vllm[1], method), ServerSettings(), Metrics())
     error = proxy.post(CHAT, json=chat(ragbias={"method": method})).json()["error"]
     assert error["param"] == "ragbias.method" and "expected one of pcw" in error["message"]
 
@@ -265,7 +265,7 @@ def test_an_upstream_that_is_gone_is_a_502(tiny):
 def test_the_proxy_waits_for_an_upstream_that_starts_later(tiny):
     with listening_app(VllmServer(tiny).app) as upstream:
         port = int(upstream.rpartition(":")[2])
-    app, engine = create_proxy(UpstreamModel(upstream, "pcw"), ServerSettings(), Metrics())
+    app, engine = create_vllm_proxy(UpstreamModel(upstream, "pcw"), ServerSettings(), Metrics())
     loading = threading.Thread(target=engine.load)
     loading.start()
     with listening_app(app) as address:
@@ -344,13 +344,13 @@ def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm, tiny):
         ({"url": "127.0.0.1"}, ArgumentError, "expected an address"),
     ):
         with pytest.raises(error, match=message):
-            create_proxy(UpstreamModel(**{"url": vllm[1], "method": "pcw", **changes}), ServerSettings(), Metrics())[
-                1
-            ].load()
+            create_vllm_proxy(
+                UpstreamModel(**{"url": vllm[1], "method": "pcw", **changes}), ServerSettings(), Metrics()
+            )[1].load()
     with pytest.raises(ArgumentError, match="runs without a reader"):
-        create_proxy(UpstreamModel(vllm[1], "none", reader="tiny-reader"), ServerSettings(), Metrics())
+        create_vllm_proxy(UpstreamModel(vllm[1], "none", reader="tiny-reader"), ServerSettings(), Metrics())
     with pytest.raises(ServerError, match="does not list models"):
-        create_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ServerSettings(), Metrics())[1].load()
+        create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ServerSettings(), Metrics())[1].load()
 
 
 def test_classes_of_the_frameworks_answer_through_the_proxy(vllm, proxy, tiny):

@@ -83,7 +83,9 @@ def check_runs(method: Method) -> None:
         raise MethodError(f"{method.name} does not run in vLLM; expected one of {RUNNABLE}, {PLAIN}") from None
 
 
-def create_proxy(upstream: UpstreamModel, settings: ServerSettings, metrics: Metrics) -> tuple[FastAPI, VllmEngine]:
+def create_vllm_proxy(
+    upstream: UpstreamModel, settings: ServerSettings, metrics: Metrics
+) -> tuple[FastAPI, VllmEngine]:
     """Create the proxy's application, and its engine. The engine's ``load`` connects to the upstream server."""
     method = methods.get(upstream.method)
     check_runs(method)

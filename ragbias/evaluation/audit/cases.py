@@ -66,7 +66,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Build cases with the stock prompt and without a method from questions with documents."""
+    """Turn questions with documents into cases with the stock prompt and no method."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     cases = []
     for question in questions:

@@ -212,5 +212,5 @@ def _ends(resampled: Floats) -> tuple[float, float]:
 
 
 def _around(estimate: float, low: float, high: float) -> Interval:
-    """Extend an interval to contain its estimate, which biased resamples may exclude."""
+    """Extend an interval to contain its estimate. With biased resamples, the estimate may lie outside."""
     return Interval(estimate, min(low, estimate), max(high, estimate))

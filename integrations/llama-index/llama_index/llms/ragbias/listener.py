@@ -72,7 +72,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
     _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
-    _joined: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # texts by id of a document
+    _parts: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # texts by id of a document
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
 
     def __init__(self, process_wide: bool = False) -> None:
@@ -116,11 +116,11 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         if isinstance(instance, NodeParser):
             for document in bound_args.arguments["nodes"]:
                 content = document.get_content(MetadataMode.NONE)
-                texts = _joined([content], self._retrievals.registry())
+                texts = _joined_texts([content], self._retrievals.registry())
                 if sum(map(len, texts)) > len(content) / 2:  # a file may also contain retrieved texts
-                    self._joined[document.node_id] = texts
-                if len(self._joined) > MAX_RUNS:
-                    self._joined.popitem(last=False)
+                    self._parts[document.node_id] = texts
+                if len(self._parts) > MAX_RUNS:
+                    self._parts.popitem(last=False)
         self._end(id_)
 
     def span_drop(self, id_: str, *_args: Any, **_kwargs: Any) -> None:
@@ -177,7 +177,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         for index, scored in enumerate(nodes):
             try:
                 node = scored.node if isinstance(scored, NodeWithScore) else scored
-                if node.source_node and (joined := self._joined.get(node.source_node.node_id)):
+                if node.source_node and (joined := self._parts.get(node.source_node.node_id)):
                     texts += [text for text in joined if text not in texts]
                     continue
                 texts.append(node.get_content(MetadataMode.LLM))
@@ -307,7 +307,7 @@ def locate_documents(
     synthesis = open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     recent = registry()
-    retrieved = _joined(texts, recent) or texts
+    retrieved = _joined_texts(texts, recent) or texts
     found = locate(text, documents=given, run=[retrieved], registry=recent, segmenter=segmenter, not_documents=system)
     if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
         found = replace(found, n_expected=1, n_absent=0, reason="")
@@ -323,7 +323,7 @@ def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
     return document_texts(documents, _printed)
 
 
-def _joined(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
+def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
     """Return the texts of a retrieval that occur on separate lines in the only node of a synthesis."""
     if len(texts) != 1 or recent is None:
         return ()
