@@ -106,14 +106,14 @@ def prompt_with(
     known = [known_text(doc) for doc in documents]
     if rendered := chat_documents.render_documents(text, lambda more: render(messages, more), fields, known):
         return rendered
-    last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
-    last = last if carrier is None else carrier
-    if last is None:
+    users = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    if carrier is None and not users:
         raise nowhere_to_put("messages")
+    target = users[-1] if carrier is None else carrier
 
     def inserted(texts: Sequence[str]) -> str:
-        message = {**messages[last], "content": with_texts(messages[last]["content"], texts)}
-        return render([*messages[:last], message, *messages[last + 1 :]], {})
+        message = {**messages[target], "content": with_texts(messages[target]["content"], texts)}
+        return render([*messages[:target], message, *messages[target + 1 :]], {})
 
     texts = inserted_texts(documents)
     if (boundaries := chat_documents.locate_printed(inserted, texts)) is None:
@@ -146,8 +146,8 @@ def template_messages(body: ChatRequest) -> list[Json]:
 
 def _template_message(message: Message, param: str, carries: bool) -> Json:
     role = "system" if message.role == "developer" else message.role
-    kept = [part for part in message.parts if not (carries and isinstance(part, Document))]
-    parts = (part if isinstance(part, str) else ChatDocument(part.title or "", part.text) for part in kept)
+    shown = [part for part in message.parts if not (carries and isinstance(part, Document))]
+    parts = (part if isinstance(part, str) else ChatDocument(part.title or "", part.text) for part in shown)
     turn: Json = {"role": role, "content": chat_documents.content_text(parts)}
     if message.tool_calls:
         turn["tool_calls"] = [

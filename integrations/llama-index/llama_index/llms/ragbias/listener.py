@@ -114,9 +114,10 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         if isinstance(result, list) and result and isinstance(result[0], NodeWithScore):
             self._read(id_, result)
         if isinstance(instance, NodeParser):
+            recent = self._retrievals.registry()
             for document in bound_args.arguments["nodes"]:
                 content = document.get_content(MetadataMode.NONE)
-                texts = _joined_texts([content], self._retrievals.registry())
+                texts = _joined_texts([content], recent)
                 if sum(map(len, texts)) > len(content) / 2:  # a file may also contain retrieved texts
                     self._parts[document.node_id] = texts
                 if len(self._parts) > MAX_RUNS:
