@@ -14,8 +14,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
-from ragbias.checks import check_whole
-from ragbias.display import did_you_mean
+from ragbias.checks import FLOAT32_MAX, check_whole
+from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.methods import Method
 
@@ -88,6 +88,7 @@ RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that ar
     "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens", "return_dict_in_generate", "stop_strings",
     "stopping_criteria", "streamer", "token_healing", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
+FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers refuses whole numbers and NumPy's floats
 _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
 
@@ -112,23 +113,26 @@ def _is_list(value: Any) -> bool:
 
 
 def _are_ids(value: Any) -> bool:
-    return _is_list(value) and all(_is_whole(token) and token >= 0 for token in value)
+    return _is_list(value) and all(_is_whole(token) and 0 <= token < 2**63 for token in value)
 
 
 def _are_texts(value: Any) -> bool:
     return _is_list(value) and all(isinstance(text, str) for text in value)
 
 
+def _is_bias(value: Any) -> bool:
+    return _is_number(value) and (value == -math.inf or abs(value) <= FLOAT32_MAX)
+
+
 def _are_biases(value: Any) -> bool:
     pairs = value.items() if isinstance(value, Mapping) else value if _is_list(value) else ()
     return len(pairs) > 0 and all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and _are_ids(pair[0]) and _is_number(pair[1])
-        for pair in pairs
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and _are_ids(pair[0]) and _is_bias(pair[1]) for pair in pairs
     )
 
 
 def _is_decay(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2 and _is_whole(value[0]) and _is_number(value[1])
+    return isinstance(value, (list, tuple)) and len(value) == 2 and _is_whole(value[0]) and _is_bias(value[1])
 
 
 _AT_LEAST_ONE = Check("a whole number >= 1", _is_whole, lambda value: value >= 1)
@@ -139,10 +143,12 @@ CHECKS = {
     "max_new_tokens": _AT_LEAST_ONE,
     "max_tokens": _AT_LEAST_ONE,  # the frameworks' name for ``max_new_tokens``
     "min_new_tokens": _AT_LEAST_ZERO,
-    "temperature": Check("a number >= 0 (0 is greedy)", _is_number, lambda value: 0 <= value < math.inf),
+    "temperature": Check(
+        "a number >= 0 (0 is greedy), at most 3.4e38", _is_number, lambda value: 0 <= value <= FLOAT32_MAX
+    ),
     "top_k": _AT_LEAST_ONE,
     "top_p": Check("a number > 0 and <= 1", _is_number, lambda value: 0 < value <= 1),
-    "repetition_penalty": Check("a number > 0", _is_number, lambda value: 0 < value < math.inf),
+    "repetition_penalty": Check("a number > 0, at most 3.4e38", _is_number, lambda value: 0 < value <= FLOAT32_MAX),
     "max_time": Check("a number of seconds > 0", _is_number, lambda value: value > 0),
     "no_repeat_ngram_size": _AT_LEAST_ZERO,
     "seed": Check("a 64-bit integer", _is_whole, lambda value: -(2**63) <= value < 2**64),
@@ -179,9 +185,9 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         if value is None or (check := CHECKS.get(name)) is None:
             continue
         if not check.is_type(value):
-            raise WrongTypeError(f"{name}={value!r}; expected {check.expected}")
+            raise WrongTypeError(f"{name}={shown(value)}; expected {check.expected}")
         if not check.is_in_range(value):
-            raise ArgumentError(f"{name}={value!r}; expected {check.expected}")
+            raise ArgumentError(f"{name}={shown(value)}; expected {check.expected}")
 
 
 def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -> None:
@@ -232,6 +238,10 @@ class GenerationSettings:
             stop = (stop,)
         values |= {"stop": tuple(stop), "stop_token_ids": tuple(map(int, values.get("stop_token_ids", ())))}
         values["keep_special"] = tuple(values.get("keep_special", ()))
+        values |= {name: float(values[name]) for name in FLOATS if values.get(name)}
+        if biases := values.get("sequence_bias"):
+            pairs = biases.items() if isinstance(biases, Mapping) else biases
+            values["sequence_bias"] = {tuple(ids): float(bias) for ids, bias in pairs}
         own = {setting.name for setting in fields(cls)} & values.keys()
         return cls(**{name: values.pop(name) for name in own}, extra=values, batch_size=batch_size)
 
@@ -254,8 +264,6 @@ class GenerationSettings:
                 )
         for name in ("bad_words_ids", "sequence_bias"):
             sequences = self.extra.get(name, ())
-            if name == "sequence_bias" and not isinstance(sequences, Mapping):
-                sequences = [ids for ids, _ in sequences]
             if any(len(ids) - 1 > suffix for ids in sequences):
                 raise ArgumentError(
                     f"{name} with {method.name}: a sequence of {max(map(len, sequences))} token ids is longer than the "

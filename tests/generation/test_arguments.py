@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from transformers import GenerationConfig
 
+from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.generation import DecodingArguments, GenerationArguments, arguments
 from ragbias.generation.arguments import GenerationSettings
@@ -66,8 +67,16 @@ generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_conf
         {"sequence_bias": [[1, 2, 3]]},
         {"sequence_bias": {(1,): "x"}},
         {"stop_token_ids": [-1]},
+        {"temperature": 10**400},
+        {"repetition_penalty": 10**400},
+        {"exponential_decay_length_penalty": (1, 10**400)},
+        {"sequence_bias": {(1,): -(10**400)}},
+        {"sequence_bias": {(1,): float("inf")}},
+        {"suppress_tokens": [10**400]},
+        {"bad_words_ids": [[2**63]]},
+        {"top_p": 10**5000},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_settings_out_of_range_are_refused_at_once(lm, settings):
     (name, *_) = settings
@@ -100,6 +109,9 @@ def test_declared_arguments_are_taken_and_checked_ones_declared():
         ("begin_suppress_tokens", [200]),
         ("sequence_bias", {(200,): -5.0}),
         ("sequence_bias", [([200], -5.0)]),
+        ("sequence_bias", {(200,): -5}),
+        ("repetition_penalty", 2),
+        ("repetition_penalty", np.float32(1.5)),
         ("exponential_decay_length_penalty", (2, 1.5)),
         ("min_new_tokens", 4),
         ("prefix_allowed_tokens_fn", lambda index, ids: [200]),
