@@ -93,6 +93,17 @@ def check_not_cancelled(cancelled: threading.Event | None) -> None:
         raise CancelledError("the request was cancelled before its answer began")
 
 
+def check_encodable(name: str, text: str) -> None:
+    """Raise ``ArgumentError`` for text with lone surrogates, which no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(
+            f"{name} contains {text[error.start]!r}, half of a surrogate pair, at character {error.start}; expected "
+            "text that UTF-8 can encode, e.g. text.encode('utf-8', 'replace').decode()"
+        ) from error
+
+
 def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
     """Raise ``ArgumentError`` for unknown arguments, and suggest the most ``similar`` name."""
     if unknown := sorted(name for name in given if name not in known):

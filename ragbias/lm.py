@@ -18,7 +18,7 @@ from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
 from ragbias.call_site import WarnedLines
-from ragbias.checks import check_event, check_not_cancelled
+from ragbias.checks import check_encodable, check_event, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Origin, Request, Score, Stream
@@ -141,6 +141,7 @@ class DebiasedLM:
 
     def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""
+        check_encodable("the text", text)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any] | None:
@@ -336,6 +337,7 @@ class DebiasedLM:
         """
         if not isinstance(continuation, str):
             raise WrongTypeError(f"continuation={continuation!r}; expected a string")
+        check_encodable("the continuation", continuation)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
         if request.method.runs_several:
             raise MethodError(f"{request.method.name} runs several prompts and gives no score; pass another method")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, margins_of, with_margins
-from ragbias.checks import check_each_once
+from ragbias.checks import check_each_once, check_encodable
 from ragbias.errors import ArgumentError, EmptyDocumentError, SpanError, WrongTypeError
 from ragbias.models.control_tokens import control_tokens, encode, is_shielded
 
@@ -36,6 +36,7 @@ class Prompt:
     Raises:
         EmptyDocumentError: a document is empty or only white space.
         WrongTypeError: a part is not a string. It is also a ``TypeError``.
+        ArgumentError: a part has half of a surrogate pair.
     """
 
     prefix: str
@@ -52,9 +53,12 @@ class Prompt:
                 raise WrongTypeError(
                     f"a prompt is made of strings, got {type(part).__name__}; pass the document's text"
                 )
+        check_encodable("the prefix" if documents else "the prompt", prefix)
+        check_encodable("the suffix", suffix)
         for index, document in enumerate(documents):
             if not document.strip():
                 raise EmptyDocumentError(f"document {index} of {len(documents)} is empty; leave it out")
+            check_encodable(f"document {index} of {len(documents)}", document)
         object.__setattr__(self, "prefix", prefix)
         object.__setattr__(self, "documents", tuple(documents))
         object.__setattr__(self, "suffix", suffix)

@@ -173,3 +173,18 @@ def test_an_order_without_each_document_once_is_refused(order):
 def test_boundaries_of_another_type_are_refused():
     with pytest.raises(WrongTypeError, match=r"boundaries=5; expected the result of ragbias.boundaries.locate"):
         in_parts("a b", None, 5)
+
+
+def test_half_a_surrogate_pair_is_refused(lm):
+    one, two, half = "one text\n", "two texts\n", "ab\udc80"
+    refusals = {
+        "the prompt": lambda: lm.generate(half),
+        "the prefix": lambda: Prompt(half, [one, two], "Q"),
+        "document 1 of 2": lambda: lm.stream(f"{one}\n{half}\n\nQ", documents=[one.strip(), half]),
+        "the suffix": lambda: lm.batch([Prompt("", [one, two], half)]),
+        "the continuation": lambda: lm.score("Q", half),
+        "the text": lambda: lm.token_ids(half),
+    }
+    for name, call in refusals.items():
+        with pytest.raises(ArgumentError, match=rf"^{name} contains '\\udc80', half .* at character 2; expected text"):
+            call()

@@ -16,6 +16,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning, RagBiasPipeline
 from langchain_ragbias.messages import template_messages
+from ragbias.boundaries import documents
 from ragbias.errors import (
     ArgumentError,
     DocumentNotFoundError,
@@ -149,6 +150,19 @@ def test_wrong_arguments_of_a_call_are_errors(chat, completion, arguments, error
 def test_wrong_arguments_of_the_constructor_are_errors(lm, kind, fields, text):
     with pytest.raises(ArgumentError, match=text):
         kind(**({} if "pipeline" in fields else {"lm": lm}) | fields)
+
+
+def test_half_a_surrogate_pair_is_refused(chat, completion):
+    for llm in (chat, completion):
+        with pytest.raises(
+            ArgumentError, match=r"the prompt contains '\\udc80', half of a surrogate pair, at character"
+        ):
+            llm.invoke("ab\udc80")
+        with pytest.raises(ArgumentError, match="the text contains"):
+            llm.get_num_tokens("ab\udc80")
+        texts = ["ab\udc80", TEXT[:20]]
+        with documents(texts), pytest.raises(ArgumentError, match=r"document 0 of 2 contains '\\udc80'"):
+            llm.invoke("\n\n".join([*texts, "What?"]))
 
 
 @pytest.mark.parametrize("tools", [5, [5], "search"])

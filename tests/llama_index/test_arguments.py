@@ -226,6 +226,14 @@ def test_wrong_arguments_of_a_call_are_refused(llm: RagBiasLLM, call: dict[str, 
         llm.complete(PROMPT, **call)
 
 
+def test_half_a_surrogate_pair_is_refused(llm: RagBiasLLM) -> None:
+    for call in (llm.complete, lambda text: llm.stream_chat([ChatMessage(text)])):
+        with pytest.raises(
+            ArgumentError, match=r"the prompt contains '\\udc80', half of a surrogate pair, at character"
+        ):
+            call("ab\udc80")
+
+
 def test_loading_arguments_are_refused_with_a_loaded_model(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.raises(ArgumentError, match="lm is loaded already"):
         make_llm(dtype="auto")

@@ -200,7 +200,7 @@ class RagBiasModel(BaseModel):
             "segmenter": repr(self.segmenter),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # separates answers of "raise"
-            **({} if documents is None else {"documents": hashlib.sha256("\0".join(documents).encode()).hexdigest()}),
+            **({} if documents is None else {"documents": hashlib.sha256(repr(documents).encode()).hexdigest()}),
         }
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
