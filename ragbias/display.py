@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return ``did you mean 'pine'? `` for a name that resembles a known one, otherwise an empty string."""
     close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    return f"did you mean {close[0]!r}? " if close and name not in close else ""
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

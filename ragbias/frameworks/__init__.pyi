@@ -46,4 +46,3 @@ from ragbias.generation.arguments import RESERVED as RESERVED
 from ragbias.generation.arguments import SAMPLING as SAMPLING
 from ragbias.generation.arguments import rename_max_tokens as rename_max_tokens
 from ragbias.methods import DEFAULT_METHOD as DEFAULT_METHOD
-from ragbias.models.loading import torch_device as torch_device

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from huggingface_hub import constants, get_session, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.display import did_you_mean
+from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, first_line, out_of_memory
 from ragbias.files import irregular
 from ragbias.models.gguf import MANIFEST, is_gguf
@@ -24,6 +25,7 @@ GGUF = "gguf_file"
 HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 CONFIGS = ("config.json", "adapter_config.json")  # of a model, of an adapter
+STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # values of ``device_map`` that are no devices
 HUB_SECONDS = 10  # timeout for a response of the hub
 
 
@@ -36,16 +38,10 @@ def load(
     """Load a model and its tokenizer. For arguments and errors, see ``DebiasedLM.from_pretrained``."""
     if not {"config", "subfolder", GGUF} & model_kwargs.keys():
         refuse_irregular(name)
-    target, device_map = torch_device(device), model_kwargs.get("device_map")
-    if target is not None and device_map is not None:
-        raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
     trusted = bool(model_kwargs.get("trust_remote_code"))
     of_file = {key: model_kwargs[key] for key in (GGUF, *HUB) if model_kwargs.get(GGUF) and key in model_kwargs}
     tokenizer = load_tokenizer(name, {**of_file, **tokenizer_kwargs}, trusted)
-    model = load_model(name, model_kwargs)
-    if target is not None:
-        torch.nn.Module.to(model, target)
-    return model, tokenizer
+    return load_model(name, {**model_kwargs, "device": device}), tokenizer
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -60,34 +56,46 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
 
 
 def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
-    """Load a model. ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``, or select a GGUF file.
+    """Load a model. ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``, ``device``, or select a GGUF file.
 
     The models of ``ragbias.models.named`` load in float32 unless ``dtype`` is given.
     """
     path, arguments = _resolved(name, kwargs)
+    target, device_map = torch_device(device := arguments.pop("device", None)), arguments.get("device_map")
+    if target is not None and device_map is not None:
+        raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
+    if isinstance(device_map, (str, torch.device)) and device_map not in STRATEGIES:
+        torch_device(device_map, "device_map")
+    _check_dtype(arguments.get("dtype", arguments.get("torch_dtype")))
     if name in PACKAGED and arguments.get("dtype") in (None, "auto") and "torch_dtype" not in arguments:
         arguments["dtype"] = torch.float32
     with _load_errors(name, path):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, **{"trust_remote_code": False, "use_safetensors": True, **arguments}
         )
-    return model
+    return model if target is None else torch.nn.Module.to(model, target)
 
 
-def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """Return a torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None without a GPU."""
-    if device == "auto":
-        return torch.device("cuda") if torch.cuda.is_available() else None
-    if device is None or not isinstance(device, int):
-        try:
-            return None if device is None else torch.device(device)
-        except (RuntimeError, TypeError) as error:
-            raise ArgumentError(f"device={device!r}; expected a device of torch, such as 'cuda:0'") from error
-    count = torch.accelerator.device_count()
-    if not -1 <= device < count:
-        raise ArgumentError(f"device={device}; expected -1 for the CPU, or the index of one of {count} accelerators")
-    current = torch.accelerator.current_accelerator() if device >= 0 else None
-    return torch.device("cpu") if current is None else torch.device(current.type, device)
+def torch_device(device: int | str | torch.device | None, name: str = "device") -> torch.device | None:
+    """Return a usable torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None without a GPU."""
+    if device is None or device == "auto":
+        return torch.device("cuda") if device and torch.cuda.is_available() else None
+    try:
+        return torch.empty(0, device="cpu" if device == -1 else device).device
+    except Exception as error:  # backends that are not installed raise errors of any class
+        raise ArgumentError(
+            f"{name}={shown(device)} cannot be used here ({first_line(error):.100}); expected a torch device that is "
+            "available, such as 'cpu' or 'cuda:0', the number of an accelerator, or -1 for the CPU"
+        ) from error
+
+
+def _check_dtype(dtype: object) -> None:
+    """Raise ``ArgumentError`` for a wrong dtype. A dict has the dtypes of a model's parts."""
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    floating = isinstance(named, torch.dtype) and named.is_floating_point
+    if not (floating or isinstance(dtype, dict) or dtype in (None, "auto")):
+        expected = "'auto', 'float32', 'bfloat16', 'float16' or a floating torch.dtype"
+        raise ArgumentError(f"dtype={shown(dtype)}; expected {expected}")
 
 
 def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -146,6 +154,10 @@ def _refusal(name: str, path: Path, error: Exception) -> RagBiasError:
     if (path / MANIFEST).is_file() and isinstance(error, (OSError, JSONDecodeError, SafetensorError)):
         return ModelFileError(
             f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder to recreate it"
+        )
+    if isinstance(error, HFValidationError):
+        return ModelFileError(
+            f"model {name!r} is no folder or file, and no hub name; {did_you_mean(name, NAMES)}expected {EXPECTED}"
         )
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return ArgumentError(

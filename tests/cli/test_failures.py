@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from ragbias.cli import reason
@@ -115,3 +116,12 @@ def test_errors_that_name_their_file_keep_it(tmp_path):
     with pytest.raises(FileNotFoundError) as raised, naming(tmp_path):
         Path("/nonexistent/a").read_text()
     assert raised.value.filename == "/nonexistent/a"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device exists")
+def test_a_server_without_its_device_ends_in_one_line():
+    command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port", "0", "--device", "cuda:7"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("ragbias: device='cuda:7' cannot be used here")
+    assert "Traceback" not in ended.stderr

@@ -50,13 +50,39 @@ def test_an_unknown_method_is_refused_before_weights_are_read(tmp_path):
 
 def test_device_and_dtype_are_understood_and_a_name_is_no_model():
     assert DebiasedLM.from_pretrained("tiny", device=-1, dtype="bfloat16").model.dtype == torch.bfloat16
-    for device in ("gpu", 77):
-        with pytest.raises(ArgumentError, match="device="):
+    for device in ("gpu", 77, 10**5000, "hpu", object()):
+        with pytest.raises(ArgumentError, match="device=.*; expected "):
             DebiasedLM.from_pretrained("tiny", device=device)
+    for dtype in ("float99", "Linear", "int8", torch.int8, 7):
+        with pytest.raises(ArgumentError, match=f"^dtype={dtype!r}; expected 'auto', 'float32'"):
+            DebiasedLM.from_pretrained("tiny", dtype=dtype)
+        with pytest.raises(ArgumentError, match=f"^dtype={dtype!r}; expected 'auto', 'float32'"):
+            DebiasedLM.from_pretrained("tiny", torch_dtype=dtype)
     with pytest.raises(ArgumentError, match="give one of them"):
         DebiasedLM.from_pretrained("tiny", device="cpu", device_map="auto")
     with pytest.raises(WrongTypeError, match="from_pretrained"):
         DebiasedLM("tiny", None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device exists")
+def test_a_device_that_is_missing_is_refused():
+    for name in ("device", "device_map"):
+        with pytest.raises(
+            ArgumentError, match=rf"^{name}='cuda:7' cannot be used here \(.*CUDA.*\); expected a torch dev"
+        ):
+            DebiasedLM.from_pretrained("tiny", **{name: "cuda:7"})
+
+
+@pytest.mark.parametrize("name", ["/nonexistent", "a/b/c", "foo bar", "a" * 97])
+def test_a_name_that_no_model_has_is_refused(name):
+    with pytest.raises(ModelFileError) as refused:
+        DebiasedLM.from_pretrained(name)
+    assert str(refused.value) == f"model {name!r} is no folder or file, and no hub name; expected {EXPECTED}"
+
+
+def test_a_model_that_fails_to_load_is_not_suggested():
+    with pytest.raises(ModelFileError, match=r"cannot be loaded \(.*\); expected"):
+        DebiasedLM.from_pretrained("tiny", attn_implementation="fast")
 
 
 def test_wrong_arguments_of_a_model_are_named(lm):

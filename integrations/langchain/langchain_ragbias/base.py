@@ -33,7 +33,6 @@ from ragbias.frameworks import (
     open_model,
     rename_arguments,
     report_errors,
-    torch_device,
     with_options,
 )
 from ragbias.generation import GenerationSettings, Request
@@ -114,8 +113,6 @@ class RagBiasModel(BaseModel):
         given: LanguageModel | None = self.lm
         if isinstance(given, DebiasedLM) and self._names_another_model(given):
             given = None
-        if given is None:
-            torch_device(self.model_kwargs.get("device"))
         name = self.model_id if "model_id" in self.model_fields_set else ""
         self.lm, self.options = open_model(self, self.options, given, name, self.model_kwargs)
         if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
