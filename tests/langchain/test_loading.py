@@ -182,7 +182,8 @@ def test_from_model_id_takes_stock_and_attention_backends():
 def test_names_of_other_chat_models_are_understood(kind):
     llm = kind(model="tiny", temperature=0, max_tokens=None, dtype="bfloat16", device="cpu")
     assert (llm.model_id, llm.max_tokens, llm.lm.model.dtype) == ("tiny", 256, torch.bfloat16)
-    assert kind(model_name="tiny", max_new_tokens=3).max_tokens == 3
+    own = kind(model_name="tiny", max_new_tokens=3, device="cpu", tokenizer=llm.lm.tokenizer)
+    assert (own.max_tokens, own.lm.tokenizer) == (3, llm.lm.tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -183,15 +183,8 @@ def stock_arguments(
         known = ", ".join(map(repr, BACKENDS))
         raise ArgumentError(f"backend={backend!r}; expected one of {known}")
     kwargs = dict(model_kwargs or {})
-    if device_map is not None:
-        if device is not None:
-            raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
-        if "device_map" in kwargs:
-            raise ArgumentError("device_map is given twice, as an argument and in model_kwargs; give it once")
-        kwargs["device_map"] = device_map
     given: dict[str, Any] = {"model_kwargs": kwargs, "backend": "auto" if backend in STOCK_BACKENDS else backend}
-    if device is not None:
-        given["device"] = device
+    given |= {"device": device, "device_map": device_map}
     if shared := {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}:
         given["tokenizer_kwargs"] = {**shared, **kwargs.pop("tokenizer_kwargs", {})}
     return given
