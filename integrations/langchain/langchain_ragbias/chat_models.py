@@ -109,8 +109,6 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _llm_type(self) -> str:
         return "ragbias-chat"
 
-    # several conversations
-
     def batch(
         self,
         inputs: list[LanguageModelInput],
@@ -277,8 +275,6 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
         yield self._last_chunk(stream.generation, prepared, growing)
-
-    # tools and structured output
 
     def bind_tools(
         self, tools: Sequence[ToolLike], *, tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any

@@ -168,8 +168,6 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 if tree := self._tree_of(run):
                     tree.failure = failure
 
-    # retrievals
-
     @_guarded
     def on_retriever_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
         self._open(run_id, parent_run_id, self.retrievals.begin)
@@ -178,8 +176,6 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
         self._note(run_id, documents, retrieved=True)
         self._close(run_id)
-
-    # chains and tools
 
     @_guarded
     def on_chain_start(self, _: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
@@ -200,8 +196,6 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         self._collect(run_id, output)
         self._close(run_id)
-
-    # models
 
     @_guarded
     def on_llm_start(self, _: Any, prompts: list[str], *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:

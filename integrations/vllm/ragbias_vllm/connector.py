@@ -339,8 +339,6 @@ class RagBiasConnector(KVConnectorBase_V1):
     def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Do nothing, because CUDA graphs skip this call. ``wait_for_save`` reads all layers instead."""
 
-    # metrics
-
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         counts, self._counts = self._counts, Counts()
         return None if counts.is_empty() else counts

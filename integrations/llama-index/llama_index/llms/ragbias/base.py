@@ -265,8 +265,6 @@ class RagBiasLLM(FunctionCallingLLM):
         """Like ``stream_chat``, without blocking the event loop."""
         return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
 
-    # tools
-
     def _prepare_chat_with_tools(
         self,
         tools: Sequence[BaseTool],
