@@ -16,6 +16,7 @@ from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocu
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import ModelFields as ModelFields
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
+from ragbias.frameworks.options import StopStrings as StopStrings
 from ragbias.frameworks.options import open_model as open_model
 from ragbias.frameworks.options import rename_arguments as rename_arguments
 from ragbias.frameworks.options import report_errors as report_errors

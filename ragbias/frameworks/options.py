@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from types import NoneType
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+)
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
@@ -63,6 +71,8 @@ class RagBiasOptions(BaseModel):
     """Number of retries of a request to the server."""
 
 
+StopStrings = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+"""Field type for a list of strings; a single string becomes a list."""
 Model = TypeVar("Model", bound=BaseModel)
 Options = TypeVar("Options", bound=RagBiasOptions)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import torch
 from langchain_core.language_models import LangSmithParams
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import arguments
@@ -28,6 +28,7 @@ from ragbias.frameworks import (
     OnMissing,
     Owner,
     RagBiasOptions,
+    StopStrings,
     check_segmenter,
     current_documents,
     open_model,
@@ -55,7 +56,7 @@ class RagBiasModel(BaseModel):
     """Maximum number of tokens in an answer. ``max_new_tokens`` is the same."""
     temperature: float | None = None
     """Sampling temperature. Without a temperature, answers are greedy."""
-    stop: list[str] | None = None
+    stop: StopStrings | None = None
     """Strings that end the answer and are not part of it."""
     logprobs: bool = False
     """Whether to return each token's log-probability, before temperature, in OpenAI's format without ``top_logprobs``.
@@ -84,11 +85,6 @@ class RagBiasModel(BaseModel):
             "Pass documents= as they occur in the prompt, or retrieve inside the chain"
         )
     )
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _one_stop_string(cls, stop: Any) -> Any:
-        return [stop] if isinstance(stop, str) else stop
 
     @model_validator(mode="before")
     @classmethod

@@ -45,6 +45,7 @@ from ragbias.frameworks import (
     MissingDocuments,
     OnMissing,
     Owner,
+    StopStrings,
     Tool,
     UnsupportedToolsError,
     answer_format,
@@ -96,7 +97,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
     max_new_tokens: int = Field(default=256, description="Maximum number of tokens in an answer.")
     temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None is greedy.")
-    stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
+    stop: StopStrings = Field(default_factory=list, description="Strings that end an answer.")
     logprobs: bool = Field(
         default=False, description="Whether to return each token's log-probability, in `logprobs` and in `raw`."
     )
@@ -154,11 +155,6 @@ class RagBiasLLM(FunctionCallingLLM):
     @classmethod
     def _as_template(cls, value: Any) -> Any:
         return PromptTemplate(value) if isinstance(value, str) else value
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and copy its settings to unset fields."""
