@@ -14,7 +14,6 @@ from ragbias.frameworks.chat_documents import by_template as by_template
 from ragbias.frameworks.chat_documents import content_text as content_text
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
-from ragbias.frameworks.options import ModelFields as ModelFields
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
 from ragbias.frameworks.options import StopStrings as StopStrings
 from ragbias.frameworks.options import open_model as open_model
@@ -22,9 +21,7 @@ from ragbias.frameworks.options import rename_arguments as rename_arguments
 from ragbias.frameworks.options import report_errors as report_errors
 from ragbias.frameworks.options import with_options as with_options
 from ragbias.frameworks.remote import LanguageModel as LanguageModel
-from ragbias.frameworks.remote import RemoteGeneration as RemoteGeneration
 from ragbias.frameworks.remote import RemoteLM as RemoteLM
-from ragbias.frameworks.remote import RemoteRequest as RemoteRequest
 from ragbias.frameworks.run_state import MAX_AGE as MAX_AGE
 from ragbias.frameworks.run_state import LastReports as LastReports
 from ragbias.frameworks.run_state import Owner as Owner
@@ -35,7 +32,6 @@ from ragbias.frameworks.tool_formats import call_id as call_id
 from ragbias.frameworks.tool_use import AnswerFormat as AnswerFormat
 from ragbias.frameworks.tool_use import GrowingAnswer as GrowingAnswer
 from ragbias.frameworks.tool_use import Tool as Tool
-from ragbias.frameworks.tool_use import ToolChoice as ToolChoice
 from ragbias.frameworks.tool_use import UnsupportedToolsError as UnsupportedToolsError
 from ragbias.frameworks.tool_use import answer_format as answer_format
 from ragbias.frameworks.tool_use import knows_tools as knows_tools
