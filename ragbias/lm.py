@@ -266,7 +266,7 @@ class DebiasedLM:
             on_text = None if request.method.acts_on == "answers" else emit
             return self._run([request], settings, cancelled, on_text)[0]
 
-        return Stream(job)
+        return Stream(job, request.report)
 
     def prepare(
         self,

@@ -172,7 +172,7 @@ class RemoteLM:
                 return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")
             raise ServerError("the server's answer broke off before its end; try again")
 
-        return Stream(job)
+        return Stream(job, request.report)
 
     def _body(self, request: RemoteRequest, settings: GenerationSettings) -> Json:
         left = settings.arguments()

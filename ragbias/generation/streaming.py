@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
-from ragbias.generation.report import Generation
+from ragbias.errors import RagBiasError
+from ragbias.generation.report import Generation, Report
 
 Job = Callable[[Callable[[str], None], threading.Event], Generation]
 Events = queue.SimpleQueue[str | BaseException | Generation]
@@ -23,9 +24,11 @@ class Stream(Iterator[str]):
 
     Args:
         job: generates the text. Its arguments are a callback for the text so far, and an event for cancellation.
+        report: the report of the request. The report of ``generation`` also counts cached tokens.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, report: Report) -> None:
+        self.report = report
         self._events: Events = queue.SimpleQueue()
         self._generation: Generation | None = None
         self._cancelled = threading.Event()
@@ -38,9 +41,9 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The complete result. Available after the last piece."""
+        """The complete result. Raise ``RagBiasError`` before the last piece."""
         if self._generation is None:
-            raise RuntimeError("the stream is not exhausted; iterate to its end first")
+            raise RagBiasError("the stream is not exhausted; iterate to its end, or read its report")
         return self._generation
 
     def __next__(self) -> str:

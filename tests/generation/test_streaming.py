@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from ragbias.errors import RagBiasError
 from ragbias.generation import Stream
+from support.prompts import PROMPT
 
 LEFT_OPEN = """
 from ragbias.generation.streaming import Stream
@@ -16,7 +18,7 @@ def job(emit, cancelled):
     cancelled.wait(60)
     print("ended")
 
-stream = Stream(job)
+stream = Stream(job, None)
 print(next(stream))
 """
 
@@ -38,8 +40,17 @@ def test_an_interrupted_stream_prints_nothing_as_it_is_dropped(monkeypatch):
     try:
         with pytest.raises(KeyboardInterrupt):
             sys.settrace(interrupt)
-            Stream(lambda emit, cancelled: None)
+            Stream(lambda emit, cancelled: None, None)
     finally:
         sys.settrace(None)
         signal.signal(signal.SIGINT, before)
     assert not pieces
+
+
+def test_a_closed_stream_has_the_report_of_its_request(lm):
+    request = lm.prepare(PROMPT)
+    with lm.stream(request, max_new_tokens=2) as stream:
+        assert next(stream)
+    assert stream.report == request.report
+    with pytest.raises(RagBiasError, match="not exhausted; iterate to its end, or read its report"):
+        _ = stream.generation

@@ -93,6 +93,22 @@ async def test_a_dropped_async_stream_stops(chat):
     await asyncio.to_thread(wait_until_idle)
 
 
+async def test_a_dropped_stream_leaves_its_report(chat, completion):
+    for llm in (chat, completion):
+        for model in (llm, RunnableLambda(lambda text: text) | llm.bind(documents=DOCUMENTS)):
+            given = {"documents": DOCUMENTS} if model is llm else {}
+            stream = model.stream(TEXT, **given)
+            next(stream)
+            stream.close()
+            assert (llm.last_report["method_ran"], llm.last_report["n_found"]) == ("pine", len(DOCUMENTS))
+            llm.invoke("Hello", method="none")
+            async for _ in (pieces := model.astream(TEXT, **given)):
+                break
+            await pieces.aclose()
+            assert (llm.last_report["method_ran"], llm.last_report["n_found"]) == ("pine", len(DOCUMENTS))
+            llm.invoke("Hello", method="none")
+
+
 def test_unknown_methods_are_named_by_the_model_and_its_calls(lm, chat):
     with pytest.raises(UnknownMethodError, match="pines"):
         ChatRagBias(lm=lm, method="pines")

@@ -114,6 +114,17 @@ def test_stream_that_was_never_read_stops_the_computation(llm: RagBiasLLM, on_fo
         assert steps_at_rest(steps) < 1000
 
 
+async def test_closed_stream_leaves_its_report(llm: RagBiasLLM) -> None:
+    stream = llm.stream_complete(PROMPT)
+    next(stream)
+    stream.close()
+    assert llm.last_report is not None and llm.last_report["method_requested"] == "pine"
+    pieces = await llm.astream_chat([ChatMessage(content=PROMPT)], method="rotor")
+    await anext(pieces)
+    await pieces.aclose()
+    assert llm.last_report is not None and llm.last_report["method_requested"] == "rotor"
+
+
 async def test_closed_async_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
     with on_forward() as steps:
         stream = await llm.astream_complete(PROMPT, **LONG)

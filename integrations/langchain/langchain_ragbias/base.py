@@ -36,7 +36,7 @@ from ragbias.frameworks import (
     report_errors,
     with_options,
 )
-from ragbias.generation import GenerationSettings, Request
+from ragbias.generation import GenerationSettings, Request, Stream
 from ragbias.methods import Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
@@ -256,6 +256,11 @@ class RagBiasModel(BaseModel):
                 at_end=listener.at_end(parent_run_id),
             )
         return request
+
+    def _noted(self, stream: Stream) -> Stream:
+        """Store the report of an open stream, which its caller may close before the end."""
+        reports.note(self._owner, stream.report.as_dict())
+        return stream
 
     def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
         """Return finish reason, report and log-probabilities of an answer. Store the report as the last report."""

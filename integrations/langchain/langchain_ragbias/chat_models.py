@@ -253,7 +253,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> Iterator[ChatGenerationChunk]:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
-        with self.lm.stream_answer(prepared.request, prepared.settings) as stream:
+        with self._noted(self.lm.stream_answer(prepared.request, prepared.settings)) as stream:
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
@@ -269,7 +269,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
-        stream = self.lm.stream_answer(prepared.request, prepared.settings)
+        stream = self._noted(self.lm.stream_answer(prepared.request, prepared.settings))
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if shown := growing.add(piece):

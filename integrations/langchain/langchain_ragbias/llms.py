@@ -111,7 +111,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
         begin_request(run_manager)
-        with self._open_stream(prompt, stop, run_manager, kwargs) as stream:
+        with self._noted(self._open_stream(prompt, stop, run_manager, kwargs)) as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
@@ -127,7 +127,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
         begin_request(run_manager)
-        stream = await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs))
+        stream = self._noted(await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs)))
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 chunk = GenerationChunk(text=piece)

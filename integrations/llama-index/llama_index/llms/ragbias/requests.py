@@ -95,7 +95,13 @@ class PreparedCall:
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
         """Open a stream and return a generator over it. Errors of the request are raised here, not in the generator."""
-        return self._chunks(self.lm.stream_answer(self.request, self.settings), respond)
+        return self._chunks(self._open(), respond)
+
+    def _open(self) -> Stream:
+        """Open a stream. Store its report at once, because its caller may close it before the end."""
+        stream = self.lm.stream_answer(self.request, self.settings)
+        reports.note(self.owner, stream.report.as_dict())
+        return stream
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
         growing = GrowingAnswer(self.form)
@@ -138,4 +144,4 @@ async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response
 async def astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
     """Return a generator over an open stream. The prompt is also prepared outside the event loop."""
     prepared = await bridge.run(lambda _: prepare())
-    return prepared._achunks(prepared.lm.stream_answer(prepared.request, prepared.settings), respond)
+    return prepared._achunks(prepared._open(), respond)
