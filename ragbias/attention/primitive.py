@@ -30,6 +30,7 @@ from ragbias.attention.keys import (
     listed,
     within,
 )
+from ragbias.errors import ArgumentError
 
 FEW = 16  # for up to this many queries per key head, multiplying keys by queries is faster
 MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number in memory; on a CPU they should fit into a cache
@@ -69,11 +70,11 @@ def attend(
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``; zeros and ``-inf`` for queries that see no key.
 
     Raises:
-        ValueError: causal and bounds are both given.
+        ArgumentError: causal and bounds are both given.
         BackendError: a named backend does not support this case, or its kernel fails.
     """
     if causal and bounds is not None:
-        raise ValueError("attend: causal and bounds both limit the visible keys; pass only one of them")
+        raise ArgumentError("causal and bounds both limit the visible keys; pass only one of them")
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees all keys
     backend = chosen(query, scoring)

@@ -13,7 +13,8 @@ from itertools import accumulate, islice
 from pathlib import PureWindowsPath
 
 from ragbias.boundaries.matching import escaped_forms
-from ragbias.errors import WrongTypeError
+from ragbias.checks import check_whole
+from ragbias.errors import ArgumentError, WrongTypeError
 
 MAX_FIELDS = 40
 MAX_VALUES = MAX_FIELDS // 2  # each value has two printed forms
@@ -198,7 +199,7 @@ class Registry:
         process_wide: whether all contexts share the registry. System messages are then not searched.
 
     Raises:
-        ValueError: ``max_texts`` or ``max_characters`` is less than 1.
+        ArgumentError: ``max_texts`` or ``max_characters`` is not a whole number of at least 1.
     """
 
     def __init__(
@@ -209,9 +210,8 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
         process_wide: bool = False,
     ) -> None:
-        for name, value in (("max_texts", max_texts), ("max_characters", max_characters)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+        check_whole("max_texts", max_texts, 1, ArgumentError)
+        check_whole("max_characters", max_characters, 1, ArgumentError)
         self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
         self.process_wide = process_wide
         self._lock = threading.Lock()

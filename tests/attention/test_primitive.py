@@ -24,6 +24,7 @@ from ragbias.attention import (
     segment_scores,
     weigh,
 )
+from ragbias.errors import ArgumentError
 
 HEADS, GROUPS, DIM = 4, 2, 8
 SCALE = DIM**-0.5
@@ -209,7 +210,7 @@ def test_a_single_causal_segment_needs_no_more_than_its_keys(bounds, monkeypatch
 def test_two_ways_to_say_what_is_seen_are_refused():
     query, key, value = inputs(9, 9)
     i = torch.arange(9)
-    with pytest.raises(ValueError, match="pass only one of them"):
+    with pytest.raises(ArgumentError, match="pass only one of them"):
         attend(query, key, value, positions=i, scoring=PLAIN, causal=True, bounds=(i, i + 1))
 
 

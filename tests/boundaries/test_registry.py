@@ -3,7 +3,10 @@
 import pickle
 import threading
 
+import pytest
+
 from ragbias.boundaries import KnownText, Registry
+from ragbias.errors import ArgumentError
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
 from support.side_by_side import side_by_side
 
@@ -115,3 +118,10 @@ def test_the_registry_keeps_the_latest_metadata_of_a_retrieval():
         )
     assert len(registry) == 3
     assert dict(registry.candidates()[0][1].fields)["page"] == "21"
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "9", True])
+def test_a_size_is_a_whole_number(size):
+    for name in ("max_texts", "max_characters"):
+        with pytest.raises(ArgumentError, match=f"{name}={size!r}; expected a whole number >= 1"):
+            Registry(**{name: size})
