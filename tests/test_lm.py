@@ -14,13 +14,14 @@ from ragbias.errors import (
     CancelledError,
     DocumentNotFoundError,
     MethodError,
-    NumberedHeadersWarning,
     WrongTypeError,
 )
 from ragbias.methods import AttentionSorting, ChannelScaling, Ranking, ReorderingMethod, RoToR
+from support.numbering_warnings import assert_warned_at_their_lines
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import FAMILIES, random_model
 from support.side_by_side import side_by_side
+from support.three_documents import numbered
 
 METHODS = [ChannelScaling(5, 0.0, layers=(1, 2)), *(name for name in methods.METHODS if name != "channel-scaling")]
 
@@ -170,23 +171,15 @@ def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
 
 
 def test_numbers_warn_once_per_call_site_and_can_be_stripped(llama, byte_tokenizer):
-    flat = (
-        "Context:\n"
-        + "\n".join(f"[{number}] {text.strip()}" for number, text in enumerate(DOCUMENTS, 1))
-        + "\n\nQ: who?"
+    lm, flat = DebiasedLM(llama, byte_tokenizer), numbered([0, 1, 2])
+    assert_warned_at_their_lines(
+        [
+            lambda: lm.prepare(flat).report.as_dict(),
+            lambda: lm.prepare(flat).report.as_dict(),
+        ]
     )
-    lm = DebiasedLM(llama, byte_tokenizer)
-    places = [
-        lambda: lm.prepare(flat).report,
-        lambda: lm.prepare(flat).report,
-    ]
-    for place in places:
-        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
-            assert (place().source, place().numbering) == ("headers", "present")
-        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [place().numbering for place in places] == ["present", "present"]
         stripping = DebiasedLM(llama, byte_tokenizer, strip_numbering=True)
         assert stripping.prepare(flat).report.numbering == "stripped"
 
