@@ -298,8 +298,7 @@ class DebiasedLM:
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "present":
-            classes = "DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM"
-            remedy = f"make the model with strip_numbering=True ({classes}) to take the numbers out"
+            remedy = "make the model with strip_numbering=True to take the numbers out"
             if self.strip_numbering:  # some numbers remain; the report's reason says why
                 remedy = "take the numbers out of the template"
             message = f"the documents are numbered, which reveals their order; {remedy}"
