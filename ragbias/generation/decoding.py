@@ -118,11 +118,11 @@ def processors(
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
     """Decode token ids. Remove special tokens, except those in ``keep_special``."""
     added = tokenizer.added_tokens_decoder if keep_special else {}  # slow for large vocabularies
-    special = {id for id, token in added.items() if token.special}
-    kept = {id for id in special if added[id].content in keep_special}
-    if not kept:
+    special = {id: token.content for id, token in added.items() if token.special}
+    removed = {id for id, content in special.items() if content not in keep_special}
+    if len(removed) == len(special):
         return str(tokenizer.decode(list(ids), skip_special_tokens=True))
-    return str(tokenizer.decode([id for id in ids if id not in special - kept], skip_special_tokens=False))
+    return str(tokenizer.decode([id for id in ids if id not in removed], skip_special_tokens=False))
 
 
 def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -206,8 +206,8 @@ def check_length(length: int, window: int, answer: int = 1) -> None:
     if length + answer > window:
         needed = "" if answer == 1 else f" of {answer}"
         raise PromptTooLongError(
-            f"the prompt has {length} tokens, and leaves no room for an answer{needed} in the model's window of "
-            f"{window}; retrieve fewer or shorter documents"
+            f"the prompt has {length} tokens, too many for an answer{needed} in the model's window of {window}; "
+            "retrieve fewer or shorter documents"
         )
 
 

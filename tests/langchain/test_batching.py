@@ -111,11 +111,11 @@ async def test_an_input_that_fails_leaves_the_others_alone(chat, forwards):
         assert isinstance(outputs[1], PromptTooLongError)
         assert contents([outputs[0], outputs[2]]) == alone
     assert (len(runs.started), len(runs.ended), len(runs.failed)) == (6, 4, 2)
-    with pytest.raises(PromptTooLongError, match="no room for an answer .* window of 16384"):
+    with pytest.raises(PromptTooLongError, match="too many for an answer .* window of 16384"):
         chat.batch(inputs)
-    with pytest.raises(PromptTooLongError, match="no room for an answer .* window of 16384"):
+    with pytest.raises(PromptTooLongError, match="too many for an answer .* window of 16384"):
         await chat.abatch(inputs)
-    with pytest.raises(PromptTooLongError, match="no room for an answer .* window of 16384"):
+    with pytest.raises(PromptTooLongError, match="too many for an answer .* window of 16384"):
         chat.generate([[HumanMessage(text)] for text in inputs])
 
 

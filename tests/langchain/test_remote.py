@@ -131,7 +131,7 @@ def test_tokens_are_counted_by_the_servers_tokenizer(chat, remote):
 
 
 def test_errors_are_those_of_a_local_model(address, remote):
-    with pytest.raises(PromptTooLongError, match="no room for an answer .* window of 16384"):
+    with pytest.raises(PromptTooLongError, match="too many for an answer .* window of 16384"):
         remote.invoke("owl " * 20_000)
     with pytest.raises(MethodError, match="layers"):
         remote.invoke(PROMPT, documents=TEXTS, method="pine(layers=(900, 950))")

@@ -66,7 +66,7 @@ def test_votes_and_experts_count_the_tokens_of_every_prompt(tiny: DebiasedLM) ->
 
 def test_an_answer_beyond_the_window_is_refused(tiny: DebiasedLM) -> None:
     case = replace(CASES[0], answers=("long " * tiny.window,))
-    with pytest.raises(PromptTooLongError, match=r"no room for an answer of \d+"):
+    with pytest.raises(PromptTooLongError, match=r"too many for an answer of \d+"):
         gold_score(tiny, TASK, case, PLAIN)
 
 
