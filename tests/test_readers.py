@@ -341,7 +341,7 @@ def test_a_shipped_reader_is_used_by_name(tmp_path, monkeypatch):
         check_readers([get("pcw", None, "smollm2-pcw")])
 
 
-def test_commands_use_the_method_and_reader_that_were_measured_for_a_model():
+def test_commands_use_the_method_and_reader_measured_for_it():
     assert default_method("smollm2") == ("pcw", "smollm2-pcw")
     assert default_method("smollm2", "mine") == ("pcw", "mine")
     assert default_method("tiny") == default_method("my/model") == ("pine", "")

@@ -184,7 +184,7 @@ def test_equal_texts_with_metadata_of_their_own_keep_both():
     ("form", "separator"),
     [("{t}\nSource: {s}", "\n\n"), ("Source: {s}\n{t}", "\n\n"), ("Content: {t}\nSource: {s}", "\n")],
 )
-def test_a_template_value_of_a_repeated_document_is_its_own_or_refused(form, separator, source):
+def test_a_repeated_document_has_its_own_values_or_is_refused(form, separator, source):
     documents = [(TEXTS[0], {"s": "Source"}), (TEXTS[0], {"s": "Source"}), (TEXTS[2], {"s": "Text"})]
     for order in itertools.permutations(documents):
         _, found, prompt = parts(lambda m, t: form.format(t=t, **m), separator, AROUND[0], order, source)

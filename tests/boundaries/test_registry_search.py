@@ -168,7 +168,7 @@ def test_a_text_that_only_another_document_holds_is_not_missing():
     assert (found.n_found, found.n_expected, found.reason) == (2, 2, "")
 
 
-def test_a_list_of_plain_texts_partly_in_another_message_is_not_recognised():
+def test_a_list_partly_in_another_message_is_not_recognised():
     text = f"<|im_start|>user\n{INVOICE_99}\n\n{TERMS}<|im_end|>\n<|im_start|>user\n{INVOICE_17}<|im_end|>\n"
     found = locate(text, registry=registry_of([KnownText.of(TERMS, {"title": "Terms"})], [INVOICE_17, INVOICE_99]))
     assert (found.source, found.spans, found.n_left_plain, found.reason) == ("none", (), 3, NOTHING_RECOGNISED)

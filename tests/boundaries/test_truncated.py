@@ -8,7 +8,7 @@ from support.flat_prompts import LIBRARY, LONG, STATION
 
 @pytest.mark.parametrize("first", [True, False], ids=["at the beginning", "at the end"])
 @pytest.mark.parametrize("source", ["documents", "run", "artifacts"])
-def test_a_document_that_is_cut_off_is_missing_but_a_segmenter_works(source, first):
+def test_a_document_cut_off_is_missing_but_a_segmenter_works(source, first):
     texts = [LONG[200:].strip(), STATION, LIBRARY] if first else [STATION, LIBRARY, LONG[:200].strip()]
     text = "Context:\n\n" + "\n\n".join(texts) + "\n\nQuestion: which?"
     known = [STATION, LIBRARY, LONG]

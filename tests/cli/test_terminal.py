@@ -51,7 +51,7 @@ def test_without_a_terminal_long_work_prints_its_progress(shown, monkeypatch):
     assert shown().splitlines()[:3] == ["pine ...", "pine: 2 of 3", "pine: 3 of 3"]
 
 
-def test_without_a_terminal_a_task_of_one_name_prints_its_progress(shown, monkeypatch):
+def test_without_a_terminal_progress_is_printed(shown, monkeypatch):
     monkeypatch.setattr(terminal, "SILENCE", 0.0)
     with terminal.progress() as bar:
         task = bar.add_task("screening", total=2)

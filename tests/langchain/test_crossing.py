@@ -79,7 +79,7 @@ async def in_task(search: Callable[[], list[Document]]) -> list[Document]:
 
 
 @pytest.mark.parametrize("way", [asyncio.to_thread, run_in_threadpool, in_task, in_executor])
-async def test_a_function_in_a_fresh_task_warns_and_is_seen_from_then_on(chat, store, way):
+async def test_a_function_in_a_fresh_task_warns_and_is_seen_later(chat, store, way):
     """Only an executor without a copy of the context is never seen."""
     with pytest.warns(MissingDocumentsWarning, match="Pass documents="):
         await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))

@@ -92,7 +92,7 @@ def test_the_examples_import_what_the_page_installs(source):
     assert missing == set()
 
 
-def test_the_proxy_in_front_of_vllm_imports_what_its_extra_installs():
+def test_the_proxy_for_vllm_imports_what_its_extra_installs():
     available = installed_by("-e integrations/vllm[proxy]")
     missing = {
         f"{path.name}: {module}"

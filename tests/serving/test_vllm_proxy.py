@@ -289,7 +289,7 @@ def test_a_client_that_leaves_aborts_the_request_upstream(vllm, proxy):
     wait_until(lambda: 'ragbias_running_requests{model="tiny"} 0.0' in proxy.get("/metrics").text)
 
 
-def test_a_client_that_leaves_while_documents_are_stored_stops_no_other(vllm, proxy, tiny):
+def test_a_client_that_leaves_during_storing_stops_no_other(vllm, proxy, tiny):
     vllm[0].store_seconds = 0.2
 
     async def leave() -> None:

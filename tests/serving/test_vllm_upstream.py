@@ -131,7 +131,7 @@ async def test_an_error_drops_the_other_documents_of_a_request(stored, upstream)
 
 
 @pytest.mark.parametrize("lost", [None, segments(A, 100, 1).keys()])
-async def test_documents_stored_while_others_are_lost_are_not_remembered(stored, upstream, lost):
+async def test_documents_stored_while_others_are_lost_are_forgotten(stored, upstream, lost):
     storing = await start(stored, A, 100, 2)
     stored.forget(lost)
     await upstream.release(2)

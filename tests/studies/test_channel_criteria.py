@@ -29,7 +29,7 @@ def test_without_monotonicity_all_channels_rank_by_smoothness(variant):
     assert sorted(ranked) == list(range(16)) and ranked[-1] == 5
 
 
-def test_without_smoothness_the_most_monotone_channel_ranks_first():
+def test_without_smoothness_the_most_monotone_ranks_first():
     ranked = rankings(states(0.1, {4: range(3, 9), 5: range(2, 11)}), "released")
     assert ranked["all"] == [4, 5] and ranked["smoothness"] == [5, 4]
 

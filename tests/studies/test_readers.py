@@ -64,7 +64,7 @@ def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
         main([*command, "--methods", "pcw"])
 
 
-def test_generated_answers_are_kept_and_judged_by_every_accepted_answer(file, tmp_path):
+def test_generated_answers_are_judged_by_every_accepted_one(file, tmp_path):
     lm, out = DebiasedLM.from_pretrained("tiny", "none"), tmp_path / "r.json"
     cases = read_cases(file, words=20, count=2)
     answers = generate(lm, cases, {"pcw": get("pcw")}, "bare", stored(out, {}, {}), out)

@@ -36,7 +36,7 @@ def check(outputs, right):
 
 
 @pytest.mark.timeout(900)
-def test_answers_are_right_or_fail_whatever_happens_to_the_folder(tmp_path, lm, prompts, right):
+def test_answers_are_right_or_fail_if_the_folder_changes(tmp_path, lm, prompts, right):
     from vllm.lora.request import LoRARequest
 
     folder = tmp_path / "stored"

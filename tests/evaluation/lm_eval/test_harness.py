@@ -109,7 +109,7 @@ def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.Monk
         import_module(RagBiasLM.__module__)
 
 
-def test_a_continuation_follows_the_end_of_a_prompt_that_is_too_long() -> None:
+def test_a_continuation_follows_the_end_of_a_long_prompt() -> None:
     model, context, continuation = RagBiasLM("tiny", max_length=40), FACT + LONG * 20, " green lamp"
     tokens, target = model._encode_pair(context, continuation)
     with pytest.warns(UserWarning, match="too long for the model's window of 40 tokens lose their beginning"):
