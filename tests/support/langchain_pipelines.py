@@ -257,28 +257,35 @@ PIPELINES: dict[str, Builder] = {
         f"LCEL, {name} on lines of their own": lcel(FORMATS[name], OWN_LINE)
         for name in ("titles", "numbers", "sources")
     },
-    "create_retrieval_chain": with_retriever(lambda llm, index, folder: retriever_of(index)),
+    "create_retrieval_chain, stock": with_retriever(lambda llm, index, folder: retriever_of(index)),
     "create_retrieval_chain, streamed": streamed,
     "create_retrieval_chain, completion model": completion,
     "create_retrieval_chain, document_prompt": document_prompt,
-    "history-aware retriever": history,
-    "EnsembleRetriever": with_retriever(ensemble),
-    "MultiQueryRetriever": with_retriever(multi_query),
-    "ContextualCompressionRetriever": with_retriever(compression),
-    "ParentDocumentRetriever": with_retriever(parents),
-    "FAISS saved and loaded": with_retriever(saved),
-    "RunnableParallel": parallel,
-    "LangGraph": graph,
-    "LangGraph with a checkpointer": checkpointed,
-    "agent, retriever tool": agent("content"),
-    "agent, retriever tool with artifact": agent("content_and_artifact"),
+    "retrievers, history-aware retriever": history,
+    "retrievers, EnsembleRetriever": with_retriever(ensemble),
+    "retrievers, MultiQueryRetriever": with_retriever(multi_query),
+    "retrievers, ContextualCompressionRetriever": with_retriever(compression),
+    "retrievers, ParentDocumentRetriever": with_retriever(parents),
+    "retrievers, FAISS saved and loaded": with_retriever(saved),
+    "graphs, RunnableParallel": parallel,
+    "graphs, LangGraph": graph,
+    "graphs, LangGraph with a checkpointer": checkpointed,
+    "agents, retriever tool": agent("content"),
+    "agents, retriever tool with artifact": agent("content_and_artifact"),
     "own code, ragbias.documents": own_code,
 }
 
 
-def lines(rows: dict[str, tuple[int, int, int, int, int]]) -> Iterator[str]:
-    """Yield the table of ``docs/results/pipelines.md``."""
-    yield "| pipeline | answers | documents in the prompt | found | wrong | answers with PINE |"
-    yield "|---|---|---|---|---|---|"
+USUAL = (40, 40, 8)  # documents in the prompts, found ones, answers with the method
+
+
+def lines(rows: dict[str, tuple[int, int, int]]) -> Iterator[str]:
+    """Yield the list and the table of ``docs/results/pipelines.md``."""
+    variants: dict[str, list[str]] = {}
+    for name in (name for name, counts in rows.items() if counts == USUAL):
+        kind, _, variant = name.partition(", ")
+        variants.setdefault(kind, []).append(variant)
+    yield from (f"- {kind}: {' · '.join(several)}" for kind, several in variants.items())
     for name, counts in rows.items():
-        yield f"| {name} | {' | '.join(map(str, counts))} |"
+        if counts != USUAL:
+            yield f"| {name} | {' | '.join(map(str, counts))} |"
