@@ -1,8 +1,8 @@
 """Attention with FlashAttention 2 (extra ``flash``), if all queries of a head see each segment at the same position.
 
-FlashAttention supports one position per key. Therefore each group of queries gets a copy of the keys, moved to their
-positions. Its causal mask is aligned so that the last query sees every key, as ``primitive.attend`` requires. The tests
-replace the package and do not run the kernel.
+FlashAttention supports one position per key, so the keys are copied and encoded for each group of queries. Its causal
+mask lets the last query see every key, as in ``primitive.attend``. The tests replace the package and do not run the
+kernel.
 """
 
 from __future__ import annotations

@@ -183,7 +183,10 @@ def _documents(part: Sequence[Occurrence]) -> set[str]:
 
 
 def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
-    """Whether two messages begin or introduce their documents with equal lines, and their documents end blocks."""
+    """Whether two messages have the same first lines, or the same line before their documents.
+
+    In both, the last document must end a block.
+    """
     (begin, lead, ends), (other_begin, other_lead, other_ends) = (_frame(text, part) for part in (first, second))
     return ends and other_ends and (lead == other_lead or begin == other_begin)
 

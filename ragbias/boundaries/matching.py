@@ -98,7 +98,7 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """Return the possible forms of the document in ``text``, with the readings that print each form."""
+    """Return each form in which ``text`` may print the document, with the numbers of the readings that give it."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:

@@ -207,7 +207,7 @@ class BoundedRoute(APIRoute):
 class Guard:
     """Check the API key, and log and count each request.
 
-    ``scope["state"]`` has the request's ``"api_key"``, and ``"log_fields"``, to which routes can add fields.
+    ``scope["state"]["api_key"]`` is the key of the request. Routes can add fields to ``scope["state"]["log_fields"]``.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:

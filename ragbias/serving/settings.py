@@ -94,7 +94,7 @@ class ModelSettings(BaseModel):
         return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
 
     def check(self) -> None:
-        """Raise an error if model, method, reader or cache cannot be loaded, without reading the weights."""
+        """Check model, method, reader and cache without reading the weights. Raise the errors of loading them."""
         check_readers([methods.get(self.method, self.model, self.reader)])
         self.document_cache()
         refuse_irregular(self.model)

@@ -37,7 +37,10 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """Return the index of the case that runs for each case: itself, or the first case with the same documents."""
+        """Return for each case the index of the case that runs instead: the first one with the same documents.
+
+        Without ``invariant_once``, or if the method is not order-invariant, each case runs itself.
+        """
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
