@@ -14,12 +14,12 @@ import numpy as np
 
 from ragbias.cli.terminal import console, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.measures.aggregates import answered
 from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draws, percentile
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.report.read_runs import read_run
 from ragbias.evaluation.report.tables import plain_table, with_interval
+from ragbias.evaluation.runs.records import Record
 from studies import arguments_of
 
 # RewardBench's sections: a subset's weight is its number of pairs; math-prm weighs as much as all code subsets.

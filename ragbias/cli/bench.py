@@ -66,8 +66,8 @@ def bench(
     """Run models x methods x tasks x seeds on benchmark files. Repeat the command to resume a stopped run."""
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
-    from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
     from ragbias.evaluation.report.tables import as_tables
+    from ragbias.evaluation.runs.run_folder import ROWS, SUMMARY
 
     quiet_libraries()
     changes = _given(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.runs.records import Record
 
 
 def record(**changes: Any) -> Record:

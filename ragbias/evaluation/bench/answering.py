@@ -10,7 +10,7 @@ from itertools import zip_longest
 from ragbias.errors import RagBiasError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.runs.records import Record
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, GoldScore, gold_score
 from ragbias.lm import DebiasedLM

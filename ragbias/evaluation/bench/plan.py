@@ -9,7 +9,7 @@ from itertools import islice
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.data.records import Key, Record
+from ragbias.evaluation.runs.records import Key, Record
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method, parse_methods
 

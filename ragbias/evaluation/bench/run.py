@@ -14,8 +14,8 @@ from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
-from ragbias.evaluation.data.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.runs.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM

@@ -20,8 +20,8 @@ from ragbias.display import changes
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import machine, versions
-from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
-from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about
+from ragbias.evaluation.runs.records import Key, Record, as_lines, read_records
+from ragbias.evaluation.runs.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about
 from ragbias.files import naming, sync_folder, write_atomically
 from ragbias.readers import folder_of
 

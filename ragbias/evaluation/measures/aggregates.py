@@ -13,12 +13,12 @@ from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
-from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, gold_figures, minus_plain, share
 from ragbias.evaluation.measures.per_question import grouped, means
+from ragbias.evaluation.runs.records import Record
+from ragbias.evaluation.runs.run_folder import cost_key
 
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # key: number of documents
 

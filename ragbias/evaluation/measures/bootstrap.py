@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.data.records import Record  # imports pydantic, which demo and calibration do not need
+    from ragbias.evaluation.runs.records import Record  # imports pydantic, which demo and calibration do not need
 
 RESAMPLES = 2000
 SHUFFLES = 500

@@ -13,7 +13,7 @@ from ragbias.evaluation.measures.bootstrap import SHARE, Estimate, Figures, Scor
 from ragbias.evaluation.measures.per_question import means
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.data.records import Record  # imports pydantic, which the demo does not need
+    from ragbias.evaluation.runs.records import Record  # imports pydantic, which the demo does not need
 
 MINUS_PLAIN: Figures = {
     "mean": ("mean", "mean"),

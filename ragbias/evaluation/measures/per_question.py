@@ -14,7 +14,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import normalised
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.data.records import Record  # imports pydantic, which the demo does not need
+    from ragbias.evaluation.runs.records import Record  # imports pydantic, which the demo does not need
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

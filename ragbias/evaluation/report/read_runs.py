@@ -11,13 +11,13 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.data.records import Record, read_records
-from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, packed, read_about, read_costs, records_file
 from ragbias.evaluation.measures import estimates
 from ragbias.evaluation.measures.aggregates import Setting, answered, setting_of, summarise
 from ragbias.evaluation.measures.bootstrap import Scores
 from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.report.tables import title
+from ragbias.evaluation.runs.records import Record, read_records
+from ragbias.evaluation.runs.run_folder import NOISE, ROWS, Costs, packed, read_about, read_costs, records_file
 
 # options of a task that change its prompts
 OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "seed"

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from ragbias.evaluation.data.records import read_records
+from ragbias.evaluation.runs.records import read_records
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from ragbias.errors import RunError
 from ragbias.evaluation.bench import answering
 from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.data.records import read_records
+from ragbias.evaluation.runs.records import read_records
 from support.bench_runs import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}

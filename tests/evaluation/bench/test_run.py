@@ -15,7 +15,7 @@ from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunE
 from ragbias.evaluation.bench.answering import records_of
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.data.records import as_lines, read_records
+from ragbias.evaluation.runs.records import as_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods import parse_methods
 from ragbias.models import tiny

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.data.records import as_lines
 from ragbias.evaluation.report.read_runs import read_run, summary_of
+from ragbias.evaluation.runs.records import as_lines
 from support.bench_records import records_with, u_shape
 
 POSITIONS = [0, 4, 9]

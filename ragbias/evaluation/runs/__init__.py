@@ -1,0 +1,1 @@
+"""Files of a bench run: records of answers, and run folders."""
