@@ -105,7 +105,7 @@ def from_pipeline(
     return cases, len(without_documents)
 
 
-def _run(candidates: Sequence[Call], question: str) -> tuple[Call, list[Recorded]]:
+def _run(candidates: Sequence[Invocation], question: str) -> tuple[Invocation, list[Recorded]]:
     """Try the calls in turn. Return the first successful call, and its requests to the model."""
     failures: dict[str, BaseException] = {}
     for call in candidates:
@@ -124,29 +124,29 @@ def _description(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class Call(NamedTuple):
+class Invocation(NamedTuple):
     """A way to call a pipeline. ``name`` is the call as code, for error messages. ``run`` calls it with a question."""
 
     name: str
     run: Callable[[str], Any]
 
 
-def calls(pipeline: Any) -> Iterator[Call]:
+def calls(pipeline: Any) -> Iterator[Invocation]:
     """Yield the possible calls of a pipeline, the most likely first. Other objects have none."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):
         reset = getattr(pipeline, "reset", lambda: None)
         # reset the engine, to isolate the questions
-        yield Call("chat(question)", lambda question: (reset(), complete(chat(question))))
+        yield Invocation("chat(question)", lambda question: (reset(), complete(chat(question))))
     elif callable(query := getattr(pipeline, "query", None)):
-        yield Call("query(question)", lambda question: complete(query(question)))
+        yield Invocation("query(question)", lambda question: complete(query(question)))
     elif callable(getattr(pipeline, "invoke", None)):
         yield from _invocations(pipeline)
     elif callable(getattr(pipeline, "run", None)):
         yield from _runs(pipeline)
     elif callable(pipeline):
-        yield Call("calling it", lambda question: complete(pipeline(question)))
+        yield Invocation("calling it", lambda question: complete(pipeline(question)))
 
 
 def complete(value: Any) -> Any:
@@ -165,7 +165,7 @@ def complete(value: Any) -> Any:
     return value
 
 
-def _invocations(runnable: Any) -> Iterator[Call]:
+def _invocations(runnable: Any) -> Iterator[Invocation]:
     """Yield ways to invoke the runnable. Input keys that its schema declares come first."""
     try:
         declared = runnable.get_input_jsonschema().get("properties", ())
@@ -174,14 +174,14 @@ def _invocations(runnable: Any) -> Iterator[Call]:
     # a graph with a checkpointer needs a thread; a new thread isolates each question
     remembers = getattr(runnable, "checkpointer", None) not in (None, False)
 
-    def call(name: str, value: Callable[[str], Any]) -> Call:
+    def call(name: str, value: Callable[[str], Any]) -> Invocation:
         def run(question: str) -> Any:
             config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
             return complete(runnable.invoke(value(question), config))
 
-        return Call(f"invoke({name})", run)
+        return Invocation(f"invoke({name})", run)
 
-    def with_key(key: str) -> Call:
+    def with_key(key: str) -> Invocation:
         return call(f"{{{key!r}: question}}", lambda question: {key: question})
 
     plain = call("question", lambda question: question)
@@ -195,16 +195,16 @@ def _invocations(runnable: Any) -> Iterator[Call]:
         yield from [plain, *named]
 
 
-def _runs(workflow: Any) -> Iterator[Call]:
+def _runs(workflow: Any) -> Iterator[Invocation]:
     """Yield ways to run the workflow. The question is a field of the start event or a parameter of ``run``."""
     fields = list(getattr(getattr(workflow, "start_event_class", None), "model_fields", ()))
     declared = fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
 
-    def call(key: str) -> Call:
+    def call(key: str) -> Invocation:
         async def run(question: str) -> Any:
             return await workflow.run(**{key: question})  # in the event loop, because ``run`` starts the workflow
 
-        return Call(f"run({key}=question)", lambda question: asyncio.run(run(question)))
+        return Invocation(f"run({key}=question)", lambda question: asyncio.run(run(question)))
 
     for key in declared if len(declared) == 1 else sorted(RUN_KEYS, key=lambda key: key not in declared):
         yield call(key)
