@@ -242,11 +242,11 @@ _open: list[list[Recorded]] = []
 
 @dataclass(frozen=True)
 class Recorded:
-    """A request to a ``DebiasedLM``, and its keyword arguments for ``DebiasedLM.generate``."""
+    """A request to a ``DebiasedLM``, and its settings."""
 
     lm: Any  # a DebiasedLM, which is in a higher layer
     request: Request
-    settings: dict[str, Any]
+    settings: GenerationSettings
 
 
 @contextmanager
@@ -266,4 +266,4 @@ def record(lm: object, requests: Sequence[Request], settings: GenerationSettings
     """Add requests to all open recordings."""
     with _lock:
         for records in _open:
-            records += [Recorded(lm, request, settings.arguments()) for request in requests]
+            records += [Recorded(lm, request, settings) for request in requests]

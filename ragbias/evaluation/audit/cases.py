@@ -20,7 +20,7 @@ from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.prompts import SYSTEM, stock_prompt
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import order_text, text_origin
-from ragbias.generation import Generation, Request, Usage
+from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.request import Recorded
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
@@ -43,7 +43,7 @@ class AuditCase:
     @property
     def greedy(self) -> bool:
         """Whether decoding is greedy."""
-        return not self.recorded.settings.get("temperature")
+        return not self.recorded.settings.temperature
 
     @property
     def exact(self) -> bool:
@@ -67,7 +67,7 @@ class AuditCase:
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
     """Turn questions with documents into cases with the stock prompt and no method."""
-    settings = {"max_new_tokens": MAX_NEW_TOKENS}
+    settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
     cases = []
     for question in questions:
         text = stock_prompt(lm, question.documents, question.question, INSTRUCTION)
@@ -92,12 +92,12 @@ def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt
 
     With sampling and a seed, requests run one by one. Request ``i`` has the seed ``seed + first_attempt + i``.
     """
-    lm, settings, seed = case.recorded.lm, case.recorded.settings, case.recorded.settings.get("seed")
-    if case.greedy or seed is None:
-        generations: list[Generation] = lm.batch(requests, **settings)
+    lm, settings = case.recorded.lm, case.recorded.settings
+    if case.greedy or settings.seed is None:
+        generations: list[Generation] = lm.answer(requests, settings)
         return generations
     return [
-        lm.batch([request], **{**settings, "seed": seed + attempt})[0]
+        lm.answer([request], replace(settings, seed=settings.seed + attempt))[0]
         for attempt, request in enumerate(requests, first_attempt)
     ]
 
@@ -123,9 +123,9 @@ class UpstreamLM:
         origin = request.origin if order is None else request.origin.reordered(order)
         return order_text(replace(origin, method_requested=method or origin.method_requested))
 
-    def batch(self, requests: Sequence[Request], max_new_tokens: int) -> list[Generation]:
+    def answer(self, requests: Sequence[Request], settings: GenerationSettings) -> list[Generation]:
         """Send all requests concurrently and return one answer per request."""
-        bodies = [self._body(request, max_new_tokens) for request in requests]
+        bodies = [self._body(request, settings.max_new_tokens) for request in requests]
         answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
@@ -137,7 +137,7 @@ class UpstreamLM:
 
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
     """Build cases from questions with documents, for a model behind a server."""
-    settings = {"max_new_tokens": MAX_NEW_TOKENS}
+    settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
     return [AuditCase(question, Recorded(lm, lm.request(question), settings)) for question in questions]
 
 

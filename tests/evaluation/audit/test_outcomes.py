@@ -19,6 +19,7 @@ from ragbias.evaluation.audit.outcomes import (
 from ragbias.evaluation.audit.verdict import Verdict, definition, recommendation, verdict
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.measures.metrics import same_answer
+from ragbias.generation import GenerationSettings
 from ragbias.generation.request import Recorded
 from ragbias.methods import CanonicalOrder, Method, NoMethod, PermutationVote, Pine, Segmented
 
@@ -105,7 +106,10 @@ def test_agreeing_questions_do_not_rule_out_a_rate_above_zero():
 
 def case_of(lm, question="Who?", documents=("A tin owl.\n", "Brass whales.\n"), answers=(), **settings):
     prompt = Prompt("Read:\n", list(documents), question)
-    return AuditCase(Question(question, answers=answers), Recorded(lm, lm.prepare(prompt, method="none"), settings))
+    return AuditCase(
+        Question(question, answers=answers),
+        Recorded(lm, lm.prepare(prompt, method="none"), GenerationSettings(**settings)),
+    )
 
 
 def test_each_attempt_at_a_sampled_answer_has_another_seed(lm):
@@ -116,19 +120,19 @@ def test_each_attempt_at_a_sampled_answer_has_another_seed(lm):
     assert generate_answers(case, [case.request()], first_attempt=1)[0].token_ids == found[1]
     expected = lm.batch([case.request()], max_new_tokens=6, temperature=1.0, seed=8)
     assert found[1] == expected[0].token_ids
-    assert case.recorded.settings["seed"] == 7
+    assert case.recorded.settings.seed == 7
 
 
 @pytest.fixture
 def batches(monkeypatch):
     """The number of prompts of each batch that the model answers."""
-    sizes, batch = [], DebiasedLM.batch
+    sizes, answer = [], DebiasedLM.answer
 
-    def counted(self, requests, **settings):
+    def counted(self, requests, settings):
         sizes.append(len(requests))
-        return batch(self, requests, **settings)
+        return answer(self, requests, settings)
 
-    monkeypatch.setattr(DebiasedLM, "batch", counted)
+    monkeypatch.setattr(DebiasedLM, "answer", counted)
     return sizes
 
 

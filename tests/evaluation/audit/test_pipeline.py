@@ -10,6 +10,7 @@ from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
+from ragbias.generation import GenerationSettings
 from ragbias.generation.request import recording
 from ragbias.methods import NoMethod
 from support.audited_pipelines import QUESTIONS, TEXTS, Unframed, chain, chat
@@ -30,7 +31,7 @@ def test_the_last_request_with_documents_has_its_settings(tiny):
     assert skipped == 0
     for case, question in zip(cases, QUESTIONS, strict=True):
         assert [text.strip() for text in case.prompt.documents] == TEXTS[question.question]
-        assert case.recorded.settings == {"max_new_tokens": 5}
+        assert case.recorded.settings == GenerationSettings(max_new_tokens=5)
         assert case.recorded.request.origin.method_requested.name == "pine"
 
 
@@ -76,7 +77,7 @@ def test_a_streaming_pipeline_in_another_thread_is_recorded(tiny):
 
     cases, _ = from_pipeline(pipeline, QUESTIONS)
     assert [len(each.prompt.documents) for each in cases] == [6, 6]
-    assert cases[0].recorded.settings["max_new_tokens"] == 3
+    assert cases[0].recorded.settings.max_new_tokens == 3
 
 
 def test_llama_index_query_engine(tiny):

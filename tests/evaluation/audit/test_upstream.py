@@ -12,6 +12,7 @@ from ragbias.data.questions import Question
 from ragbias.errors import MethodError, ServerError
 from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
 from ragbias.evaluation.audit.outcomes import audit
+from ragbias.generation import GenerationSettings
 from ragbias.methods import AttentionSorting, CanonicalOrder, NoMethod
 from ragbias.models.tiny.world import held_out_corpus
 from support.live_server import serving
@@ -69,6 +70,6 @@ def test_a_missing_server_or_model_is_reported(address, questions, monkeypatch):
         UpstreamLM("http://127.0.0.1:9", None)
     lm = UpstreamLM(address, "other")
     with pytest.raises(ServerError, match="there is no model 'other'"):
-        lm.batch([lm.request(questions[0])], 4)
+        lm.answer([lm.request(questions[0])], GenerationSettings())
     with pytest.raises(MethodError, match="attention-sorting works inside the model, but the model runs elsewhere"):
         lm.variant(lm.request(questions[0]), None, AttentionSorting())
