@@ -11,7 +11,9 @@ from ragbias.checks import check_names as check_names
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import by_template as by_template
-from ragbias.frameworks.chat_documents import content_text as content_text
+from ragbias.frameworks.chat_documents import join_parts as join_parts
+from ragbias.frameworks.chat_documents import message_documents as message_documents
+from ragbias.frameworks.chat_documents import replace_documents as replace_documents
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions

@@ -13,6 +13,10 @@ from ragbias.boundaries import Boundaries, KnownText, locate
 BLOCKS = ("text-plain", "search_result", "document")  # types of content blocks of LangChain and Anthropic
 
 
+Message = dict[str, Any]
+"""A message for chat templates. Its content is a text, or a list of texts and ``ChatDocument``."""
+
+
 class ChatDocument(NamedTuple):
     """A document in a conversation, such as a content block of a message."""
 
@@ -46,14 +50,36 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
     return ChatDocument(title if isinstance(title, str) else "", content)
 
 
-def content_text(parts: Iterable[str | ChatDocument]) -> str:
-    """Join the parts of a message. A blank line separates a document from other parts."""
+def join_parts(messages: Iterable[Message]) -> list[Message]:
+    """Join the parts of each message's content. A blank line separates a document from other parts."""
+    return [{**message, "content": _content_text(message["content"])} for message in messages]
+
+
+def _content_text(parts: str | Sequence[str | ChatDocument]) -> str:
     content = ""
     for part in parts:
         is_document = isinstance(part, ChatDocument)
         blank = "\n\n" if is_document and content and not content.endswith("\n") else ""
         content += f"{blank}{part}" + ("\n\n" if is_document else "")
     return content
+
+
+def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
+    """Return the documents of each message that has documents, the latest message first."""
+    found = ([part for part in each["content"] if isinstance(part, ChatDocument)] for each in reversed(messages))
+    return [documents for documents in found if documents]
+
+
+def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
+    """Replace the documents of the last message with documents. Remove documents without a replacement."""
+    given, replaced = iter(documents), list(messages)
+    for index in reversed(range(len(messages))):
+        content = messages[index]["content"]
+        if any(isinstance(part, ChatDocument) for part in content):
+            parts = [next(given, "") if isinstance(part, ChatDocument) else part for part in content]
+            replaced[index] = {**messages[index], "content": parts}
+            break
+    return replaced
 
 
 def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
@@ -67,8 +93,8 @@ def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]
 
     Return ``None`` if the conversation already contains the documents, or the template does not render them.
     """
-    texts, plain = [document.known_text for document in documents], chat_text()
-    if not documents or in_prompt(plain, texts) is not None:
+    texts = [document.known_text for document in documents]
+    if not documents or in_prompt(plain := chat_text(), texts) is not None:
         return None
     return render_documents(plain, lambda more: chat_text(**more), [document.fields for document in documents], texts)
 

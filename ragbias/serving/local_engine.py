@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ragbias.boundaries import Boundaries, locate
-from ragbias.frameworks import AnswerFormat, answer_format, knows_tools
+from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, knows_tools
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.generation import Generation, GenerationSettings, Request
 from ragbias.generation.arguments import SAMPLING
@@ -240,11 +240,14 @@ class ServedModel(Scheduler):
         return generation
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
-        messages, render = form.with_instruction(prompts.template_messages(body)), prompts.renderer(self.lm, body, form)
+        messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
         documents = prompts.documents_of(body, self._settings.max_documents)
+        if body.part_documents:
+            return prompts.prompt_with_parts(messages, render)
+        messages = chat_documents.join_parts(messages)
         if documents:
-            return prompts.prompt_with(documents, messages, render, body.carrier)
-        text = render(messages, {})
+            return prompts.prompt_with(documents, messages, render)
+        text = render(messages)
         return text, self._located(text, documents)
 
     def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries, KnownText
@@ -53,8 +55,8 @@ def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
         if documents is not None:
             raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
         documents = template.documents
-    if isinstance(body, ChatRequest) and body.carrier is not None:
-        documents = body.messages[body.carrier].documents
+    if isinstance(body, ChatRequest) and body.part_documents:
+        documents = body.part_documents
     if documents is not None and len(documents) > limit:
         message = f"documents: {len(documents)} documents; expected at most {limit}, the limit of this server"
         raise refused("documents", message, "too_many_documents")
@@ -85,10 +87,7 @@ def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
 
 
 def prompt_with(
-    documents: Sequence[Document],
-    messages: list[Json],
-    render: Callable[[list[Json], Json], str],
-    carrier: int | None = None,
+    documents: Sequence[Document], messages: list[Json], render: Callable[..., str]
 ) -> tuple[str, Boundaries]:
     """Render the prompt with its documents, and return it with their spans.
 
@@ -96,30 +95,41 @@ def prompt_with(
     them. Without such a template, they are inserted at the beginning of the user's last message, with blank lines.
 
     Args:
-        carrier: index of the message that carried the documents, if one did. They begin this message instead.
         render: function that renders messages as a flat prompt, given extra variables for the template.
     """
-    text = render(messages, {})
-    if carrier is None and (boundaries := in_prompt(text, documents)) is not None:
+    text = render(messages)
+    if (boundaries := in_prompt(text, documents)) is not None:
         return text, boundaries
     fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
     known = [known_text(doc) for doc in documents]
-    if rendered := chat_documents.render_documents(text, lambda more: render(messages, more), fields, known):
+    if rendered := chat_documents.render_documents(text, lambda more: render(messages, **more), fields, known):
         return rendered
     users = [index for index, message in enumerate(messages) if message["role"] == "user"]
-    if carrier is None and not users:
+    if not users:
         raise nowhere_to_put("messages")
-    target = users[-1] if carrier is None else carrier
+    holder = messages[users[-1]]
+    parts = [*(ChatDocument("", text) for text in inserted_texts(documents)), holder["content"]]
+    return _in_place([*messages[: users[-1]], {**holder, "content": parts}, *messages[users[-1] + 1 :]], render)
 
-    def inserted(texts: Sequence[str]) -> str:
-        message = {**messages[target], "content": with_texts(messages[target]["content"], texts)}
-        return render([*messages[:target], message, *messages[target + 1 :]], {})
 
-    texts = inserted_texts(documents)
-    if (boundaries := chat_documents.locate_printed(inserted, texts)) is None:
-        message = "the model's chat template changes the documents; put them into the messages"
+def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> tuple[str, Boundaries]:
+    """Render the prompt with the documents of the last message with document parts, and return it with their spans.
+
+    A chat template that supports documents renders them. Otherwise, they stay between the other parts.
+    """
+    bare, documents = chat_documents.replace_documents(messages), chat_documents.message_documents(messages)[0]
+    return chat_documents.by_template(partial(render, bare), documents) or _in_place(messages, render)
+
+
+def _in_place(messages: list[Json], render: Callable[..., str]) -> tuple[str, Boundaries]:
+    def printed(texts: Iterable[str]) -> str:
+        return render(chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts]))
+
+    texts = [str(document) for document in chat_documents.message_documents(messages)[0]]
+    if (boundaries := chat_documents.locate_printed(printed, texts)) is None:
+        message = "the model's chat template changes the documents; put them into the messages as text"
         raise refused("documents", message, "invalid_documents")
-    return inserted(texts), boundaries
+    return printed(texts), boundaries
 
 
 def with_texts(content: str, texts: Sequence[str]) -> str:
@@ -139,16 +149,14 @@ def nowhere_to_put(param: str) -> ApiError:
 
 
 def template_messages(body: ChatRequest) -> list[Json]:
-    """Convert messages to the format of chat templates."""
-    carrier, messages = body.carrier, enumerate(body.messages)
-    return [_template_message(message, f"messages[{index}]", index == carrier) for index, message in messages]
+    """Convert messages to dicts for chat templates. Contents are lists of texts and documents."""
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
 
 
-def _template_message(message: Message, param: str, carries: bool) -> Json:
+def _template_message(message: Message, param: str) -> Json:
     role = "system" if message.role == "developer" else message.role
-    shown = [part for part in message.parts if not (carries and isinstance(part, Document))]
-    parts = (part if isinstance(part, str) else ChatDocument(part.title or "", part.text) for part in shown)
-    turn: Json = {"role": role, "content": chat_documents.content_text(parts)}
+    parts = [part if isinstance(part, str) else ChatDocument(part.title or "", part.text) for part in message.parts]
+    turn: Json = {"role": role, "content": parts}
     if message.tool_calls:
         turn["tool_calls"] = [
             tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
@@ -169,17 +177,18 @@ def _arguments(call: EarlierToolCall, param: str) -> Json:
     raise refused(param, f"{param}: expected a JSON object, as text")
 
 
-def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:
+def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[..., str]:
     """Return a function that renders messages as a flat prompt, given extra template variables."""
     variables = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
     if reserved := sorted(variables.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"
         raise refused(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
 
-    def render(messages: list[Json], more: Json) -> str:
+    def render(messages: list[Json], **more: Any) -> str:
+        shown = form.with_instruction(chat_documents.join_parts(messages))
         try:
             # addition, because an f-string would lose the marks of control-token strings
-            text = lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
+            text = lm.chat_text(shown, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # templates raise errors of any class

@@ -206,11 +206,6 @@ class Message(_Fields):
         parts = [self.content] if isinstance(self.content, str) else self.content or []
         return [part.text if isinstance(part, TextPart) else part for part in parts]
 
-    @property
-    def documents(self) -> list[Document]:
-        """The documents of the content."""
-        return [part for part in self.parts if isinstance(part, Document)]
-
 
 def _part(part: Any) -> TextPart | Document:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
@@ -241,12 +236,13 @@ class ChatRequest(_GenerationFields):
     modalities: Annotated[list[str] | None, only(["text"])] = None
 
     @property
-    def carrier(self) -> int | None:
-        """The index of the last message with document parts. None if a field names the documents."""
+    def part_documents(self) -> list[Document]:
+        """The documents of the last message with document parts. Empty if a field names the documents."""
         template = self.chat_template_kwargs
         if self.documents is not None or (template is not None and template.documents is not None):
-            return None
-        return max((index for index, message in enumerate(self.messages) if message.documents), default=None)
+            return []
+        contents = ([part for part in each.parts if isinstance(part, Document)] for each in reversed(self.messages))
+        return next(filter(None, contents), [])
 
 
 class CompletionRequest(_GenerationFields):

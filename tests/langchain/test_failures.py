@@ -24,6 +24,7 @@ from ragbias.errors import (
     PromptTooLongError,
     UnknownMethodError,
 )
+from ragbias.frameworks import join_parts
 from ragbias.methods import Pine
 from support.three_documents import DOCUMENTS, TEXT
 
@@ -313,14 +314,16 @@ def test_documents_at_the_end_of_a_prompt_run_plain_and_warn(completion):
 
 
 def test_messages_of_every_role_are_converted():
-    converted = template_messages(
-        [
-            SystemMessage("be brief"),
-            HumanMessage([{"type": "text", "text": "what"}, " now?"]),
-            AIMessage("", tool_calls=[{"name": "search", "args": {"q": "x"}, "id": "1"}]),
-            ToolMessage("found", tool_call_id="1", name="search"),
-            ChatMessage("note", role="critic"),
-        ]
+    converted = join_parts(
+        template_messages(
+            [
+                SystemMessage("be brief"),
+                HumanMessage([{"type": "text", "text": "what"}, " now?"]),
+                AIMessage("", tool_calls=[{"name": "search", "args": {"q": "x"}, "id": "1"}]),
+                ToolMessage("found", tool_call_id="1", name="search"),
+                ChatMessage("note", role="critic"),
+            ]
+        )
     )
     assert [message["role"] for message in converted] == ["system", "user", "assistant", "tool", "critic"]
     assert converted[1]["content"] == "what now?"

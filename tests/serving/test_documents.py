@@ -5,14 +5,15 @@ from itertools import permutations
 import httpx
 import pytest
 
+from ragbias.frameworks import join_parts
 from ragbias.serving.errors import ApiError
 from ragbias.serving.prompts import SEPARATOR, prompt_with
 from ragbias.serving.schemas import Document
 from support.live_server import serving
 
 
-def render(talk, more):
-    return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in talk)
+def render(talk, **_):
+    return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in join_parts(talk))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +58,14 @@ def test_overlapping_documents_are_order_invariant(tiny):
 def test_a_template_that_changes_inserted_documents_is_refused():
     talk = [{"role": "user", "content": "Which?"}]
     with pytest.raises(ApiError, match="chat template changes the documents"):
-        prompt_with([Document(text="a"), Document(text="b")], talk, lambda *given: render(*given).upper())
+        prompt_with([Document(text="a"), Document(text="b")], talk, lambda talk, **_: render(talk).upper())
 
 
 def test_overlapping_documents_are_known_if_the_template_prints():
     texts = ["t", "t\n\nu\n\ns", "u\n\ns\n\nt"]
 
-    def with_documents(talk, more):
-        return "".join(f"<doc>{doc['text']}</doc>\n" for doc in more.get("documents", ())) + render(talk, more)
+    def with_documents(talk, documents=()):
+        return "".join(f"<doc>{doc['text']}</doc>\n" for doc in documents) + render(talk)
 
     for order in permutations(texts):
         text, found = prompt_with(

@@ -7,14 +7,17 @@ import json
 
 import httpx
 import pytest
+from langchain_core.messages import HumanMessage
 from serving.conftest import DOCUMENTS, QUESTION
 
+from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.boundaries import KnownText
-from ragbias.serving.prompts import documents_of, prompt_with, template_messages
+from ragbias.frameworks import join_parts
+from ragbias.serving.prompts import prompt_with_parts, template_messages
 from ragbias.serving.schemas import ChatRequest
 from support.live_server import events, serving
-from support.scripted import TOOL_TEMPLATE, saying
+from support.scripted import TOOL_TEMPLATE, RecordingLM, saying
 
 CHAT = "/v1/chat/completions"
 TALK = [{"role": "user", "content": QUESTION}]
@@ -39,8 +42,8 @@ def templated(lm: DebiasedLM, template: str) -> DebiasedLM:
     return DebiasedLM(lm.model, tokenizer, name="templated")
 
 
-def templated_text(messages: list[dict], more: dict) -> str:
-    return "".join(f"[{each['role']}] {each['content']}\n" for each in messages)
+def templated_text(messages: list[dict], **_: object) -> str:
+    return "".join(f"[{each['role']}] {each['content']}\n" for each in join_parts(messages))
 
 
 def post(address: str, **body: object) -> httpx.Response:
@@ -96,13 +99,38 @@ def test_documents_of_tool_and_earlier_messages_stay_there(small_lm):
     ]
     body = ChatRequest.model_validate({"model": "m", "messages": talk})
     messages = template_messages(body)
-    texts = [f"{text[:8]}\n{text}" for text in DOCUMENTS]
-    assert [each["content"] for each in messages] == ["\n\n".join([*texts, ""]), "", ""]
-    text, found = prompt_with(documents_of(body, 9), messages, templated_text, body.carrier)
+    texts = "".join(f"{text[:8]}\n{text}\n\n" for text in DOCUMENTS)
+    assert [each["content"] for each in join_parts(messages)] == [texts, "", texts]
+    text, found = prompt_with_parts(messages, templated_text)
     begin, end = text.index("[tool]"), len(text)
     assert found.n_found == len(DOCUMENTS) and all(begin < each[0] and each[1] <= end for each in found.spans)
-    explicit = ChatRequest.model_validate({"model": "m", "messages": talk, "documents": []})
-    assert template_messages(explicit)[2]["content"] == "\n\n".join([*texts, ""])
+
+
+FIRST, SECOND = parts_of("search_result")[:2]
+TEXT = {"type": "text", "text": "Of owls:"}
+MIXTURES = {
+    "between": [TEXT, FIRST, {"type": "text", "text": "Of whales:"}, SECOND, {"type": "text", "text": QUESTION}],
+    "before": [TEXT, TEXT, FIRST, SECOND, {"type": "text", "text": QUESTION}],
+    "after": [FIRST, SECOND, {"type": "text", "text": "\nAnswer: "}, {"type": "text", "text": QUESTION}],
+    "around": [{"type": "text", "text": "First:\n"}, FIRST, {"type": "text", "text": " "}, SECOND, TEXT],
+    "alone": [FIRST, SECOND],
+}
+
+
+@pytest.mark.parametrize("template", [TOOL_TEMPLATE, WITH_DOCUMENTS], ids=["inserted", "rendered"])
+@pytest.mark.parametrize("parts", MIXTURES.values(), ids=MIXTURES)
+@pytest.mark.parametrize("earlier", [[], [FIRST]], ids=["one message", "two messages"])
+def test_langchain_and_the_server_build_the_same_prompt(small_lm, template, parts, earlier):
+    lm = RecordingLM(templated(small_lm, template))
+    talk = [*([{"role": "user", "content": earlier}] if earlier else []), {"role": "user", "content": parts}]
+    ChatRagBias(lm=lm, max_tokens=1).invoke([HumanMessage(message["content"]) for message in talk])
+    with serving({"m": lm}) as address:
+        assert post(address, messages=talk, max_tokens=1).status_code == 200
+    assert lm.prompts[0] == lm.prompts[1]
+    assert [boundaries.n_found for _, boundaries in lm.seen] == [2, 2]
+    assert lm.seen[0][1].spans == lm.seen[1][1].spans
+    texts = "".join(part["text"] for part in parts if part["type"] == "text")
+    assert template is TOOL_TEMPLATE or texts in lm.prompts[1]
 
 
 def test_parts_that_are_no_text_are_refused(small_lm):

@@ -19,7 +19,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from pydantic import BaseModel, model_validator
 
-from langchain_ragbias.arguments import FORMAT, TypedCalls
+from langchain_ragbias.arguments import FORMAT, Call, TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
 from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
@@ -28,13 +28,11 @@ from langchain_ragbias.messages import (
     Schema,
     ToolLike,
     answer_message,
-    block_documents,
     last_chunk,
     parse_answers,
     response_format,
     template_messages,
     tool_schemas,
-    without_documents,
 )
 from ragbias import Generation
 from ragbias.boundaries import Boundaries
@@ -46,6 +44,9 @@ from ragbias.frameworks import (
     ToolCall,
     answer_format,
     by_template,
+    join_parts,
+    message_documents,
+    replace_documents,
     with_messages,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
@@ -174,7 +175,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         role. For a model behind a server, the number is approximate, because only the server has the template.
         """
         try:
-            text = self.lm.chat_text(template_messages(messages), tool_schemas(tools)) if messages else ""
+            text = self.lm.chat_text(join_parts(template_messages(messages)), tool_schemas(tools)) if messages else ""
             return len(self.get_token_ids(text))
         except (ArgumentError, ChatTemplateError):
             return super().get_num_tokens_from_messages(messages)
@@ -334,31 +335,30 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         call = self._call(stop, {name: value for name, value in given.items() if name not in FORMAT})
         tools, choice, wanted = map(given.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, wanted)
-        shown = form.with_instruction(template_messages(messages))
-        text, boundaries = self._with_documents(messages, shown, form, call.documents)
+        converted = template_messages(messages)
+        blocks = [] if all(isinstance(each["content"], str) for each in converted) else message_documents(converted)
+        shown = form.with_instruction(join_parts(converted) if blocks else converted)
+        text, boundaries = self._with_documents(converted, blocks, self.lm.chat_text(shown, form.tools), form, call)
         system = [message["content"] for message in shown if message["role"] == "system"]
-        carried = [*block_documents(messages), *artifact_texts(messages)]
+        carried = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
         # addition, because an f-string would lose the marks of control-token strings
         request = self._request(text + form.beginning, call, parent, carried, system, boundaries)
         settings = replace(call.settings, keep_special=form.keep_special)
         return PreparedChat(with_messages(request, shown, form), settings, form)
 
     def _with_documents(
-        self,
-        messages: Sequence[BaseMessage],
-        shown: Sequence[dict[str, Any]],
-        form: AnswerFormat,
-        documents: Sequence[str] | None,
+        self, messages: list[Any], blocks: list[list[ChatDocument]], text: str, form: AnswerFormat, call: Call
     ) -> tuple[str, Boundaries | None]:
         """Return the prompt, and the spans of documents that the chat template renders."""
-        text = self.lm.chat_text(shown, tools=form.tools)
-        if not self.lm.chat_template or (documents is not None and all(document in text for document in documents)):
+        given = call.documents
+        if not self.lm.chat_template or (not blocks if given is None else all(each in text for each in given)):
             return text, None
-        bare, blocks = without_documents(messages)
-        if documents is not None:
-            bare, blocks = list(messages), [ChatDocument("", document) for document in documents]
-        chat_text = partial(self.lm.chat_text, form.with_instruction(template_messages(bare)), form.tools)
-        return (by_template(chat_text, blocks) if blocks else None) or (text, None)
+        if given is None:
+            bare, documents = replace_documents(messages), blocks[0]
+        else:
+            bare, documents = messages, [ChatDocument("", document) for document in given]
+        chat_text = partial(self.lm.chat_text, form.with_instruction(join_parts(bare)), form.tools)
+        return by_template(chat_text, documents) or (text, None)
 
     def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

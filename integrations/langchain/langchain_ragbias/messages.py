@@ -25,7 +25,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks import ChatDocument, block_document, call_id, content_text, template_call
+from ragbias.frameworks import ChatDocument, block_document, call_id, template_call
 from ragbias.frameworks import ToolCall as ParsedCall
 
 ROLES: dict[type[BaseMessage], str] = {
@@ -40,7 +40,7 @@ CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
 def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Return one dict with ``role`` and ``content`` per message, including tool calls."""
+    """Convert messages to dicts for chat templates. Contents with documents are lists of texts and documents."""
     return [_template_message(message) for message in messages]
 
 
@@ -66,38 +66,18 @@ def _role(message: BaseMessage) -> str:
     )
 
 
-def _content(message: BaseMessage) -> str:
+def _content(message: BaseMessage) -> str | list[str | ChatDocument]:
     if isinstance(message.content, str):
         return message.content
-    return content_text(_block_document(block) or _block_text(block, message) for block in message.content)
+    parts = [_part(block, message) for block in message.content]
+    return parts if any(isinstance(part, ChatDocument) for part in parts) else "".join(map(str, parts))
 
 
-def block_documents(messages: Sequence[BaseMessage]) -> list[list[str]]:
-    """Return the documents in each message's content blocks, the latest message first."""
-    lists = (message.content for message in reversed(messages) if isinstance(message.content, list))
-    found = ([str(text) for block in blocks if (text := _block_document(block))] for blocks in lists)
-    return [documents for documents in found if documents]
-
-
-def without_documents(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], list[ChatDocument]]:
-    """Remove the document blocks of the last message with such blocks. Return the messages and the documents."""
-    for index in reversed(range(len(messages))):
-        content = messages[index].content
-        blocks = {} if isinstance(content, str) else {at: _block_document(block) for at, block in enumerate(content)}
-        if documents := [document for document in blocks.values() if document]:
-            texts = [block for at, block in enumerate(content) if not blocks[at]]
-            bare = messages[index].model_copy(update={"content": texts})
-            return [*messages[:index], bare, *messages[index + 1 :]], documents
-    return list(messages), []
-
-
-def _block_document(block: str | dict[Any, Any]) -> ChatDocument | None:
-    return None if isinstance(block, str) else block_document(block)
-
-
-def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
+def _part(block: str | dict[Any, Any], message: BaseMessage) -> str | ChatDocument:
     if isinstance(block, str):
         return block
+    if document := block_document(block):
+        return document
     kind = block.get("type")
     if kind in CALLS and isinstance(message, AIMessage):  # also in message.tool_calls
         return ""

@@ -15,6 +15,7 @@ from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
 from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.frameworks import join_parts
 from ragbias.frameworks import warm as warm_lm
 
 CONTEXT = "context"  # the variable for documents in LangChain's chains
@@ -80,5 +81,5 @@ def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:
 def _flat(llm: ChatRagBias | RagBiasPipeline, given: Any) -> str:
     value = llm._convert_input(given)
     if isinstance(llm, BaseChatModel):
-        return str(llm.lm.chat_text(template_messages(value.to_messages())))
+        return str(llm.lm.chat_text(join_parts(template_messages(value.to_messages()))))
     return value.to_string()
