@@ -9,9 +9,16 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from ragbias.boundaries import Boundaries, KnownText, locate
+from ragbias.display import shown
+from ragbias.errors import ArgumentError
 
-BLOCKS = ("text-plain", "search_result", "document")  # types of content blocks of LangChain and Anthropic
-
+BLOCKS = {  # types of content blocks of LangChain and Anthropic, with the field that has the text
+    "text-plain": '"text": ...',
+    "search_result": '"content": [{"type": "text", "text": ...}]',
+    "document": '"source": {"type": "text", "data": ...}',
+}
+NO_CONTENT = ("type", "id", "index", "mime_type", "media_type", "cache_control")  # fields that change no prompt
+UNSET: tuple[Any, ...] = (None, [], {}, {"enabled": False})  # the last one is of ``citations``
 
 Message = dict[str, Any]
 """A message for chat templates. Its content is a text, or a list of texts and ``ChatDocument``."""
@@ -36,18 +43,44 @@ class ChatDocument(NamedTuple):
 
 
 def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
-    """Return the document in a content block of one of the types ``BLOCKS``, or None if it has no text."""
-    content, source, title = block.get("text") or block.get("content"), block.get("source"), block.get("title")
-    if block.get("type") not in BLOCKS:
+    """Return the document in a content block of one of the types ``BLOCKS``, or None for other types.
+
+    Raises:
+        ArgumentError: the block has no text, or content besides title and text.
+    """
+    kind, title, source = block.get("type"), block.get("title") or "", block.get("source")
+    if kind not in tuple(BLOCKS):  # it may be unhashable
         return None
-    if isinstance(source, dict) and source.get("type") in ("text", "content"):  # Anthropic's document
-        content = source.get("data") or source.get("content")
-    if isinstance(content, list):
-        texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
-        content = "\n".join(text for text in texts if isinstance(text, str))
-    if not isinstance(content, str) or not content.strip():
-        return None
-    return ChatDocument(title if isinstance(title, str) else "", content)
+    address = {"source": None} if isinstance(source, str) else {}  # of a search result
+    content = _only(kind, {**block, "title": None, **address}, (kind,), ("text", "content", "source"))
+    if isinstance(content, dict):
+        content = _only(kind, content, ("text", "content"), ("data", "content"))
+    texts = [_only(kind, part, ("text",), ("text",)) for part in content] if isinstance(content, list) else [content]
+    if not all(isinstance(text, str) for text in (title, *texts)):
+        raise _refused(kind, "a title or text that is not a string")
+    if not (text := "\n".join(texts).strip()):  # stripped, because some chat templates strip messages
+        raise _refused(kind, "no text")
+    return ChatDocument(title.strip(), text)
+
+
+def _only(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
+    """Return the value of the only one of ``fields`` in a part of the block. Refuse other contents."""
+    if not isinstance(part, dict) or part.get("type") not in types:
+        raise _refused(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
+    media_type = part.get("mime_type") or part.get("media_type") or "text/plain"
+    if not str(media_type).startswith("text/"):
+        raise _refused(kind, f"the media type {shown(media_type)}")
+    given = {name: value for name, value in part.items() if name not in NO_CONTENT and value not in UNSET}
+    if unknown := [name for name in given if name not in fields]:
+        raise _refused(kind, f"the field {shown(unknown[0])}")
+    if len(given) != 1:
+        raise _refused(kind, f"both {' and '.join(map(repr, given))}" if given else "no text")
+    return next(iter(given.values()))
+
+
+def _refused(kind: str, what: str) -> ArgumentError:
+    expected = f'expected text only: {{"type": "{kind}", "title": ..., {BLOCKS[kind]}}}'
+    return ArgumentError(f"a part of type {kind!r} has {what}; {expected}; send its text, or leave it out")
 
 
 def join_parts(messages: Iterable[Message]) -> list[Message]:

@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ragbias.display import shown
+from ragbias.errors import ArgumentError
 from ragbias.frameworks import OnMissing, block_document
 from ragbias.frameworks.chat_documents import BLOCKS
 
@@ -195,9 +196,9 @@ class Message(_Fields):
         """Return a string unless the content contains documents."""
         if content is None or isinstance(content, str):
             return content
-        if not isinstance(content, list):
-            raise ValueError("expected a string, or a list of parts of type text")
-        parts = [_part(part) for part in content]
+        if not isinstance(content, list) or not content:
+            raise ValueError("expected a string, or a list of at least one part")
+        parts = [_part(part, f"content[{index}]") for index, part in enumerate(content)]
         return "".join(part.text for part in parts) if all(isinstance(part, TextPart) for part in parts) else parts
 
     @property
@@ -207,14 +208,17 @@ class Message(_Fields):
         return [part.text if isinstance(part, TextPart) else part for part in parts]
 
 
-def _part(part: Any) -> TextPart | Document:
+def _part(part: Any, name: str) -> TextPart | Document:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind == "text" and isinstance(part.get("text"), str):
         return TextPart(type="text", text=part["text"])
-    if isinstance(part, dict) and (document := block_document(part)):
-        return Document(text=document.text, title=document.title)
+    try:
+        if isinstance(part, dict) and (document := block_document(part)):
+            return Document(text=document.text, title=document.title)
+    except ArgumentError as error:
+        raise ValueError(f"{name}: {error}") from error
     wanted = f'{{"type": "text", "text": ...}}, or the text of a document ({", ".join(BLOCKS)})'
-    raise ValueError(f"a part of type {shown(kind)}; expected text only: {wanted}")
+    raise ValueError(f"{name}: a part of type {shown(kind)}; expected text only: {wanted}")
 
 
 class ChatRequest(_GenerationFields):

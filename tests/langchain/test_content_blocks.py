@@ -50,10 +50,11 @@ def test_blocks_are_documents_in_any_order(chat, block, carrier):
     assert answers[0]["logprobs"] == answers[1]["logprobs"]
 
 
-def test_a_block_without_text_is_refused(chat):
-    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
-    with pytest.raises(ArgumentError, match="content block of type 'document'; this model reads text only"):
-        chat.invoke([HumanMessage([pdf, QUESTION])])
+def test_a_block_with_an_image_is_refused(chat):
+    block = search_result("Owls", "Owls sleep.")
+    block["content"].append({"type": "image", "base64": "iVBO"})
+    with pytest.raises(ArgumentError, match="of type 'search_result' has a part of type 'image'; expected text only"):
+        chat.invoke([HumanMessage([block, QUESTION])])
 
 
 @pytest.mark.parametrize("template", [TURNS, COMMAND_R])

@@ -40,6 +40,7 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "messages of the wrong type": (body(messages="hello"), 400, "messages"),
     "wrong role": (body(messages=[{"role": "wizard", "content": "x"}]), 400, "messages[0].role"),
     "a number as content": (body(messages=[{"role": "user", "content": 5}]), 400, "messages[0].content"),
+    "no part": (body(messages=[{"role": "user", "content": []}]), 400, "messages[0].content"),
     "an image": (body(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages[0].content"),
     "unknown field": (body(best_effort=True), 400, "best_effort"),
     "unknown field in a message": (body(messages=[{**TALK[0], "colour": 1}]), 400, "messages[0].colour"),

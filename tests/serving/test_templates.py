@@ -135,11 +135,19 @@ def test_langchain_and_the_server_build_the_same_prompt(small_lm, template, part
 
 def test_parts_that_are_no_text_are_refused(small_lm):
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
-    broken = [{"type": "search_result", "content": [1, {"type": "text"}]}, {"type": "image_url", "image_url": "x"}]
+    broken = [
+        {"type": "search_result", "content": [{"type": "text", "text": "x"}, {"type": "image", "source": {}}]},
+        {"type": "text-plain", "text": "x", "context": "y"},
+        {"type": "document", "source": {"type": "text", "data": ""}},
+        {"type": "image_url", "image_url": "x"},
+    ]
     with serving({"m": small_lm}) as address:
         for part in (pdf, *broken):
-            response = post(address, messages=[{"role": "user", "content": [part]}])
-            assert response.status_code == 400 and "expected text only" in response.json()["error"]["message"]
+            response = post(address, messages=[{"role": "user", "content": [TEXT, part]}])
+            error = response.json()["error"]
+            assert response.status_code == 400 and error["param"] == "messages[0].content"
+            assert error["message"].startswith(f"messages[0].content: content[1]: a part of type '{part['type']}'")
+            assert "; expected text only: {" in error["message"]
 
 
 @pytest.fixture
