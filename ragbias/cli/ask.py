@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ragbias import limits
+from ragbias import limits, methods
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD, default_method
@@ -38,6 +38,14 @@ def ask(
     force: Force = False,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    if not question.strip():
+        raise typer.BadParameter("the question is empty")
+    if any("\ud800" <= character <= "\udfff" for character in question):
+        raise typer.BadParameter("the question is not UTF-8 text; type it in a terminal that writes UTF-8")
+    if method is None:
+        method, reader = default_method(model, reader)
+    chosen = methods.get(method, model, reader)
+
     from ragbias.cache import DocumentCache
     from ragbias.data.texts import read_chunks
     from ragbias.errors import PromptTooLongError
@@ -45,19 +53,13 @@ def ask(
     from ragbias.evaluation.prompts import fitting_passages, stock_prompt
     from ragbias.lm import DebiasedLM
 
-    if not question.strip():
-        raise typer.BadParameter("the question is empty")
-    if any("\ud800" <= character <= "\udfff" for character in question):
-        raise typer.BadParameter("the question is not UTF-8 text; type it in a terminal that writes UTF-8")
     console.print(f"Model: {model}", style="dim")
     quiet_libraries()
-    if method is None:
-        method, reader = default_method(model, reader)
     chunks = read_chunks(documents)
     times = [time.perf_counter()]
     with status("Loading the model and embedding the documents"):
         document_cache = None if cache is None else DocumentCache(folder=cache)
-        lm = DebiasedLM.from_pretrained(model, method, cache=document_cache, reader=reader)
+        lm = DebiasedLM.from_pretrained(model, chosen, cache=document_cache)
         times.append(time.perf_counter())
         passages = Index(list(chunks)).search(question, k or (FEW if model == "smollm2" else MANY))
         if k is None:
