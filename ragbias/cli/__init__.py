@@ -5,6 +5,7 @@ Commands import lazily, so that ``ragbias --help`` imports neither torch nor opt
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -84,6 +85,8 @@ def _one_line(
 def main() -> None:
     """Run the command line and exit. Errors of users print one line and exit with 2. Bugs print a traceback."""
     warnings.formatwarning = _one_line
+    # on CPUs with AVX512-BF16, its import warns that the package kernels, which ragbias does not use, is missing
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     if command in COMPUTING and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on the threads

@@ -63,6 +63,21 @@ def test_help_of_a_command_needs_neither_torch_nor_an_extra(command):
     assert not imported & HEAVY
 
 
+def test_only_the_notice_about_kernels_is_silent():
+    program = """if True:
+        import logging, sys
+        from ragbias.cli import main
+        sys.argv = ["ragbias", "--version"]
+        try:
+            main()
+        finally:
+            for name in ("bitsandbytes.backends.cpu.ops", "bitsandbytes", "transformers"):
+                logging.getLogger(name).warning("%s warns", name)
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "bitsandbytes warns\ntransformers warns\n")
+
+
 def test_version_names_what_answers_depend_on():
     output, *_ = run("--version")
     names = [each.rpartition(" ")[0] for each in output.strip().split(", ")]
