@@ -23,3 +23,7 @@ EXAMPLES = Bounds(8, 1_000_000)
 DRAWN_QUESTIONS = Bounds(1, 100_000)
 DRAWN_DOCUMENTS = Bounds(2, 10_000)
 DEPTHS = Bounds(1, 1_000)
+COUNTS = Bounds(1, 1_000_000)  # requests, documents, connections of a server
+TOKENS = Bounds(1, 10_000_000)
+MEGABYTES = Bounds(1, 2_000)
+SECONDS = Bounds(0, 86_400)

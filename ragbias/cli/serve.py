@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 PORTS = Bounds(0, 65_535)
-COUNTS = Bounds(1, 1_000_000)
-TOKENS = Bounds(1, 10_000_000)
-MEGABYTES = Bounds(1, 2_000)
-SECONDS = Bounds(0, 86_400)
 REPLICAS = Bounds(1, 10_000)
 
 
@@ -50,13 +47,13 @@ ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API key
 TenantHeader = Annotated[
     str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
 ]
-MaxStreams = Annotated[int, whole(COUNTS, "Concurrent streamed answers. In front of vLLM, for pcw only.")]
-MaxWaiting = Annotated[int, whole(COUNTS, "Requests that may wait. In front of vLLM, for pcw only.")]
-MaxDocuments = Annotated[int, whole(COUNTS, "Documents per request.")]
-MaxNewTokens = Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")]
-MaxBody = Annotated[int, whole(MEGABYTES, "Megabytes per request.")]
-MaxConnections = Annotated[int, whole(COUNTS, "Open connections, at most half of the limit of open files.")]
-Grace = Annotated[int, whole(SECONDS, "Seconds for running requests to finish at shutdown.")]
+MaxStreams = Annotated[int, whole(limits.COUNTS, "Concurrent streamed answers. In front of vLLM, for pcw only.")]
+MaxWaiting = Annotated[int, whole(limits.COUNTS, "Requests that may wait. In front of vLLM, for pcw only.")]
+MaxDocuments = Annotated[int, whole(limits.COUNTS, "Documents per request.")]
+MaxNewTokens = Annotated[int | None, whole(limits.TOKENS, "New tokens per request. Default: the window.")]
+MaxBody = Annotated[int, whole(limits.MEGABYTES, "Megabytes per request.")]
+MaxConnections = Annotated[int, whole(limits.COUNTS, "Open connections, at most half of the limit of open files.")]
+Grace = Annotated[int, whole(limits.SECONDS, "Seconds for running requests to finish at shutdown.")]
 
 
 def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
@@ -65,6 +62,7 @@ def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
     named: Annotated[str | None, typer.Option("--model", help="Same as the argument.")] = None,
     method: Annotated[
@@ -94,8 +92,8 @@ def serve(
     separator: Separator = "",
     segmenter: Segmenter = None,
     on_missing: OnMissing = "warn",
-    max_batch: Annotated[int, whole(COUNTS, "Requests per padded batch.")] = 8,
-    max_batch_tokens: Annotated[int, whole(TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
+    max_batch: Annotated[int, whole(limits.COUNTS, "Requests per padded batch.")] = 8,
+    max_batch_tokens: Annotated[int, whole(limits.TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
     max_streams: MaxStreams = 4,
     max_waiting: MaxWaiting = 256,
     max_documents: MaxDocuments = 1_000,
@@ -106,14 +104,14 @@ def serve(
     engine: Annotated[Literal["local", "ray"], typer.Option(help="One process, or replicas on Ray Serve.")] = "local",
     replicas: Annotated[int, whole(REPLICAS, "Replicas on Ray Serve.")] = 1,
     max_replicas: Annotated[int | None, whole(REPLICAS, "Let Ray Serve scale up to this many. Default: off.")] = None,
-    replica_cpus: Annotated[int, whole(COUNTS, "Cores per replica.")] = 1,
+    replica_cpus: Annotated[int, whole(limits.COUNTS, "Cores per replica.")] = 1,
     replica_gpus: Annotated[int, whole(Bounds(0, 1_000), "GPUs per replica.")] = 0,
 ) -> None:
     """Serve a model with OpenAI's API, and apply a method to the documents of requests.
 
     Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
-    options = {**locals(), "max_body_bytes": max_body_mb * 2**20, "cache": cache and str(cache.resolve())}
+    options = {**context.params, "max_body_bytes": max_body_mb * 2**20, "cache": cache and str(cache.resolve())}
     required_all("serve")
     from ragbias.serving.app import create_app
     from ragbias.serving.local_engine import LocalEngine
@@ -146,6 +144,7 @@ def serve(
 
 
 def proxy(
+    context: typer.Context,
     upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server: vLLM, Ollama, a hosted one.")],
     method: Annotated[
         str,
@@ -181,7 +180,7 @@ def proxy(
     Methods that only arrange text need no model. Embeddings and similar routes are forwarded unchanged. With pcw, vLLM
     computes each document once and reuses it in any order. This needs ragbias's connector, see docs/how-to/vllm.md.
     """
-    options = {**locals(), "max_body_bytes": max_body_mb * 2**20}
+    options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
     required_all("serve")
     from ragbias import methods
     from ragbias.serving.proxy import Upstream, create_proxy

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ragbias import methods
+from ragbias import limits, methods
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
+from ragbias.checks import Bounds
 from ragbias.frameworks import OnMissing
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD
@@ -34,6 +36,10 @@ def document_elements(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def _within(bounds: Bounds, default: int | None) -> Any:
+    return Field(default=default, ge=bounds.least, le=bounds.most)
+
+
 class ServerSettings(BaseModel):
     """Limits and batching of one server. Requests above a limit are rejected with OpenAI's status codes."""
 
@@ -42,17 +48,17 @@ class ServerSettings(BaseModel):
     api_key: str = Field(default="", repr=False)  # one key per line for several tenants
     share_cache: bool = False  # whether tenants share cached documents
     tenant_header: str = ""  # header with the tenant's name, set by a gateway
-    max_body_bytes: int = Field(default=4 * 2**20, ge=1, lt=2**31)
-    max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
-    max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: limited by the model's window
-    max_waiting: int = Field(default=256, ge=1, le=1_000_000)  # queued requests
-    max_connections: int = Field(default=1_000, ge=1, le=1_000_000)  # also limited to half of the open files
-    max_batch: int = Field(default=8, ge=1, le=1_000_000)
-    max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)  # padding and new tokens included
+    max_body_bytes: int = Field(default=4 * 2**20, ge=1, le=limits.MEGABYTES.most * 2**20)
+    max_documents: int = _within(limits.COUNTS, 1_000)
+    max_new_tokens: int | None = _within(limits.TOKENS, None)  # None: limited by the model's window
+    max_waiting: int = _within(limits.COUNTS, 256)  # queued requests
+    max_connections: int = _within(limits.COUNTS, 1_000)  # also limited to half of the open files
+    max_batch: int = _within(limits.COUNTS, 8)
+    max_batch_tokens: int = _within(limits.TOKENS, 65_536)  # padding and new tokens included
     batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # time to wait for more requests of a batch
-    max_streams: int = Field(default=4, ge=1, le=1_000_000)  # concurrent streams, in addition to a batch
+    max_streams: int = _within(limits.COUNTS, 4)  # concurrent streams, in addition to a batch
     strict: bool = False  # run each request alone, so that answers are bit-identical
-    grace_seconds: int = Field(default=30, ge=0, le=86_400)
+    grace_seconds: int = _within(limits.SECONDS, 30)
     on_missing: OnMissing = "warn"
     separator: str = ""  # between documents, for prompts without `documents`
     segmenter: re.Pattern[str] | None = None  # matches a document; replaces the separator
