@@ -16,6 +16,7 @@ from ragbias.boundaries.matching import escaped_forms
 from ragbias.checks import check_whole
 from ragbias.errors import ArgumentError, WrongTypeError
 
+MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
 MAX_FIELDS = 40
 MAX_VALUES = MAX_FIELDS // 2  # each value has two printed forms
 MAX_VALUE = 300  # maximum length of a value in characters
@@ -206,7 +207,7 @@ class Registry:
         self,
         max_texts: int = 2048,
         max_characters: int = 16_000_000,
-        max_age: float = 3600.0,
+        max_age: float = MAX_AGE,
         clock: Callable[[], float] = time.monotonic,
         process_wide: bool = False,
     ) -> None:

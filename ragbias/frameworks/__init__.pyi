@@ -1,5 +1,6 @@
 from ragbias.attention.backends import BACKENDS as BACKENDS
 from ragbias.boundaries.recognisers import check_segmenter as check_segmenter
+from ragbias.boundaries.sources import MAX_AGE as MAX_AGE
 from ragbias.boundaries.sources import check_lasting as check_lasting
 from ragbias.boundaries.sources import current_documents as current_documents
 from ragbias.boundaries.sources import document_texts as document_texts
@@ -24,7 +25,6 @@ from ragbias.frameworks.options import report_errors as report_errors
 from ragbias.frameworks.options import with_options as with_options
 from ragbias.frameworks.remote import LanguageModel as LanguageModel
 from ragbias.frameworks.remote import RemoteLM as RemoteLM
-from ragbias.frameworks.run_state import MAX_AGE as MAX_AGE
 from ragbias.frameworks.run_state import LastReports as LastReports
 from ragbias.frameworks.run_state import Owner as Owner
 from ragbias.frameworks.run_state import Retrievals as Retrievals

@@ -20,7 +20,6 @@ from weakref import ref
 from ragbias.boundaries import Registry
 from ragbias.call_site import remember_call_site
 
-MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
 FAILURE_AGE = 60.0  # seconds until a failure is no longer reported
 T = TypeVar("T")
 _searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # a search often calls another one
@@ -186,7 +185,7 @@ class Retrievals:
 
     def _copy(self, seen: _Seen | None) -> _Seen:
         if seen is None:
-            return _Seen(Registry(max_age=MAX_AGE, clock=self._clock, process_wide=self.process_wide))
+            return _Seen(Registry(clock=self._clock, process_wide=self.process_wide))
         return _Seen(seen.registry.copy(), seen.failure, seen.failed)
 
 
