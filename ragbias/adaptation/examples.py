@@ -23,34 +23,32 @@ ENDINGS = (
     "Query: {question}\nAnswer: ",
     "\nAnswer the question from the documents only, as briefly as you can.\nQuestion: {question}",
 )
-BARE = 0.2  # share of the examples without the chat template
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with documents, and the gold document and answer, if known.
+    """A prompt with documents, and the gold document and answers, if known.
 
     Attributes:
         gold: index of the document with the answer; None if unknown.
-        answer: the answer; empty if unknown.
+        answers: accepted answers; empty if unknown.
     """
 
     prompt: Prompt
     gold: int | None
-    answer: str
+    answers: tuple[str, ...]
 
     @property
     def continuation(self) -> str:
-        """The answer, after a space if the prompt ends with a colon, as in ``Answer:``."""
-        spaced = self.answer and self.prompt.suffix.endswith(":")
-        return f" {self.answer}" if spaced else self.answer
+        """The first answer, after a space if the prompt ends with a colon, as in ``Answer:``."""
+        return f" {self.answers[0]}" if self.prompt.suffix.endswith(":") else self.answers[0]
 
-    def plain_orders(self, count: int, rng: random.Random) -> list[list[int]]:
-        """Return document orders for the plain model: one with the gold document last, or ``count`` random orders."""
-        indices = range(len(self.prompt.documents))
+    def teacher_prompts(self, orders: int, rng: random.Random) -> list[Prompt]:
+        """Return the prompts of the teacher: the gold document alone, or all documents in ``orders`` random orders."""
+        prompt, indices = self.prompt, range(len(self.prompt.documents))
         if self.gold is not None:
-            return [[*(index for index in indices if index != self.gold), self.gold]]
-        return [rng.sample(indices, len(indices)) for _ in range(count)]
+            return [Prompt(prompt.prefix, [prompt.documents[self.gold]], prompt.suffix)]
+        return [prompt.reordered(rng.sample(indices, len(indices))) for _ in range(orders)]
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
@@ -72,9 +70,10 @@ def _draw(lm: DebiasedLM, question: Question, settings: AdaptSettings, rng: rand
     if question.gold is not None:
         chosen.append(question.gold)
     rng.shuffle(chosen)
-    prompt = prompt_of(lm, [question.documents[index] for index in chosen], question.question, settings.prompt, rng)
+    ending = random.Random(f"{settings.seed} {question.question}")  # one ending per question: its lesson is reused
+    prompt = prompt_of(lm, [question.documents[index] for index in chosen], question.question, settings.prompt, ending)
     gold = None if question.gold is None else chosen.index(question.gold)
-    return Example(prompt, gold, question.answers[0] if question.answers else "")
+    return Example(prompt, gold, tuple(question.answers))
 
 
 def prompt_of(
@@ -88,15 +87,13 @@ def prompt_of(
 
     Args:
         text: the user's prompt, with ``{documents}`` and ``{question}``; None: the default prompt.
-        rng: random choice of an ending, sometimes without the chat template; None: the first ending.
+        rng: random choice of an ending; None: the first ending.
     """
-    templated = lm.tokenizer.chat_template is not None
     if text is None:
         text = PREFIX + DOCUMENTS + (rng.choice(ENDINGS) if rng else ENDINGS[0])
-        templated = templated and not (rng and rng.random() < BARE)
     mark = uuid.uuid4().hex  # a question may contain any text
     flat = text.replace(DOCUMENTS, mark, 1).replace(QUESTION, question, 1)
-    if templated:
+    if lm.chat_template:
         flat = str(lm.chat_text([{"role": "user", "content": flat}]))
     prefix, suffix = flat.split(mark)
     return Prompt(prefix, [document.strip() + "\n" for document in documents], suffix)

@@ -44,7 +44,7 @@ def receipt_of(
     by_position = [fmean(values) for values in zip(*plain, strict=True)]
     best = max(range(POSITIONS), key=by_position.__getitem__)
     has_gold = all(example.gold is not None for example, _ in held_out)
-    measured = "the answer" if held_out[0][0].answer else "the plain model's answer"
+    measured = "the answer" if held_out[0][0].answers else "the plain model's answer"
     mean = [fmean(values) for values in plain]
     improvement = _difference(after, before)
     return {

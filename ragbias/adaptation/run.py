@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from ragbias.adaptation.examples import Example, draw_examples, prompt_of
 from ragbias.adaptation.receipt import receipt_of
 from ragbias.adaptation.settings import AdaptSettings
-from ragbias.adaptation.teacher import Lesson, lesson_of
+from ragbias.adaptation.teacher import BATCH, Lesson, lessons_of
 from ragbias.adaptation.training import Reader, train
 from ragbias.cache import DocumentCache
 from ragbias.data.questions import Question
@@ -28,7 +28,6 @@ from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import get
 from ragbias.models.named import PACKAGED
-from ragbias.prompt import shielded, tokenise
 from ragbias.readers import PARTIAL, PEFT, READER, WEIGHTS, fingerprint
 
 FEWEST_QUESTIONS = 20  # including held-out questions
@@ -79,18 +78,9 @@ def adapt(
     labelled = all(question.answers for question in held_out)
     compared = [_held_out(lm, question, options, labelled) for question in held_out]  # raises if too long
     examples = draw_examples(lm, training, options)
+    prompts = [lm.prepare(example.prompt, method="none").tokens for example in examples]
     partial = _opened(plan, identity, restart)
-    lessons = []
-    for index, example in enumerate(examples):
-        file = partial / f"lesson-{index:06}.safetensors"
-        if file.exists():
-            saved = load_file(file)
-            lesson = Lesson(saved["target"].tolist(), bool(saved["labelled"]), saved["tokens"], saved["logprobs"])
-        else:
-            lesson = _lesson(lm, example, index, options, file)
-            progress("Plain model's answers", index + 1, len(examples))
-        lessons.append(lesson)
-    prompts = [tokenise(shielded(example.prompt, lm.tokenizer), lm.tokenizer) for example in examples]
+    lessons = _lessons(lm, examples, options, partial, progress)
     reader = Reader(lm, options.rank, options.seed)
     cache = DocumentCache(memory=CACHED)
 
@@ -98,28 +88,26 @@ def adapt(
         progress(f"Training (loss {loss:.2f})", step, options.steps)
 
     checkpoint = partial / "checkpoint.safetensors"
-    train(lm, method, reader, prompts, lessons, options, options.objective, cache, checkpoint, EVERY, after_step)
-
-    record: dict[str, Any] = {
+    train(lm, method, reader, prompts, lessons, options, cache, checkpoint, EVERY, after_step)
+    record = {
         "method": options.method,
         "model": identity,
         "data": {"sha256": data, "questions": len(training), "held_out": len(held_out), "examples": len(examples)},
         "settings": asdict(options),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        "receipt": {"supported": True},  # prevents a warning during the measurement
     }
     scratch = partial / "reader"
     scratch.mkdir(exist_ok=True)
     _write(peft, reader, scratch, lm.name)
-    (scratch / READER).write_text(json.dumps(record))
     done = iter(range(1, len(held_out) + 1))
-    record["receipt"] = receipt = receipt_of(
-        lm, method, str(scratch), compared, lambda: progress("Held-out questions", next(done), len(held_out))
-    )
-    write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
-    write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())
-    for name in (WEIGHTS, PEFT, HELD_OUT_FILE, READER):  # the last file completes the reader
-        (scratch / name).replace(folder / name)
+
+    def advance() -> None:
+        progress("Held-out questions", next(done), len(held_out))
+
+    unmeasured = {"receipt": {"supported": True}}  # prevents a warning during the measurement
+    (scratch / READER).write_text(json.dumps(record | unmeasured))
+    receipt = receipt_of(lm, method, str(scratch), compared, advance)
+    _complete(folder, scratch, record | {"receipt": receipt}, held_out)
     shutil.rmtree(partial)
     return receipt
 
@@ -210,13 +198,33 @@ def _checked(question: Question) -> Question:
     return question
 
 
-def _lesson(lm: DebiasedLM, example: Example, index: int, options: AdaptSettings, file: Path) -> Lesson:
-    """Compute a lesson and save it."""
-    lesson = lesson_of(lm, example, options.orders, options.objective != "labels", hash((options.seed, index)))
-    tensors = {"target": torch.tensor(lesson.target), "labelled": torch.tensor(lesson.labelled)}
-    tensors |= {"tokens": lesson.tokens.contiguous(), "logprobs": lesson.logprobs.contiguous()}
-    write_atomically(file, save(tensors))
-    return lesson
+def _lessons(
+    lm: DebiasedLM, examples: Sequence[Example], options: AdaptSettings, folder: Path, progress: Progress
+) -> list[Lesson]:
+    """Return the lessons of all examples. Each is a file, which examples with the same prompts of the teacher share."""
+    prompts = [example.teacher_prompts(options.orders, random.Random(index)) for index, example in enumerate(examples)]
+    files = []
+    for example, texts in zip(examples, prompts, strict=True):
+        digest = hashlib.sha256(repr((texts, example.answers)).encode()).hexdigest()[:16]
+        files.append(folder / f"lesson-{digest}.safetensors")
+    index_of = {file: index for index, file in enumerate(files)}
+    distinct = list(index_of)
+    for begin in range(0, len(distinct), BATCH):
+        chunk = distinct[begin : begin + BATCH]
+        if all(file.exists() for file in chunk):
+            continue
+        chosen = [(examples[index_of[file]], prompts[index_of[file]]) for file in chunk]
+        for file, lesson in zip(chunk, lessons_of(lm, chosen, options.objective != "labels"), strict=True):
+            tensors = {"target": torch.tensor(lesson.target), "labelled": torch.tensor(lesson.labelled)}
+            tensors |= {"tokens": lesson.tokens.contiguous(), "logprobs": lesson.logprobs.contiguous()}
+            write_atomically(file, save(tensors))
+        progress("Plain model's answers", begin + len(chunk), len(distinct))
+    saved = {file: load_file(file) for file in distinct}
+    lessons = {
+        file: Lesson(each["target"].tolist(), bool(each["labelled"]), each["tokens"], each["logprobs"])
+        for file, each in saved.items()
+    }
+    return [lessons[file] for file in files]
 
 
 def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool) -> tuple[Example, Lesson]:
@@ -225,9 +233,9 @@ def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labell
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1
     prompt = prompt_of(lm, documents, question.question, options.prompt)
-    example = Example(prompt, gold, question.answers[0] if labelled else "")
+    example = Example(prompt, gold, tuple(question.answers) if labelled else ())
     try:
-        return example, lesson_of(lm, replace(example, gold=None), 1, False, 0)
+        return example, lessons_of(lm, [(example, [prompt])], distil=False)[0]
     except PromptTooLongError as error:
         raise PromptTooLongError(f"question {question.question!r}: {error}; or fewer documents per example") from error
 
@@ -245,3 +253,11 @@ def _write(peft: Any, reader: Reader, folder: Path, base: str) -> None:
     )
     config.base_model_name_or_path = PACKAGED[base].hub if base in PACKAGED else base
     config.save_pretrained(folder)
+
+
+def _complete(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
+    """Write the record and the held-out questions, and move the reader to its folder."""
+    write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
+    write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())
+    for name in (WEIGHTS, PEFT, HELD_OUT_FILE, READER):  # the last file completes the reader
+        (scratch / name).replace(folder / name)

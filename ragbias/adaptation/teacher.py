@@ -1,21 +1,25 @@
-"""Distributions of the plain model (the teacher) over the tokens of an answer, averaged over document orders."""
+"""The answers of the plain model, which is the teacher, and its distributions over their tokens."""
 
 from __future__ import annotations
 
 import math
-import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ragbias.adaptation.examples import Example
+from ragbias.evaluation.measures.metrics import best_subspan_em
+from ragbias.generation import Generation, Request
 from ragbias.generation.scoring import continuation_ids, continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
+from ragbias.prompt import Prompt
 
 TOP = 64  # number of tokens that are stored; all others count as one token
 ANSWER_TOKENS = 24  # maximum length of an answer by the plain model
+BATCH = 16  # number of answers that are generated together
 FORWARD = 0.6  # share of KL(teacher || student); the rest is KL(student || teacher)
 
 
@@ -51,26 +55,39 @@ class Lesson:
 
 
 @torch.no_grad()
-def lesson_of(lm: DebiasedLM, example: Example, orders: int, distil: bool, seed: int) -> Lesson:
-    """Make the lesson of an example. ``distil`` adds the teacher's distributions."""
-    rng = random.Random(seed)
-    plain = [lm.prepare(example.prompt.reordered(order), method="none") for order in example.plain_orders(orders, rng)]
+def lessons_of(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prompt]]], distil: bool) -> list[Lesson]:
+    """Make the lessons of examples, each with the teacher's prompts. ``distil`` adds the teacher's distributions.
+
+    With ``distil``, the target is the teacher's own answer, unless it is known to be wrong. Otherwise it is the known
+    answer, if there is one.
+    """
+    requests = [[lm.prepare(prompt, method="none") for prompt in prompts] for _, prompts in examples]
+    own = [index for index, (example, _) in enumerate(examples) if distil or not example.answers]
+    answers = lm.batch([requests[index][0] for index in own], max_new_tokens=ANSWER_TOKENS, batch_size=BATCH)
+    generated = dict(zip(own, answers, strict=True))
+    lessons = []
+    for index, (example, _) in enumerate(examples):
+        target = _target(lm, example, generated.get(index))
+        tokens, logprobs = torch.empty(0, TOP, dtype=torch.int64), torch.empty(0, TOP + 1)
+        if distil:
+            tokens, logprobs = _distributions(lm, requests[index], target)
+        lessons.append(Lesson(target, bool(example.answers), tokens, logprobs))
+    return lessons
+
+
+def _target(lm: DebiasedLM, example: Example, own: Generation | None) -> list[int]:
     end = lm.tokenizer.eos_token_id
-    if example.answer:
-        answer = continuation_ids(lm.tokenizer, example.prompt.suffix, example.continuation)
-        target = [*answer, end]
-    else:
-        generation = lm.batch(plain[:1], max_new_tokens=ANSWER_TOKENS)[0]
-        target = generation.token_ids
-        if generation.finish_reason == "stop":
-            target = [*target, end]
-        target = target or [end]
-    if not distil:
-        return Lesson(target, bool(example.answer), torch.empty(0, TOP, dtype=torch.int64), torch.empty(0, TOP + 1))
-    logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in plain]
-    mean = torch.stack([by_order.log_softmax(-1) for by_order in logits]).logsumexp(0) - math.log(len(logits))
+    if own is None or (example.answers and not best_subspan_em(own.text, example.answers)):
+        return [*continuation_ids(lm.tokenizer, example.prompt.suffix, example.continuation), end]
+    return [*own.token_ids, end] if own.finish_reason == "stop" or not own.token_ids else own.token_ids
+
+
+def _distributions(lm: DebiasedLM, requests: Sequence[Request], target: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the teacher's most probable tokens and their log-probabilities, averaged over its prompts."""
+    logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in requests]
+    mean = torch.stack([by_prompt.log_softmax(-1) for by_prompt in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)
-    return Lesson(target, bool(example.answer), tokens.cpu(), _with_rest(logprobs).cpu())
+    return tokens.cpu(), _with_rest(logprobs).cpu()
 
 
 def _with_rest(logprobs: Tensor) -> Tensor:

@@ -92,7 +92,6 @@ def train(
     prompts: Sequence[TokenisedPrompt],
     lessons: Sequence[Lesson],
     settings: AdaptSettings,
-    objective: str,
     cache: DocumentCache,
     checkpoint: Path,
     every: int,
@@ -108,7 +107,7 @@ def train(
             total = 0.0
             for index in _batch(step, len(lessons), settings):
                 logits = student_logits(lm, method, lora, prompts[index], lessons[index].target, cache)
-                loss = loss_of(lessons[index], logits, objective) / settings.batch
+                loss = loss_of(lessons[index], logits, settings.objective) / settings.batch
                 loss.backward()
                 total += loss.item()
             nn.utils.clip_grad_norm_(reader.parameters(), CLIP)

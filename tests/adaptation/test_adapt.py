@@ -14,6 +14,7 @@ from ragbias.adaptation import AdaptSettings, Question, read_questions
 from ragbias.adaptation.examples import draw_examples
 from ragbias.adaptation.run import _split
 from ragbias.adaptation.sources import read_sources
+from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
 from ragbias.adaptation.training import Reader, student_logits
 from ragbias.errors import ArgumentError, DataError, ReaderError, UnsupportedReaderWarning
 from ragbias.evaluation.prompts import tiny_question
@@ -81,9 +82,10 @@ def test_every_method_with_documents_can_be_trained(lm, questions, method, tmp_p
     assert receipt["invariant"] is (None if method == "none" else True)
 
 
-@pytest.mark.parametrize(("phase", "count"), [("Plain", 5), ("Training", 3), ("Held-out", 4)])
+@pytest.mark.parametrize(("phase", "count"), [("Plain", 4), ("Training", 3), ("Held-out", 4)])
 def test_an_interrupted_training_ends_with_the_same_weights(lm, questions, phase, count, tmp_path, monkeypatch):
     monkeypatch.setattr("ragbias.adaptation.run.EVERY", 2)
+    monkeypatch.setattr("ragbias.adaptation.run.BATCH", 4)
     adapt(lm, questions, tmp_path / "whole", AdaptSettings(**SHORT))
     with pytest.raises(InterruptedTrainingError):
         adapt(lm, questions, tmp_path / "parts", AdaptSettings(**SHORT), progress=interrupt_at(phase, count))
@@ -103,7 +105,7 @@ def test_without_answers_it_learns_from_the_model_itself(lm, questions, tmp_path
 
 def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
     with pytest.raises(InterruptedTrainingError):
-        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Plain", 2))
+        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Plain", 8))
     with pytest.raises(ReaderError, match="contains an unfinished training with other settings; finish it"):
         adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}))
     with pytest.raises(ReaderError, match="contains an unfinished training with other data"):
@@ -191,7 +193,39 @@ def test_examples_keep_the_gold_document_and_use_every_question(lm, questions):
     assert len({example.prompt.suffix for example in examples}) > 10
     for example in examples:
         assert 2 <= len(example.prompt.documents) <= 3
-        assert example.answer in example.prompt.documents[example.gold]
+        assert example.answers[0] in example.prompt.documents[example.gold]
+
+
+def test_the_teacher_reads_the_gold_document_alone(lm, questions):
+    example = draw_examples(lm, questions, AdaptSettings(examples=8))[0]
+    (prompt,) = example.teacher_prompts(3, random.Random(0))
+    assert prompt.documents == (example.prompt.documents[example.gold],)
+    assert prompt.suffix == example.prompt.suffix
+    orders = replace(example, gold=None).teacher_prompts(3, random.Random(0))
+    assert [sorted(each.documents) for each in orders] == [sorted(example.prompt.documents)] * 3
+
+
+def test_the_target_is_the_teachers_answer_unless_it_is_wrong(lm, questions):
+    example = draw_examples(lm, questions, AdaptSettings(examples=8))[0]
+    prompts = example.teacher_prompts(1, random.Random(0))
+    own = lm.generate(prompts[0], method="none", max_new_tokens=ANSWER_TOKENS)
+    end = lm.tokenizer.eos_token_id
+    right, wrong, unknown = (
+        replace(example, answers=answers) for answers in (("nothing", own.text.split()[0]), ("nothing",), ())
+    )
+    lessons = lessons_of(lm, [(each, prompts) for each in (right, wrong, unknown)], distil=True)
+    targets = [lesson.target[:-1] if lesson.target[-1] == end else lesson.target for lesson in lessons]
+    assert targets == [own.token_ids, lm.token_ids("nothing"), own.token_ids]
+    assert [lesson.labelled for lesson in lessons] == [True, True, False]
+    labels = lessons_of(lm, [(right, prompts)], distil=False)[0]
+    assert labels.target == [*lm.token_ids("nothing"), end] and not labels.tokens.numel()
+
+
+def test_examples_of_a_question_share_its_lesson(lm, questions, tmp_path):
+    settings = AdaptSettings(**{**SHORT, "examples": 70})
+    with pytest.raises(InterruptedTrainingError):
+        adapt(lm, questions, tmp_path, settings, progress=interrupt_at("Training", 1))
+    assert len(list(tmp_path.glob("*/lesson-*"))) == 32  # one per training question
 
 
 def test_your_prompt_replaces_the_common_ones(lm, questions):
