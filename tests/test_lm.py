@@ -102,13 +102,15 @@ def test_an_order_that_is_none_is_refused(lm, order):
 
 def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):
     numbered = [f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)]
-    text = "Context:\n" + "".join(numbered) + "\nQuestion: who sleeps?\nAnswer:"
+    text = "<context>\n" + "".join(numbered) + "</context>\nQuestion: who sleeps?\nAnswer:"
     found = lm.generate(text, max_new_tokens=1)
     assert (found.report.source, found.report.method_ran, found.report.n_found) == ("headers", "pine", 4)
     with pytest.raises(DocumentNotFoundError, match="0 of 1"):
         lm.generate(text, documents=["not there"])
     bare = DebiasedLM(lm.model, lm.tokenizer, strip_numbering=True)
-    without = lm.generate(Prompt("Context:\n", DOCUMENTS, "\nQuestion: who sleeps?\nAnswer:"), max_new_tokens=4)
+    without = lm.generate(
+        Prompt("<context>\n", DOCUMENTS, "</context>\nQuestion: who sleeps?\nAnswer:"), max_new_tokens=4
+    )
     stripped = bare.generate(text, max_new_tokens=4)
     assert stripped.usage.prompt_tokens == without.usage.prompt_tokens
     assert stripped.text == without.text

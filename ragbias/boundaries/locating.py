@@ -96,7 +96,7 @@ def locate(
 
     In a conversation, the last message with documents is used. Documents of earlier messages stay plain text. If the
     choice is ambiguous, no documents are found and ``reason`` explains why. If no source finds documents, numbered
-    headers such as ``Document [1](Title: ...)`` are searched.
+    headers such as ``Document [1](Title: ...)`` are searched between ``<documents>`` and ``</documents>``.
 
     Args:
         text: the prompt for the model, including the chat template.

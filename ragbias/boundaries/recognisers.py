@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from ragbias.boundaries.text import (
+    DOCUMENT_LABEL,
     MESSAGE_BORDER,
+    NUMBER,
     NUMBERED_HEADER,
-    QUESTION_LINE,
     CharSpan,
+    common_suffix,
     largest_group,
     split_at,
     stripped,
@@ -21,26 +23,13 @@ from ragbias.errors import SegmenterError
 
 Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[CharSpan] | Sequence[str]]
 
-HEADER_LINE = re.compile(
-    rf"""
-    (?:^|(?<=\[INST\])|(?<=[|\uff5c]>))[ ]{{0,3}}
-    (?:[A-Z][\w ]{{0,30}}:[ \t]+)??                           # Context: [1] ...
-    (?P<header>{NUMBERED_HEADER.pattern})
-    """,
-    re.VERBOSE | re.MULTILINE,
-)
-BREAKS = [  # possible ends of the last document, unless another document contains them
-    re.compile(r"\n"),
-    re.compile(r"\n[ \t]*\n"),
-    re.compile(r"\n[ \t]*[-=*_~]{3,}[ \t]*(?=\n|$)"),
-    re.compile(r"\n[ \t]*</[A-Za-z][\w-]*>"),
-    QUESTION_LINE,
-]
+HEADER_LINE = re.compile(rf"(?:^[ \t]*|(?<=>))(?P<header>{NUMBERED_HEADER.pattern})", re.VERBOSE | re.MULTILINE)
+CONTEXT_TAG = re.compile(rf"<(?P<end>/?)(?P<name>{DOCUMENT_LABEL}s|context)>", re.IGNORECASE)
 KINDS = ("square", "round", "plain", "bare")  # groups of ``NUMBERED_HEADER`` that capture a number
-RULE = re.compile(r"[-=*_~]{3,}")
-FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
-BIBLIOGRAPHY = re.compile(
-    r"\W*(?:references|bibliography|literature|works cited|citations|footnotes|notes)\W*", re.IGNORECASE
+CLOSING = ".!?\u2026\"'\u201d\u2019\u00bb)]}%\u3002\uff01\uff1f"  # ends of sentences, which separate no documents
+NOT_ENCLOSED = (
+    "it is unclear where the last document ends, "
+    "unless lines <documents> and </documents> enclose the documents and nothing else"
 )
 
 
@@ -120,14 +109,14 @@ def _edges(span: object, whose: str) -> CharSpan:
 
 
 def below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers. If there are headers but no documents, return the reason."""
+    """Return the documents below numbered headers of the last message that has headers, or the reason for none."""
     borders = MESSAGE_BORDER.finditer(text)
     edges = [0, *(edge for border in borders for edge in border.span()), len(text)]
-    found = [_in_message(text, begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    best = largest_group(documents for documents, _ in found)
-    doubt = next((reason for _, reason in found if reason), "")
-    remedy = f"numbered headers were found, but {doubt}; pass documents= or segmenter="
-    return best, remedy if doubt and not best else ""
+    for begin, end in zip(edges[-2::-2], edges[::-2], strict=True):
+        found, doubt = _in_message(text, begin, end)
+        if found or doubt:
+            return found, f"numbered headers were found, but {doubt}; pass documents= or segmenter=" if doubt else ""
+    return [], ""
 
 
 def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
@@ -140,35 +129,31 @@ def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
     forms = {(h["label"] and h["label"].lower(), h["markup"], h["colon"], *map(bool, h.group(*KINDS))) for h in headers}
     if len(forms) > 1:
         return [], "they have several forms"
-    if FENCE.search(text[begin:end]):
-        return [], "the message contains a code block"
     numbers = [int(next(filter(None, header.group(*KINDS)))) for header in headers]
     if numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return [], "their numbers are not consecutive"
-    if not labelled and BIBLIOGRAPHY.fullmatch(text[begin : headers[0].start("header")].rstrip().rpartition("\n")[2]):
-        return [], "they follow the title of a list of references"
-    return _documents(text, end, [header.span("header") for header in headers])
+    tags = list(CONTEXT_TAG.finditer(text, begin, end))
+    name = next((tag["name"] for tag in reversed(tags) if tag.end() <= headers[0].start()), "")
+    element = [tag for tag in tags if tag["name"] == name]
+    if [tag["end"] for tag in element] != ["", "/"] or element[1].start() < headers[-1].end():
+        return [], NOT_ENCLOSED
+    return _in_element(text, element[0].end(), element[1].start(), [header.span("header") for header in headers])
 
 
-def _documents(text: str, message_end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
-    """Return the documents below consecutive headers. If their ends are ambiguous, return the reason."""
-    begins, ends = [end for _, end in headers], [begin for begin, _ in headers[1:]]
-    spans = [stripped(text, span) for span in zip(begins, ends, strict=False)]
-    rules = {text[max(begin, text.rfind("\n", begin, end) + 1) : end] for begin, end in spans}
-    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # a separator is not part of the documents
-        ends = [end - len(rule) for _, end in spans]
-    bodies = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)]
-    length = _end_of_last(text[begins[-1] : message_end], bodies)
-    if length is None:
-        return [], "the end of the last document is unclear"
-    found = [stripped(text, span) for span in zip(begins, [*ends, begins[-1] + length], strict=True)]
-    return ([], "one of them has no text below it") if any(begin >= end for begin, end in found) else (found, "")
+def _in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
+    """Return the documents below consecutive headers. If other text may be in the element, return the reason.
 
-
-def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
-    """Return the end of the last document: the first break that no other document contains. None if ambiguous."""
-    kinds = [kind for kind in BREAKS if not any(kind.search(body) for body in bodies)]
-    ends = [match.start() for match in (kind.search(rest) for kind in kinds) if match]
-    if ends:
-        return min(ends)
-    return len(rest) if BREAKS[0] in kinds else None  # documents of one line each may end the message
+    Equal white space is at both ends of the element, because a document may also end with white space.
+    """
+    edges = zip((header[1] for header in headers), [*(header[0] for header in headers[1:]), end], strict=True)
+    spans = [stripped(text, span) for span in edges]
+    if any(begin >= end for begin, end in spans):
+        return [], "one of them has no text below it"
+    lead = text[begin : headers[0][0]]
+    *others, last = (NUMBER.sub("0", text[slice(*span)]) for span in spans)
+    shared = common_suffix(*others)  # may be a separator, if it is a line or a mark such as a semicolon
+    is_separated = "\n" in shared or not (shared[-1:].isalnum() or shared[-1:] in CLOSING)
+    is_longer = "\n" in last and not any("\n" in other for other in others)  # the last lines may be an instruction
+    if lead.strip() or lead != text[spans[-1][1] : end] or is_separated or is_longer:
+        return [], NOT_ENCLOSED
+    return spans, ""

@@ -19,12 +19,8 @@ MESSAGE_BORDER = re.compile(
 ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
-QUESTION_LABEL = re.compile(
-    r"(?<!\*)\**(?:question|query|user|human|answer|instructions?|task)\b[^\n:]{0,20}:", re.IGNORECASE
-)
-QUESTION_LINE = re.compile(rf"\n[ \t]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
 DOCUMENT_LABEL = (
-    r"(?i:(?:retrieved[ ]|search[ ])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
+    r"(?i:(?:retrieved[ _]|search[ _])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
 )
 LABEL_OR_TAG = re.compile(rf"(?:\b{DOCUMENT_LABEL}(?:[ ]\w+)?\**:\**|<[A-Za-z][^<>]*>)[ \t]*$")  # before a document
 NUMBERED_HEADER = re.compile(

@@ -4,7 +4,7 @@ import re
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ragbias import Prompt
@@ -29,13 +29,13 @@ ENDS = [
     "\n\nQuestion: who?\nAnswer:",
     "\n------\nQuery: who?",
     "\n\nWho is it?<|end|>\n<|assistant|>\n",
-    "\n</context>\nWho?",
+    "",
 ]
 
 
-def headed(texts, style="[{n}] ", separator="\n\n", prefix="Read.\n\n", suffix=ENDS[0], first=1):
+def headed(texts, style="[{n}] ", separator="\n\n", prefix="Read.\n\n", suffix=ENDS[0], first=1, tag="documents"):
     blocks = [style.format(n=number) + text for number, text in enumerate(texts, first)]
-    return prefix + separator.join(blocks) + suffix
+    return f"{prefix}<{tag}>\n{separator.join(blocks)}\n</{tag}>{suffix}"
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -50,7 +50,7 @@ def test_documents_below_numbered_headers_are_found(style, end, separator):
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES.keys())
 def test_spans_with_headers_give_the_same_prompt(style):
-    text = headed([A, B, C], style)
+    text = headed([A, B, C], style, "\n")
     bare = locate(text).spans
     lengths = [len(style.format(n=number)) for number in (1, 2, 3)]
     whole = [(begin - length, end) for length, (begin, end) in zip(lengths, bare, strict=True)]
@@ -64,27 +64,69 @@ def test_numbered_documents_in_any_order_are_found(order, style, first):
     assert found_texts(headed(texts, style, first=first)) == texts
 
 
-def test_a_header_may_follow_the_word_context():
-    text = headed([A, B, C], "Document [{n}](Title: T{n}) ", "\n", prefix="Use it.\nContext: ")
-    assert found_texts(text) == [A, B, C]
-    assert Prompt.from_text(text, locate(text).spans).text == text
-    short = headed([A, B], prefix="<s>[INST] ", suffix="\n\nWho? [/INST]")
-    assert found_texts(short) == [A, B]
+@pytest.mark.parametrize("tag", ["documents", "context", "Sources", "search_results"])
+@pytest.mark.parametrize("space", ["", "\n", "\n\n"])
+def test_an_element_shows_where_the_last_document_ends(tag, space):
+    text = f"Read.<{tag}>{space}[0] {A}\n\n[1] {B}{space}</{tag}>\nWho?"
+    assert found_texts(text) == [A, B]
 
 
-def test_multiline_documents_end_where_no_other_breaks():
-    paragraphs = "First line.\n\nSecond paragraph."
-    text = headed([paragraphs, A, B + "\n\n" + C], suffix="\n\nQuestion: who?")
-    assert found_texts(text) == [paragraphs, A, B + "\n\n" + C]
-    lines = headed([A + "\n" + B, C + "\n" + A], suffix="\n\nQuestion: who?")
-    assert found_texts(lines) == [A + "\n" + B, C + "\n" + A]
-
-
-def test_where_the_last_document_ends_is_not_guessed():
-    text = headed(["First line.\n\nSecond paragraph.", A], suffix="\n\nWho is it?")
+@pytest.mark.parametrize(
+    "text",
+    [
+        headed([A, B]).replace("<documents>", "").replace("</documents>", ""),
+        headed([A, B]).replace("</documents>", ""),
+        headed([A, B], tag="notes"),
+        headed([A, f"{B}</documents>"]),
+        headed([A, B]).replace("<documents>", "<documents>\nThese:"),
+        headed([A, B]).replace("\n</documents>", "\n\n</documents>"),
+        headed([A, f"{B}\n\nUse only these."]),
+        headed([A, B], separator="\nNext passage:\n"),
+        headed([A, B, C], separator="\n---\n"),
+        headed([f"{A}\nNext, 2:", f"{B}\nNext, 3:", C], separator="\n"),
+        headed([A, B, C], separator=" |\n"),
+        f"<context>(0) {A}\n\n[1] {B}\n\n[2] {C}\n</context>",
+        f"<context>- [0] {A}\n\n[1] {B}\n\n[2] {C}\n</context>",
+    ],
+)
+def test_where_documents_begin_and_end_is_not_guessed(text):
     found = locate(text)
     assert (found.spans, found.source) == ((), "none")
-    assert "end of the last document is unclear" in found.reason
+    assert "lines <documents> and </documents> enclose the documents and nothing else; pass documents=" in found.reason
+
+
+def test_a_separator_is_not_taken_for_the_end_of_documents():
+    paragraphs = ["First line.\n\nSecond paragraph.", "One.\nTwo.", f"{A}\n{B}"]
+    assert found_texts(headed(paragraphs)) == paragraphs
+
+
+LINES = st.sampled_from(["red rose", "- a gate", "# Owls", "Question: who?", "Answer:", "---", "", "a. ", " b"])
+TEMPLATES = {
+    "before": ["", "Read.\n\n", "Context:\n", "<docs>\n", "<docs>", "<|user|>\n", "Who?\n<context>\n"],
+    "header": ["[{n}] ", "Document [{n}](Title: x) ", "Source {n}:\n", "({n}) ", "- [{n}] ", "Document {n}: "],
+    "separator": ["\n\n", "\n", "\n---\n", " ", "\nNext:\n", ";\n"],
+    "after": ["", "\n</docs>\nWho?", "</docs>", "\n\nQuestion: who?\nAnswer:", "\n---\nWho?", " Who?", "\n</context>"],
+}
+
+
+@given(
+    st.lists(st.lists(LINES, min_size=1, max_size=4).map("\n".join).filter(str.strip), min_size=2, max_size=4),
+    st.fixed_dictionaries({name: st.sampled_from(choices) for name, choices in TEMPLATES.items()}),
+    st.sampled_from([0, 1]),
+)
+@settings(max_examples=500, deadline=None)
+@example(["a", "b\n\nQuestion: who?"], {name: choices[0] for name, choices in TEMPLATES.items()}, 1)
+def test_any_documents_are_found_exactly_or_refused_with_a_reason(texts, template, first):
+    whole = set()
+    for order in permutations(texts):
+        blocks = [template["header"].format(n=n) + text for n, text in enumerate(order, first)]
+        text = template["before"] + template["separator"].join(blocks) + template["after"]
+        found = locate(text)
+        assert found.reason or [text[slice(*span)] for span in found.spans] == [each.strip() for each in order]
+        parts, found, reason, _ = in_parts(text, None, found, strip_numbering=True)
+        if parts.documents and found.numbering == "stripped" and not (found.reason or reason):
+            whole.add((parts.prefix, tuple(sorted(parts.documents)), parts.suffix))
+    assert len(whole) < 2
 
 
 def test_one_header_alone_is_none():
@@ -102,12 +144,12 @@ def test_headers_in_different_messages_are_not_joined():
     assert locate(text).source == "none"
 
 
-def test_of_two_messages_the_one_with_more_documents_counts():
-    first = headed([A, B], prefix="<|user|>\n", suffix="\n\nWho?<|end|>\n")
-    second = headed([A, B, C], prefix="<|user|>\n", suffix="\n\nWho?<|end|>\n")
-    for text in (first + second, second + first):
-        assert found_texts(text) == [A, B, C]
-        assert abs(locate(text).spans[0][0] - text.index(second)) < 20
+def test_of_several_messages_the_last_one_counts():
+    first = headed([A, B, C], prefix="<|user|>\n", suffix="\n\nWho?<|end|>\n")
+    second = headed([B, C], prefix="<|user|>\n", suffix="\n\nWho?<|end|>\n")
+    assert found_texts(first + second) == [B, C]
+    assert locate(first + second).spans[0][0] > len(first)
+    assert "unclear" in locate(first + second.replace("</documents>", "")).reason
 
 
 def test_a_worked_example_beside_the_context_is_refused():
@@ -167,13 +209,12 @@ def test_documents_that_end_their_message_do_not_hold_its_border():
     assert found_texts(text) == [A, B]
 
 
-def test_a_message_with_a_code_block_is_refused_with_a_remedy():
-    closed = headed([f"{A}\n```\n[1] x\n[2] y\n```", B, C])
-    for text in (closed, headed([A, B, "Look:\n```\nhalf a block", C])):
-        found = locate(text)
-        assert (found.spans, found.source) == ((), "none")
-        assert "the message contains a code block; pass documents= or segmenter=" in found.reason
-    assert locate(closed, segmenter=re.compile(r"\[\d\] (The .*?)\n\n", re.S)).n_found == 3
+def test_code_blocks_belong_to_documents():
+    halves = [f"{A}\n```\nx", f"{B}\n```\ny", C]
+    assert found_texts(headed(halves)) == halves
+    numbered = headed([f"{A}\n```\n[1] x\n[2] y\n```", B, C])
+    assert "numbers are not consecutive; pass documents= or segmenter=" in locate(numbered).reason
+    assert locate(numbered, segmenter=re.compile(r"\[\d\] (The .*?)\n\n", re.S)).n_found == 3
 
 
 def test_named_documents_win_over_headers():

@@ -60,7 +60,7 @@ def test_a_text_of_the_function_that_does_not_occur_is_counted():
 
 
 def test_nothing_found_goes_on_to_the_headers():
-    text = f"[1] {A}\n[2] {C}\n\nQuestion: who?"
+    text = f"<docs>[1] {A}\n[2] {C}</docs>\n\nQuestion: who?"
     found = locate(text, segmenter="\n===\n")
     assert (found.source, found.n_found) == ("headers", 2)
     assert "the segmenter found no documents" in found.reason

@@ -9,7 +9,6 @@ import pytest
 from ragbias.boundaries import KnownText, Registry, locate
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import below_headers
-from ragbias.boundaries.text import QUESTION_LABEL
 
 pytestmark = pytest.mark.serial
 
@@ -25,7 +24,7 @@ def document() -> str:
 DOCUMENTS = [document() for _ in range(20)]
 PLAIN = "Use the context.\n\n" + "\n\n".join(DOCUMENTS) + "\n\nQuestion: who?"
 TITLED = "\n".join(f"Document [{number}](Title: T{number}) {text}" for number, text in enumerate(DOCUMENTS, 1))
-TITLED = f"Use the context.\n\n{TITLED}\n\nQuestion: who?"
+TITLED = f"Use the context.\n\n<docs>{TITLED}</docs>\n\nQuestion: who?"
 METADATA = [
     {"title": f"T{number} of {WORDS[number]}", "source": f"files/{number % 7}.pdf", "page": number % 5, "author": "A"}
     for number in range(20)
@@ -70,6 +69,8 @@ HOSTILE = {
     "lines of numbers": "[1] a\n",
     "numbers in tags": "|>[1] ",
     "code blocks": "```\n[1] a\n",
+    "elements": "<documents>\n[1] a\n[2] b\n</documents>\n",
+    "spaces in elements": "<docs>   ",
     "messages": "<|user|>[1] a\n[2] b\n",
     "open tags": "<",
     "open borders": "<|",
@@ -161,7 +162,7 @@ def test_noting_the_metadata_of_twenty_documents_costs_little():
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize(
-    "around", [("", ""), ("[1] a\n[2] b\n", "x"), ("```\n", "\n[1] a\n[2] b\n\n"), ("Context:", "x")]
+    "around", [("", ""), ("<docs>[1] a\n[2] b\n", "x</docs>"), ("```\n", "\n[1] a\n[2] b\n\n"), ("Context:", "x")]
 )
 def test_looking_for_headers_takes_linear_time(name, around):
     def seconds(length: int) -> float:
@@ -170,7 +171,6 @@ def test_looking_for_headers_takes_linear_time(name, around):
         for _ in range(3):
             begin = time.thread_time()
             below_headers(text)
-            QUESTION_LABEL.search(text)
             times.append(time.thread_time() - begin)
         return min(times)
 

@@ -130,7 +130,7 @@ def test_documents_in_template_variables_are_the_same(client):
 
 def test_without_documents_numbered_headers_are_found(client):
     text = "\n".join(f"Document [{at + 1}](Title: {at}) {each}" for at, each in enumerate(DOCUMENTS))
-    talk = [{"role": "user", "content": f"{text}\n\nQuestion: {QUESTION}"}]
+    talk = [{"role": "user", "content": f"<documents>{text}</documents>\n\nQuestion: {QUESTION}"}]
     report = client.chat.completions.create(model="tiny", messages=talk, max_tokens=2).model_extra["ragbias"]
     assert report["source"] == "headers" and report["n_found"] == len(DOCUMENTS)
 

@@ -96,7 +96,8 @@ def test_documents_in_no_message_are_put_before_the_question(echo, proxy):
 
 
 def test_numbered_headers_are_found_and_numbers_stay_or_go(echo, proxy):
-    numbered = [f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1)]
+    lines = "\n".join(f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1))
+    numbered = [f"<documents>\n{lines}\n</documents>"]
     answer = proxy.post(CHAT, json=body(numbered)).json()["ragbias"]
     assert answer["source"] == "headers" and answer["n_found"] == 3 and answer["numbering"] == "present"
     with proxied(echo[1], strip_numbering=True) as address:

@@ -14,4 +14,4 @@ TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in SENTENCES) + 
 def numbered(order):
     """Render the sentences in the given order, below numbered headers."""
     blocks = [f"Document [{number}] {SENTENCES[index]}" for number, index in enumerate(order, 1)]
-    return "Context:\n" + "\n".join(blocks) + "\n\nQuestion: who sleeps?"
+    return "<context>\n" + "\n".join(blocks) + "\n</context>\n\nQuestion: who sleeps?"
