@@ -134,6 +134,8 @@ def locate(
         retrievals[source] = [retrieval for retrieval in retrievals[source] if not _joins(retrieval, parts)]
     result, failures = _by_first_source(text, retrievals, occurrences)
     result = result or _by_registry(text, [texts for texts in recent if not _joins(texts, parts)], remembered)
+    if documents is None and result and registry and registry.everywhere:
+        result = _unless_beside_others(text, result, registry.everywhere, {**occurrences, **remembered})
     if segmenter is not None:
         result = _with_segmenter(text, segmenter, result, len(documents or ()))
     if result is None or result.source == "none":
@@ -322,6 +324,18 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     else:
         is_context = not occurrences or any(ends_block(text, occurrence) for occurrence in occurrences)
     return result if result.source != "none" and is_context else None
+
+
+def _unless_beside_others(text: str, result: Boundaries, everywhere: Registry, known: Known) -> Boundaries:
+    """Return ``result``, or a failure if documents that only other contexts retrieved are in the same message."""
+    others = [other for other in everywhere.likely_in(text) - known.keys() if isinstance(other, KnownText)]
+    found = outermost(text, occurrences_by_document(text, filter(is_long, others), strict=True))
+    spans = [occurrence.span for occurrence in found if not occurrence.is_in(result.spans)]
+    n_others = sum(len(in_one_message(text, sorted([*result.spans, span]))) > result.n_found for span in spans)
+    if not (result.spans and n_others):
+        return result
+    reason = f"{n_others} of the documents in the prompt were retrieved in another thread or task, so they are unknown"
+    return Boundaries((), "none", result.n_found + n_others, reason)
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:

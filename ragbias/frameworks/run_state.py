@@ -114,6 +114,7 @@ class Retrievals:
 
     def clear(self) -> None:
         """Forget all retrievals and failures in all contexts."""
+        self._everywhere = None if self.process_wide else Registry(max_age=MAX_AGE, clock=self._clock)
         self._shared = self._copy(None) if self.process_wide else None
         self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
         self._tasks: ContextVar[Tasks] = ContextVar(f"{self._name}_tasks", default=())
@@ -153,6 +154,8 @@ class Retrievals:
     def add(self, texts: Iterable[str]) -> None:
         texts, current = tuple(texts), _current_task()
         (self._shared or self._seen.own()).registry.add(texts)
+        if self._everywhere is not None:
+            self._everywhere.add(texts)
         for task, registry in self.enter_task():
             if task() is not current:
                 registry.add(texts)
@@ -185,7 +188,7 @@ class Retrievals:
 
     def _copy(self, seen: _Seen | None) -> _Seen:
         if seen is None:
-            return _Seen(Registry(clock=self._clock, process_wide=self.process_wide))
+            return _Seen(Registry(clock=self._clock, process_wide=self.process_wide, everywhere=self._everywhere))
         return _Seen(seen.registry.copy(), seen.failure, seen.failed)
 
 

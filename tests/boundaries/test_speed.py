@@ -98,6 +98,8 @@ def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:
     return registry
 
 
+CROWDED = registry_of(20)
+CROWDED.everywhere = registry_of(20)
 CASES = {
     "documents": (PLAIN, dict(documents=DOCUMENTS)),
     "run": (PLAIN, dict(run=[DOCUMENTS])),
@@ -105,6 +107,7 @@ CASES = {
     "registry of single texts": (PLAIN, dict(registry=registry_of(1))),
     "registry": (PLAIN, dict(registry=registry_of(20))),
     "titled registry": (TITLED, dict(registry=registry_of(20))),
+    "registry of one of many contexts": (PLAIN, dict(registry=CROWDED)),
     "separator": (SEPARATED, dict(segmenter="\n---\n")),
     "headers": (TITLED, {}),
     "metadata, run": (FRAMED, dict(run=[KNOWN])),

@@ -31,6 +31,16 @@ def test_requests_share_earlier_retrievals_but_not_their_own():
     assert (first.run(retrievals.failure), second.run(retrievals.failure)) == ("it failed", "")
 
 
+def test_other_contexts_retrievals_only_show_what_is_unknown():
+    retrievals = Retrievals("test")
+    retrievals.add(ONE)
+    copy_context().run(retrievals.add, TWO)
+    registry = retrievals.registry()
+    assert registry.everywhere.likely_in(TWO[0]) == set(TWO)
+    assert (registry.likely_in(TWO[0]), registry.copy().everywhere) == (set(), registry.everywhere)
+    assert Retrievals("test", process_wide=True).registry().everywhere is None
+
+
 def test_a_flood_in_one_context_pushes_nothing_out_of_another():
     retrievals = Retrievals("test")
     retrievals.add(ONE)

@@ -14,6 +14,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from starlette.concurrency import run_in_threadpool
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
+from ragbias.errors import NoDocumentsError
 from support.three_documents import DOCUMENTS
 
 Search = Callable[[InMemoryVectorStore], Awaitable[list[Document]]]
@@ -85,6 +86,24 @@ async def test_a_function_in_a_fresh_task_warns_and_is_seen_later(chat, store, w
         await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
     answer = await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
     assert answer.response_metadata["ragbias"]["n_found"] == (0 if way is in_executor else 3)
+
+
+@pytest.mark.parametrize("known", [1, 2])
+async def test_unknown_documents_beside_known_ones_make_a_request_plain(chat, store, known):
+    """An earlier turn retrieved some of them. The answer would depend on the order of the others."""
+    await asyncio.to_thread(store.similarity_search, "x", k=known)
+    documents = await in_executor(lambda: store.similarity_search("x", k=3))
+    with pytest.warns(
+        MissingDocumentsWarning, match=f"located 0 of 3 .*{3 - known} of the documents .* another thread"
+    ):
+        answer = await chat.ainvoke(prompt(documents))
+    report = answer.response_metadata["ragbias"]
+    assert (report["method_ran"], report["n_found"], report["n_expected"]) == ("none", 0, 3)
+    strict = chat.model_copy(update={"on_missing": "raise"})
+    with pytest.raises(NoDocumentsError, match="Pass documents="):
+        await strict.ainvoke(prompt(documents))
+    given = await strict.ainvoke(prompt(documents), documents=documents)
+    assert given.response_metadata["ragbias"]["n_found"] == 3
 
 
 async def test_sibling_tasks_do_not_see_each_others_searches(chat, store):
