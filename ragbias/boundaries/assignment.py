@@ -58,7 +58,7 @@ def in_last_message(text: str, known: Known) -> Known | None:
             return None
     if not parts:
         return known
-    begin, end = _bounds(text, parts[-1])
+    begin, end = message_bounds(text, parts[-1])
     here = {document: [o for o in found if begin <= o.begin < end] for document, found in known.items()}
     return {document: found for document, found in here.items() if found}
 
@@ -172,7 +172,8 @@ def _is_of_assistant(text: str, part: Sequence[Occurrence]) -> bool:
     return bool(speakers) and speakers[-1]["assistant"] is not None
 
 
-def _bounds(text: str, part: Sequence[Occurrence]) -> CharSpan:
+def message_bounds(text: str, part: Sequence[Occurrence]) -> CharSpan:
+    """Return the span of the message that contains these occurrences."""
     begins = [border.end() for border in MESSAGE_BORDER.finditer(text, 0, part[0].begin)]
     end = MESSAGE_BORDER.search(text, part[-1].end)
     return max(begins, default=0), end.start() if end else len(text)
@@ -192,7 +193,7 @@ def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurren
 
 
 def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
-    before = text[_bounds(text, part)[0] : part[0].begin]
+    before = text[message_bounds(text, part)[0] : part[0].begin]
     lines = TOOL.sub("", before).strip().splitlines() or [""]
     return "".join(lines[:2]), lines[-1], ends_block(text, part[-1])
 

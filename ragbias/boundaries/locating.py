@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from ragbias.boundaries.assignment import UNCLEAR, Known, assigned, in_last_message, is_long, n_outside, outermost
+from ragbias.boundaries.assignment import (
+    UNCLEAR,
+    Known,
+    assigned,
+    in_last_message,
+    is_long,
+    message_bounds,
+    n_outside,
+    outermost,
+)
 from ragbias.boundaries.matching import (
     MAX_OCCURRENCES,
     Occurrence,
     ends_block,
     is_block,
-    leaves_a_trace,
+    is_one_of_several,
+    n_without_trace,
     occurrences_by_document,
     occurrences_of,
 )
@@ -134,8 +144,8 @@ def locate(
         retrievals[source] = [retrieval for retrieval in retrievals[source] if not _joins(retrieval, parts)]
     result, failures = _by_first_source(text, retrievals, occurrences)
     result = result or _by_registry(text, [texts for texts in recent if not _joins(texts, parts)], remembered)
-    if documents is None and result and registry and registry.everywhere:
-        result = _unless_beside_others(text, result, registry.everywhere, {**occurrences, **remembered})
+    if documents is None and result and result.spans:
+        result = _unless_beside_others(text, result, registry, {**occurrences, **remembered})
     if segmenter is not None:
         result = _with_segmenter(text, segmenter, result, len(documents or ()))
     if result is None or result.source == "none":
@@ -211,7 +221,7 @@ def _explained(
     """Return the spans of the documents, the number of missing documents, and the reason."""
     missing = _missing(text, expected, whole, spans, source)
     unknown = [document for document in missing.elements() if document not in occurrences]
-    n_absent = _n_without_trace(text, unknown, whole)
+    n_absent = n_without_trace(text, unknown, whole)
     n_lost = 0 if source == "registry" else len(unknown)
     n_apart = missing.total() - n_lost
     # the prompt of a grader contains one of the retrieved documents by design
@@ -259,14 +269,6 @@ def _missing(
         found = occurrences_of(text, name)
         free[name] = sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in found)
     return missing & free
-
-
-def _n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents that are completely missing from the prompt outside these occurrences."""
-    edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
-    outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-    joined = " ".join(outside.split())  # a formatter may have changed white space
-    return sum(not leaves_a_trace(joined, " ".join(document.split())) for document in documents)
 
 
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:
@@ -320,21 +322,28 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     occurrences = [Occurrence(*span, "") for span in result.spans]
     if len(occurrences) == 1:  # a grader contains one document by design, and no part of the others
         others = documents - remembered.keys()
-        is_context = is_block(text, occurrences[0]) and _n_without_trace(text, others, occurrences) == len(others)
+        is_context = is_block(text, occurrences[0]) and n_without_trace(text, others, occurrences) == len(others)
     else:
         is_context = not occurrences or any(ends_block(text, occurrence) for occurrence in occurrences)
     return result if result.source != "none" and is_context else None
 
 
-def _unless_beside_others(text: str, result: Boundaries, everywhere: Registry, known: Known) -> Boundaries:
-    """Return ``result``, or a failure if documents that only other contexts retrieved are in the same message."""
-    others = [other for other in everywhere.likely_in(text) - known.keys() if isinstance(other, KnownText)]
-    found = outermost(text, occurrences_by_document(text, filter(is_long, others), strict=True))
-    spans = [occurrence.span for occurrence in found if not occurrence.is_in(result.spans)]
-    n_others = sum(len(in_one_message(text, sorted([*result.spans, span]))) > result.n_found for span in spans)
-    if not (result.spans and n_others):
+def _unless_beside_others(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:
+    """Return ``result``, or a failure if its message contains other documents.
+
+    These are documents that only other contexts retrieved, or texts after the same label as all documents.
+    """
+    begin, end = message_bounds(text, [Occurrence(*span, "") for span in result.spans])
+    likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
+    others = [other for other in likely - known.keys() if isinstance(other, KnownText) and is_long(other)]
+    found = outermost(text, occurrences_by_document(text, others, strict=True))
+    n_others = sum(begin <= other.begin < end and not other.is_in(result.spans) for other in found)
+    if n_others:
+        reason = f"{n_others} of the documents in it were retrieved in another thread or task, so they are unknown"
+    elif is_one_of_several(text[begin:end], [(left - begin, right - begin) for left, right in result.spans]):
+        n_others, reason = 1, "the label of the known documents also precedes other text, which may be a document"
+    else:
         return result
-    reason = f"{n_others} of the documents in the prompt were retrieved in another thread or task, so they are unknown"
     return Boundaries((), "none", result.n_found + n_others, reason)
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ragbias.boundaries.text import (
     ESCAPED_SPACE,
+    LABEL_END,
     LABEL_OR_TAG,
     CharSpan,
     Margins,
     common_prefix,
+    gaps_between,
+    holds_words,
     is_separator,
     margin_span,
 )
@@ -21,6 +25,7 @@ from ragbias.boundaries.text import (
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
 MIN_PRESENT = 40  # number of characters of a cut text that must remain
+BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
 TRACE = 16  # length in characters of a piece that proves that a document was printed
 
 Rewrite = Callable[[str], str]
@@ -166,14 +171,31 @@ def is_cut(text: str, begin: int, end: int) -> bool:
 
 def ends_block(text: str, occurrence: Occurrence) -> bool:
     """Whether a line break, a quotation mark, a tag, or the end of the prompt follows the occurrence."""
-    end = occurrence.end
-    return end == len(text) or text[end] in "\r\n\"'<[" or text[end - 1] == "\n"
+    return text[occurrence.end - 1] == "\n" or BLOCK_END.match(text, occurrence.end) is not None
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence fills its lines or its quotation marks, except for a label or a tag before it."""
+    """Whether the occurrence fills its lines or its quotation marks, except for a label, tag or bullet before it."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
-    return ends_block(text, occurrence) and (not line or line[-1] in "\"'" or bool(LABEL_OR_TAG.search(line)))
+    is_begin = not holds_words(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
+    return is_begin and ends_block(text, occurrence)
+
+
+def is_one_of_several(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether the label, tag or bullet before each document also begins other lines or elements."""
+    end = len(text[: spans[0][0]].rstrip())
+    begin = text.rfind("\n", 0, end) + 1
+    if own := LABEL_OR_TAG.search(text, begin, end):
+        mark = rf"^(?:[^\w\n]|\d)*{own['label']}{LABEL_END}" if own["label"] else rf"(?:^|>)[^\w\n<>]*{own['tag']}\b"
+    elif begin == end or "\n" in text[end : spans[0][0]]:
+        return False
+    else:
+        mark = rf"^[ \t]*{re.escape(text[begin:end].strip())}[ \t]"
+    marks = re.compile(mark, re.MULTILINE | re.IGNORECASE)
+    outside = (text[: own.start() if own else begin], text[spans[-1][1] :])
+    in_gaps = [len(marks.findall(gap)) for gap in gaps_between(text, spans)]
+    n_others = sum(len(marks.findall(part)) for part in outside) + sum(in_gaps) - len(in_gaps)
+    return n_others > 0 and all(in_gaps)
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
@@ -200,6 +222,10 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
     return least
 
 
-def leaves_a_trace(text: str, document: str) -> bool:
-    """Whether the prompt contains ``TRACE`` successive characters of a document, which may be rewritten or cut."""
-    return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))
+def n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
+    """Count the documents without ``TRACE`` successive characters in the prompt outside these occurrences."""
+    edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
+    outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
+    joined, *plain = (" ".join(each.split()).casefold() for each in (outside, *documents))  # may be printed differently
+    traces = ([each[at : at + TRACE] for at in range(0, max(1, len(each) - TRACE), TRACE)] for each in plain)
+    return sum(not any(trace in joined for trace in pieces) for pieces in traces)

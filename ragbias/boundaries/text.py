@@ -22,7 +22,8 @@ LETTER = re.compile(r"[^\W\d_]")
 DOCUMENT_LABEL = (
     r"(?i:(?:retrieved[ _]|search[ _])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
 )
-LABEL_OR_TAG = re.compile(rf"(?:\b{DOCUMENT_LABEL}(?:[ ]\w+)?\**:\**|<[A-Za-z][^<>]*>)[ \t]*$")  # before a document
+LABEL_END = r"(?:[ ]\w+)?(?:[ ]\([^()\n]*\))?\**:\**"  # after a label, as in ``Document (a.txt):``
+LABEL_OR_TAG = re.compile(rf"(?:\b(?P<label>{DOCUMENT_LABEL}){LABEL_END}|(?P<tag><[A-Za-z][\w-]*)[^<>]*>)[ \t]*$")
 NUMBERED_HEADER = re.compile(
     rf"""
     (?P<markup>\#{{1,6}}[ ]|\*\*)?

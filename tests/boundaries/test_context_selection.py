@@ -42,7 +42,7 @@ def test_tags_around_the_documents_do_not_separate_them():
     text = "".join(
         f'<doc id="{number}">\n{document}\n</doc>\n' for number, document in enumerate([STATION, BRIDGE, LIBRARY])
     )
-    assert locate(text + "Which?", run=[[STATION, BRIDGE]]).spans == spans_of(text, STATION, BRIDGE)
+    assert locate(text + "Which?", documents=[STATION, BRIDGE]).spans == spans_of(text, STATION, BRIDGE)
 
 
 @pytest.mark.parametrize("source", ["run", "registry", "run and registry"])

@@ -129,11 +129,15 @@ def test_the_documents_are_never_changed(texts):
 
 
 def test_documents_below_headers_can_be_stripped():
-    text = numbered("Source {n}:\n")[0]
+    text = (
+        numbered("Source {n}:\n")[0]
+        .replace("\n\nSource 1", "<docs>Source 1")
+        .replace("\n\nQuestion", "</docs>Question")
+    )
     spans = locate(text).spans
     assert has_numbering(text, spans)
     prompt = Prompt.from_text(text, spans, strip_numbering=True)
-    assert prompt.documents == tuple(f"Source:\n{body}\n\n" for body in TEXTS)
+    assert prompt.documents == tuple(f"\n\nSource:\n{body}" for body in TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -71,22 +71,44 @@ LABELS = [
     "**Context:** {}",
     "<document>{}</document>",
     '<doc source="a.txt">{}</doc>',
+    "Set of facts: \n\n {} ",
+    "- {}",
+    "* {}\n",
+    "Passage (1 of 4): {}",
+    "Document (wifi.txt): {}",
+    "**Source 1 (a.txt):** {}",
 ]
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_one_document_after_a_label_or_in_a_tag_is_found(label):
+def test_one_document_after_a_label_a_bullet_or_in_a_tag_is_found(label):
     text = f"Is it relevant?\n{label.format(INVOICE_17)}\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS, INVOICE_99]))
     assert (found.source, found.n_found, found.n_expected, found.reason) == ("registry", 1, 1, "")
 
 
 @pytest.mark.parametrize("label", ["{}", *LABELS])
-@pytest.mark.parametrize("other", [f"{TERMS[:40]}...", TERMS.replace(" ", "  "), TERMS.replace(" ", "\n")])
+@pytest.mark.parametrize(
+    "other", [f"{TERMS[:40]}...", TERMS.upper(), TERMS.replace(" ", "  "), TERMS.replace(" ", "\n")]
+)
 def test_one_whole_document_beside_rewritten_ones_is_not_taken(label, other):
     context = label.format(f"{INVOICE_17}\n\n{other}")
     text = f"Is it relevant?\n{context}\nQuestion: Which total?"
     assert found_texts(text, registry=registry_of([INVOICE_17, TERMS, INVOICE_99])) == []
+
+
+@pytest.mark.parametrize("source", ["registry", "run", "artifacts"])
+@pytest.mark.parametrize("known", [[INVOICE_17], [INVOICE_17, TERMS]])
+@pytest.mark.parametrize(
+    "label", ["Document: {}", "Doc:\n{}", "<doc>{}</doc>", "- {}", "Passage ({n} of 4): {}", "[{n}] Text: {}"]
+)
+def test_documents_beside_unknown_ones_with_the_same_label_are_refused(label, known, source):
+    for order in itertools.permutations([*known, "Pay in time.", "Or later."]):
+        context = "\n".join(label.format(text, n=n) for n, text in enumerate(order, 1))
+        given = {"registry": registry_of(known)} if source == "registry" else {source: [known]}
+        found = locate(f"Is it relevant?\n{context}\nQuestion: Which total?", **given)
+        assert (found.source, found.spans, found.n_expected) == ("none", (), len(known) + 1)
+        assert "the label of the known documents also precedes other text" in found.reason
 
 
 @pytest.mark.parametrize("texts", [["a", "b"], [" ", "\n\n"], ["is", "the"], ["What", "Context"]])

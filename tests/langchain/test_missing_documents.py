@@ -95,7 +95,8 @@ def refine(llm, documents):
 
 
 def grade_in_plain_python(llm, documents):
-    for form in ("Document: {}", "Doc: {}", "Context: {}", "<document>{}</document>"):
+    forms = ["Document: {}", "Doc: {}", "Context: {}", "<document>{}</document>", "Set of facts: \n\n {} ", "- {}"]
+    for form in (*forms, "Passage (1 of 4): {}", "Document (wifi.txt): {}"):
         for document in documents:
             llm.invoke(f"Is it relevant?\n{form.format(document.page_content)}\nQuestion: Which?")
 
@@ -111,6 +112,19 @@ def test_steps_that_hold_one_document_by_design_are_no_mistake(lm, retriever, pr
             1,
             "one document found, so there is no order to debias",
         )
+
+
+def test_a_document_beside_a_rewritten_one_with_its_label_is_a_mistake(lm):
+    llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
+    known, other = "The old mill has a red gate.", "The hall of the old town has blue walls."
+    text = f"Document: {known}\nDocument: {other.upper()}\n\nWhich gate is red?"
+    for retrieved in ([known], [known, other]):
+        listener.clear()
+        listener.retrievals.add(retrieved)
+        with pytest.raises(NoDocumentsError, match="located (0|none)"):
+            llm.invoke(text)
+        with pytest.raises(NoDocumentsError, match="located"):
+            RunnableLambda(lambda documents: llm.invoke(text)).invoke([Document(each) for each in retrieved])
 
 
 def test_one_whole_document_beside_cut_ones_is_a_mistake(lm):
