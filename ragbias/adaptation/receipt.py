@@ -77,7 +77,7 @@ def _orders(example: Example, rng: random.Random) -> list[list[int]]:
 
 def _logprob(lm: DebiasedLM, example: Example, lesson: Lesson, order: Sequence[int], method: str | Method) -> float:
     request = lm.prepare(example.prompt.reordered(order), method=method)
-    target = lesson.target[: max(1, len(lesson.target) - 1)]
+    target = lesson.target[: max(1, len(lesson.target) - 1)].tolist()
     return sum(logprobs_of(lm.model, request, target, lm.backend, lm.cache))
 
 

@@ -215,15 +215,9 @@ def _lessons(
             continue
         chosen = [(examples[index_of[file]], prompts[index_of[file]]) for file in chunk]
         for file, lesson in zip(chunk, lessons_of(lm, chosen, options.objective != "labels"), strict=True):
-            tensors = {"target": torch.tensor(lesson.target), "labelled": torch.tensor(lesson.labelled)}
-            tensors |= {"tokens": lesson.tokens.contiguous(), "logprobs": lesson.logprobs.contiguous()}
-            write_atomically(file, save(tensors))
+            write_atomically(file, save(vars(lesson)))
         progress("Plain model's answers", begin + len(chunk), len(distinct))
-    saved = {file: load_file(file) for file in distinct}
-    lessons = {
-        file: Lesson(each["target"].tolist(), bool(each["labelled"]), each["tokens"], each["logprobs"])
-        for file, each in saved.items()
-    }
+    lessons = {file: Lesson(**load_file(file)) for file in distinct}
     return [lessons[file] for file in files]
 
 

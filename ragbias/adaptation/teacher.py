@@ -28,14 +28,14 @@ class Lesson:
     """The target of one training example.
 
     Attributes:
-        target: ``T`` tokens: the answer and, unless it was cut off, the EOS token.
-        labelled: whether the answer is known. Only known answers are used as labels.
+        target: int64 ``[T]``, the answer and, unless it was cut off, the EOS token.
+        labelled: bool ``[]``, whether the answer is known. Only known answers are used as labels.
         tokens: int64 ``[T, 64]``, the teacher's most probable tokens at each position; empty without a teacher.
         logprobs: float32 ``[T, 65]``, log-probabilities of these tokens. The last column is for all other tokens.
     """
 
-    target: list[int]
-    labelled: bool
+    target: Tensor
+    labelled: Tensor
     tokens: Tensor
     logprobs: Tensor
 
@@ -50,8 +50,7 @@ class Lesson:
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Mean negative log-probability of the target tokens, given a student's logits ``[T, V]``."""
-        target = torch.tensor(self.target, device=logits.device)
-        return torch.nn.functional.cross_entropy(logits.float(), target)
+        return torch.nn.functional.cross_entropy(logits.float(), self.target.to(logits.device))
 
 
 @torch.no_grad()
@@ -71,7 +70,7 @@ def lessons_of(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prompt
         tokens, logprobs = torch.empty(0, TOP, dtype=torch.int64), torch.empty(0, TOP + 1)
         if distil:
             tokens, logprobs = _distributions(lm, requests[index], target)
-        lessons.append(Lesson(target, bool(example.answers), tokens, logprobs))
+        lessons.append(Lesson(torch.tensor(target), torch.tensor(bool(example.answers)), tokens, logprobs))
     return lessons
 
 
@@ -87,7 +86,7 @@ def _distributions(lm: DebiasedLM, requests: Sequence[Request], target: list[int
     logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in requests]
     mean = torch.stack([by_prompt.log_softmax(-1) for by_prompt in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)
-    return tokens.cpu(), _with_rest(logprobs).cpu()
+    return tokens.cpu().contiguous(), _with_rest(logprobs).cpu()
 
 
 def _with_rest(logprobs: Tensor) -> Tensor:

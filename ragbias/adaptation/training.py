@@ -106,7 +106,7 @@ def train(
                 group["lr"] = rate(step, settings)
             total = 0.0
             for index in _batch(step, len(lessons), settings):
-                logits = student_logits(lm, method, lora, prompts[index], lessons[index].target, cache)
+                logits = student_logits(lm, method, lora, prompts[index], lessons[index].target.tolist(), cache)
                 loss = loss_of(lessons[index], logits, settings.objective) / settings.batch
                 loss.backward()
                 total += loss.item()

@@ -114,7 +114,7 @@ class Retrievals:
 
     def clear(self) -> None:
         """Forget all retrievals and failures in all contexts."""
-        self._everywhere = None if self.process_wide else Registry(max_age=MAX_AGE, clock=self._clock)
+        self._everywhere = None if self.process_wide else Registry(clock=self._clock)
         self._shared = self._copy(None) if self.process_wide else None
         self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
         self._tasks: ContextVar[Tasks] = ContextVar(f"{self._name}_tasks", default=())

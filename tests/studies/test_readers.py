@@ -7,7 +7,7 @@ from ragbias import DebiasedLM
 from ragbias.evaluation.bench.store import reader_digests
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
-from studies.reader_questions import examples
+from studies.reader_questions import chunks, examples
 from studies.readers import accuracy, compare, generate, main, measure, orders_of, prompt_of, read_cases, stored
 from support.readers import write_reader
 
@@ -78,13 +78,22 @@ def test_generated_answers_are_judged_by_every_accepted_one(file, tmp_path):
 def test_distractors_do_not_contain_the_answer():
     rows = []
     for number, topic in enumerate(("copper mine", "river bridge", "glass tower", "stone mill")):
-        ctxs = [{"title": topic, "text": f"The {topic} near the old river is in place{number}."}]
+        text = f"The {topic} near the old river is in place{number}. It has stood by the river for many long years."
+        ctxs = [{"title": topic, "text": text}]
         rows.append({"question": f"Where near the river is the {topic}?", "answers": [f"place{number}"], "ctxs": ctxs})
-    drawn = list(examples(rows))
+    drawn = list(examples(rows, 15))
     assert len(drawn) == 4
     for example in drawn:
         gold, *others = example["documents"]
         assert example["answers"][0] in gold and not any(example["answers"][0] in other for other in others)
+
+
+def test_chunks_cover_a_passage_around_its_answer():
+    words = [f"word{number}" for number in range(100)]
+    found = chunks(" ".join(words), ["nothing", "word50"], 20)
+    assert found[0].split() == words[40:60]
+    assert sorted(word for chunk in found for word in chunk.split()) == sorted(words)
+    assert chunks("a short text", ["short"], 20) == ["a short text"]
 
 
 def test_the_page_has_the_figures_of_the_stored_results():
