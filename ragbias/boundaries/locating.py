@@ -97,7 +97,6 @@ def locate(
     run: Sequence[Sequence[str]] = (),
     registry: Registry | None = None,
     segmenter: Segmenter | None = None,
-    not_documents: Sequence[str] = (),
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt is used.
 
@@ -119,8 +118,6 @@ def locate(
             before, between and after the documents; text before the first and after the last separator is left plain.
             A compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
             list of ascending ``(begin, end)`` in characters, or a list of texts that occur in the prompt.
-        not_documents: parts of the prompt, such as system messages, that are not searched for documents of a
-            process-wide registry.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.
@@ -136,7 +133,7 @@ def locate(
     lists = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
     retrievals = {source: [texts for texts in map(document_texts, lists[source]) if texts] for source in lists}
     occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
-    remembered = {} if registry is None else _remembered_in(text, registry, not_documents)
+    remembered = {} if registry is None else occurrences_by_document(text, registry.likely_in(text), strict=True)
     candidates = [] if registry is None else registry.candidates()
     recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
     parts = [*retrievals["artifact"], *retrievals["run"], *recent]
@@ -154,12 +151,11 @@ def locate(
     reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
     if not (result.spans or reason):
         reason = NOTHING_RECOGNISED if registry else NOTHING_KNOWN
-    is_shared = registry is not None and registry.process_wide
     plain = {document: some for document, some in occurrences.items() if not any(o.is_in(result.spans) for o in some)}
     return replace(
         result,
         reason=reason,
-        n_left_plain=n_outside(text, occurrences if is_shared else {**occurrences, **remembered}, result.spans),
+        n_left_plain=n_outside(text, {**occurrences, **remembered}, result.spans),
         n_untreated=n_outside(text, plain, result.spans) if documents is None else 0,
     )
 
@@ -291,16 +287,6 @@ def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
     for retrieval in retrievals:
         merged |= Counter(retrieval)
     return merged
-
-
-def _remembered_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
-    """Find the registry's texts in the prompt. For a process-wide registry, skip occurrences in ``not_documents``."""
-    remembered = occurrences_by_document(text, registry.likely_in(text), strict=True)
-    if not registry.process_wide:
-        return remembered
-    excluded = [occurrence for other in not_documents if other.strip() for occurrence in occurrences_of(text, other)]
-    free = {name: [o for o in some if not any(map(o.overlaps, excluded))] for name, some in remembered.items()}
-    return {document: some for document, some in free.items() if some}
 
 
 def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:

@@ -197,7 +197,6 @@ class Registry:
         max_characters: maximum total number of characters. A longer text is not stored.
         max_age: seconds after which a retrieval is dropped.
         clock: a monotonic clock, in seconds.
-        process_wide: whether all contexts share the registry. System messages are then not searched.
         everywhere: retrievals of all contexts. They only show that a prompt contains other documents.
 
     Raises:
@@ -210,13 +209,12 @@ class Registry:
         max_characters: int = 16_000_000,
         max_age: float = MAX_AGE,
         clock: Callable[[], float] = time.monotonic,
-        process_wide: bool = False,
         everywhere: Registry | None = None,
     ) -> None:
         check_whole("max_texts", max_texts, 1, ArgumentError)
         check_whole("max_characters", max_characters, 1, ArgumentError)
         self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
-        self.process_wide, self.everywhere = process_wide, everywhere
+        self.everywhere = everywhere
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
         self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # (text, its middle part)
@@ -224,8 +222,7 @@ class Registry:
 
     def copy(self) -> Registry:
         """Return an independent registry with the same retrievals."""
-        limits = (self._max_texts, self._max_characters, self._max_age, self._clock)
-        copied = Registry(*limits, self.process_wide, self.everywhere)
+        copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.everywhere)
         with self._lock:
             copied._retrievals, copied._probes = self._retrievals.copy(), self._probes.copy()
             copied._n_texts, copied._n_characters = self._n_texts, self._n_characters

@@ -104,18 +104,17 @@ class Retrievals:
     Threads and child tasks do not see each other's retrievals, because each may serve another request.
 
     If one thread serves several users in turn, a later user can see earlier documents. To prevent this, run each
-    request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
-    retrievals between all contexts. ``clock`` is monotonic, in seconds.
+    request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``clock`` is
+    monotonic, in seconds.
     """
 
-    def __init__(self, name: str, process_wide: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name, self.process_wide, self._clock = name, process_wide, clock
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._clock = name, clock
         self.clear()
 
     def clear(self) -> None:
         """Forget all retrievals and failures in all contexts."""
-        self._everywhere = None if self.process_wide else Registry(clock=self._clock)
-        self._shared = self._copy(None) if self.process_wide else None
+        self._everywhere = Registry(clock=self._clock)
         self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
         self._tasks: ContextVar[Tasks] = ContextVar(f"{self._name}_tasks", default=())
         self._requests: ContextVar[Sequence[Registry]] = ContextVar(f"{self._name}_requests")
@@ -135,8 +134,7 @@ class Retrievals:
 
     def registry(self) -> Registry | None:
         """Return the retrievals of this context for reading, or ``None``."""
-        seen = self._shared or self._seen.get()
-        below = () if self._shared else self._below()
+        seen, below = self._seen.get(), self._below()
         if not below:
             return None if seen is None else seen.registry
         merged = self._copy(seen).registry
@@ -153,21 +151,20 @@ class Retrievals:
 
     def add(self, texts: Iterable[str]) -> None:
         texts, current = tuple(texts), _current_task()
-        (self._shared or self._seen.own()).registry.add(texts)
-        if self._everywhere is not None:
-            self._everywhere.add(texts)
+        self._seen.own().registry.add(texts)
+        self._everywhere.add(texts)
         for task, registry in self.enter_task():
             if task() is not current:
                 registry.add(texts)
 
     def fail(self, failure: str) -> None:
         """Record a failure after which documents may be missing."""
-        seen = self._shared or self._seen.own()
+        seen = self._seen.own()
         seen.failure, seen.failed = failure, self._clock()
 
     def failure(self) -> str:
         """Return the last failure, or an empty string if there is no recent one."""
-        seen = self._shared or self._seen.get()
+        seen = self._seen.get()
         return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
@@ -188,7 +185,7 @@ class Retrievals:
 
     def _copy(self, seen: _Seen | None) -> _Seen:
         if seen is None:
-            return _Seen(Registry(clock=self._clock, process_wide=self.process_wide, everywhere=self._everywhere))
+            return _Seen(Registry(clock=self._clock, everywhere=self._everywhere))
         return _Seen(seen.registry.copy(), seen.failure, seen.failed)
 
 

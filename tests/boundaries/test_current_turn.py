@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from ragbias.boundaries import KnownText, Registry, locate
-from support.flat_prompts import BRIDGE, INVOICE_17, INVOICE_99, LIBRARY, STATION, TERMS, known_to, prompt, registry_of
+from ragbias.boundaries import KnownText, locate
+from support.flat_prompts import BRIDGE, INVOICE_17, INVOICE_99, LIBRARY, STATION, TERMS, known_to, prompt
 
 ASK, SAY, TOOL, END = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_start|>tool\n", "<|im_end|>\n"
 SOURCES = ["documents", "artifacts", "run", "registry"]
@@ -123,16 +123,3 @@ def test_questions_and_answers_around_each_document_are_no_turns():
     for label in ("User", "Human"):
         text = "Context:\n\n" + joined(*(f"{label}: {each}" for each in (STATION, BRIDGE, LIBRARY)))
         assert locate(text + "\n\nWhich?", run=[[STATION, BRIDGE, LIBRARY]]).n_found == 3
-
-
-def test_a_registry_of_all_retrievals_finds_nothing_elsewhere():
-    instruction = joined(INVOICE_17, TERMS)
-    text = f"<|im_start|>system\n{instruction}{END}{ASK}Which?{END}{SAY}"
-    registry: Registry = registry_of([TERMS, INVOICE_17])
-    assert locate(text, registry=registry, not_documents=[instruction]).n_found == 2  # the same context retrieved them
-    registry.process_wide = True  # type: ignore[attr-defined]
-    assert locate(text, registry=registry).n_found == 2
-    found = locate(text, registry=registry, not_documents=[f"  {instruction}\n"])
-    assert (found.spans, found.source, found.n_left_plain) == ((), "none", 0)
-    assert locate(text, run=[[INVOICE_17, TERMS]], registry=registry, not_documents=[instruction]).n_found == 2
-    assert locate(text, documents=[STATION], registry=registry, not_documents=[instruction]).n_left_plain == 0

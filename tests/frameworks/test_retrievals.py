@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from contextvars import copy_context
 
@@ -38,7 +37,6 @@ def test_other_contexts_retrievals_only_show_what_is_unknown():
     registry = retrievals.registry()
     assert registry.everywhere.likely_in(TWO[0]) == set(TWO)
     assert (registry.likely_in(TWO[0]), registry.copy().everywhere) == (set(), registry.everywhere)
-    assert Retrievals("test", process_wide=True).registry().everywhere is None
 
 
 def test_a_flood_in_one_context_pushes_nothing_out_of_another():
@@ -46,16 +44,6 @@ def test_a_flood_in_one_context_pushes_nothing_out_of_another():
     retrievals.add(ONE)
     copy_context().run(lambda: [retrievals.add([f"document {number}"]) for number in range(5000)])
     assert known(retrievals) == [ONE]
-
-
-def test_process_wide_everybody_sees_everything():
-    retrievals = Retrievals("test", process_wide=True)
-    thread = threading.Thread(target=retrievals.add, args=(ONE,))
-    thread.start()
-    thread.join()
-    assert known(retrievals) == [ONE]
-    retrievals.clear()
-    assert known(retrievals) == []
 
 
 def test_all_contexts_forget_on_demand():

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 
-from langchain_ragbias import ChatRagBias, install_listener
+from langchain_ragbias import ChatRagBias
 from langchain_ragbias.listener import MAX_DOCUMENTS, listener, parent_run
 
 QUESTION = "What is the passphrase?"
@@ -135,18 +135,6 @@ def test_a_reused_worker_separates_requests_by_context(chat, retriever, texts):
         pool.submit(copy_context().run, retriever.invoke, QUESTION).result()
         after = pool.submit(copy_context().run, report, chat, prompts(texts)[0]).result()
     assert (after["source"], after["n_found"]) == ("none", 0)
-
-
-def test_process_wide_requests_find_other_threads_documents(chat, retriever, texts):
-    install_listener(process_wide=True)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(retriever.invoke, QUESTION).result()
-    flat, system, _ = prompts(texts)
-    assert report(chat, flat)["n_found"] == len(texts)
-    assert report(chat, system)["n_found"] == 0
-    assert report(chat, [HumanMessage(flat)])["n_found"] == len(texts)
-    install_listener()
-    assert report(chat, prompts(texts)[0])["n_found"] == 0
 
 
 # one user's own steps

@@ -13,7 +13,7 @@ from llama_index.core import VectorStoreIndex, get_response_synthesizer
 from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import NodeWithScore
-from llama_index.llms.ragbias import RagBiasLLM, install_listener
+from llama_index.llms.ragbias import RagBiasLLM
 
 QUESTION = "What is the passphrase?"
 TOP_K = 4
@@ -100,16 +100,6 @@ async def test_a_task_learns_nothing_of_what_another_retrieved(
 
     assert await asyncio.gather(tenant_a(), tenant_b()) == [TOP_K, (startup, "none", 0)]
     del open_response
-
-
-def test_process_wide_requests_skip_system_messages(llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str]) -> None:
-    install_listener(process_wide=True)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(retrieve, index).result()
-    assert report(llm, prompt(texts))["n_found"] == TOP_K
-    assert llm.chat(in_system(texts)).additional_kwargs["ragbias"]["n_found"] == 0
-    install_listener()
-    assert report(llm, prompt(texts))["n_found"] == 0
 
 
 # the last report

@@ -224,14 +224,12 @@ class RagBiasModel(BaseModel):
         call: Call,
         parent_run_id: UUID | None,
         artifacts: Sequence[Sequence[str]] = (),
-        system: Sequence[str] = (),
         boundaries: Boundaries | None = None,
     ) -> Request:
         """Prepare a templated prompt with the documents of the call, of its run tree, or of recent retrievals.
 
         Args:
             artifacts: the documents' texts for each message with documents, the latest message first.
-            system: texts of system messages, which are not searched for process-wide retrievals.
             boundaries: spans of the documents if the chat template rendered them; None: locate the documents.
         """
         tree = listener.tree(parent_run_id)
@@ -242,7 +240,6 @@ class RagBiasModel(BaseModel):
             run=tree.latest_first(),
             registry=listener.retrievals.registry(),
             segmenter=self.segmenter,
-            not_documents=system,
         )
         boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
         request = self.lm.prepare(text, boundaries=boundaries, method=call.method)

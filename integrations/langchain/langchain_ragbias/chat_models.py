@@ -339,10 +339,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         blocks = [] if all(isinstance(each["content"], str) for each in converted) else message_documents(converted)
         shown = form.with_instruction(join_parts(converted) if blocks else converted)
         text, boundaries = self._with_documents(converted, blocks, self.lm.chat_text(shown, form.tools), form, call)
-        system = [message["content"] for message in shown if message["role"] == "system"]
         carried = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
         # addition, because an f-string would lose the marks of control-token strings
-        request = self._request(text + form.beginning, call, parent, carried, system, boundaries)
+        request = self._request(text + form.beginning, call, parent, carried, boundaries)
         settings = replace(call.settings, keep_special=form.keep_special)
         return PreparedChat(with_messages(request, shown, form), settings, form)
 

@@ -325,18 +325,13 @@ _searches = SearchWatch(
 )
 
 
-def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
+def install_listener(*, searches: bool = True) -> None:
     """Record the documents of retrievers. Importing the package does this. Call it again to change settings.
 
     Args:
         searches: also record direct searches of vector stores: ``similarity_search``,
             ``max_marginal_relevance_search``, their variants and async forms.
-        process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
-            By default, a request finds only the documents of its run or context.
     """
-    if process_wide != listener.retrievals.process_wide:
-        listener.clear()
-        listener.retrievals = Retrievals(CONTEXT_VARIABLE, process_wide)
     if not listener.installed:
         listener.installed = True
         register_configure_hook(_hook, inheritable=True)

@@ -316,14 +316,11 @@ class RagBiasLLM(FunctionCallingLLM):
             return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
 
-    def _prepare(
-        self, text: str, call: Mapping[str, Any], system: Sequence[str] = (), found: Boundaries | None = None
-    ) -> PreparedCall:
+    def _prepare(self, text: str, call: Mapping[str, Any], found: Boundaries | None = None) -> PreparedCall:
         """Prepare a call. Locate its documents now, because a generator may outlive its synthesis."""
         given = arguments.merge(self._defaults(), call, self.options.stopping_ids)
         method = methods.get(given.method, self.lm.name)
-        system = [*system, self.system_prompt or ""]
-        found = found or listener.locate_documents(text, given.documents, self.segmenter, system)
+        found = found or listener.locate_documents(text, given.documents, self.segmenter)
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents and not listener.is_extracting():
             self._missing.check(
@@ -354,10 +351,9 @@ class RagBiasLLM(FunctionCallingLLM):
     def _conversation(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], form: AnswerFormat
     ) -> PreparedCall:
-        system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         text, call, found = self._with_documents(messages, call, form.tools)
-        prepared = self._prepare(text + form.beginning, call, system, found)
+        prepared = self._prepare(text + form.beginning, call, found)
         request = prepared.request
         if self._uses_chat_template:
             request = with_messages(request, conversation.to_dicts(messages), form)

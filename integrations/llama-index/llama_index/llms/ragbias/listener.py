@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -68,16 +69,12 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     The dispatcher ignores exceptions of its handlers, so failures are added to reports.
     """
 
-    _retrievals: Retrievals = PrivateAttr()
+    _retrievals: Retrievals = PrivateAttr(default_factory=partial(Retrievals, CONTEXT_VARIABLE))
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
     _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _parts: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # texts by id of a document
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
-
-    def __init__(self, process_wide: bool = False) -> None:
-        super().__init__()
-        self._retrievals = Retrievals(CONTEXT_VARIABLE, process_wide)
 
     def span_enter(
         self,
@@ -239,20 +236,16 @@ _searches = SearchWatch(
 )
 
 
-def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
+def install_listener(*, searches: bool = True) -> None:
     """Attach the listener to LlamaIndex's root dispatcher. Call it again to change settings.
 
     Args:
         searches: also record direct calls of ``query`` and ``aquery`` on vector stores.
-        process_wide: share retrievals between all threads and tasks of the process. Use it only for a single user.
-            By default, a request finds only the documents of its run or context.
     """
     global _listener
     root = get_dispatcher()
     with _installing:
-        if _listener is None or _listener._retrievals.process_wide != process_wide:
-            _detach()
-            _listener = RetrievalSpanHandler(process_wide)
+        _listener = _listener or RetrievalSpanHandler()
         if all(handler is not _listener for handler in root.span_handlers):
             root.span_handlers = [*root.span_handlers, _listener]
         if searches:
@@ -297,19 +290,14 @@ def registry() -> Registry | None:
     return None if _listener is None else _listener._retrievals.registry()
 
 
-def locate_documents(
-    text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None, system: Sequence[str]
-) -> Boundaries:
-    """Locate the documents of the call, of its synthesis, or of recent retrievals in the final prompt.
-
-    The texts of ``system`` messages are not searched for process-wide retrievals.
-    """
+def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None) -> Boundaries:
+    """Locate the documents of the call, of its synthesis, or of recent retrievals in the final prompt."""
     given = current_documents() if documents is None else printed_texts(documents)
     synthesis = open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     recent = registry()
     retrieved = _joined_texts(texts, recent) or texts
-    found = locate(text, documents=given, run=[retrieved], registry=recent, segmenter=segmenter, not_documents=system)
+    found = locate(text, documents=given, run=[retrieved], registry=recent, segmenter=segmenter)
     if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
         found = replace(found, n_expected=1, n_absent=0, reason="")
     expected = found.n_expected + (len(unread) if given is None and found.source in ("run", "none") else 0)
