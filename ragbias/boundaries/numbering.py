@@ -193,14 +193,14 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     everywhere = [before, after, *_in_headers(text, spans)]
     for exact, regions in itertools.product((True, False), everywhere):
         for series in regions.certain(exact, taken):
-            if not all(_is_own(text, candidate, values[candidate.document]) for candidate in series):
+            if not _are_own(text, series, values):
                 taken.update(candidate.span for candidate in series)
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
                 cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.counted(taken, after), *(regions.counted(taken) for regions in everywhere[1:])]
     doubtful = any(
-        _from_first(series) or not all(_is_own(text, candidate, values[candidate.document]) for candidate in series)
+        _from_first(series) or not _are_own(text, series, values)
         for series in itertools.chain(*counted, beginnings.headings(taken))
     )
     return DocumentNumbers(tuple(_apart(cuts)), doubtful)
@@ -242,6 +242,8 @@ class _Regions:
                     leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
                     own = any(candidate.may_be_own for candidate in inner) or len(totals) > 1
                     other = self.edge and len(leads) > 1 and not exact  # a footer contains no number of the question
+                    # a list before the documents has numbers of its own
+                    other = other or (self.edge == 0 and series[0].opens and not all(c.opens for c in inner))
                     apart = taken.isdisjoint(candidate.span for candidate in series)
                     if apart and _from_first(series) and not own and not other:
                         yield series
@@ -313,14 +315,21 @@ def _header(text: str, begin: int, end: int) -> CharSpan | None:
     return None
 
 
-def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
-    """Whether the number is part of a metadata value of the document."""
+def _are_own(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
+    """Whether the numbers belong to metadata: all are part of a value, or one is part of a longer value.
+
+    A value that is only a number, such as a page, may equal the document's number by chance.
+    """
+    lengths = [_own_length(text, candidate, values[candidate.document]) for candidate in series]
+    longer = any(length > candidate.end - candidate.begin for length, candidate in zip(lengths, series, strict=True))
+    return longer or all(lengths)
+
+
+def _own_length(text: str, candidate: Candidate, values: Collection[str]) -> int:
+    """Return the length of the longest metadata value around the number, or 0."""
     begin, end = candidate.span
-    return any(
-        text.find(value, max(0, end - len(value)), begin + len(value)) >= 0
-        for value in values
-        if len(value) >= end - begin
-    )
+    around = (value for value in values if len(value) >= end - begin)
+    return max((len(v) for v in around if text.find(v, max(0, end - len(v)), begin + len(v)) >= 0), default=0)
 
 
 def _apart(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ragbias import Prompt
 from ragbias.boundaries import KnownText, has_numbering, locate, strip_numbering
+from ragbias.boundaries.numbering import find_numbering
 from ragbias.generation.request import in_parts
 
 TEXTS = ["The falcon is red, see [2].", "2 owls sleep at 12 noon.", "Document 3 is about herons."]
@@ -213,3 +214,15 @@ def test_metadata_that_numbers_the_documents_is_stripped(item, first):
         assert (boundaries.numbering, boundaries.reason, reason) == ("stripped", "", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("lead", ["1. Read.\n2. Answer.\n\n", "Here are 3 documents.\n\n"])
+def test_numbers_of_titles_and_of_the_text_before_them_stay(lead):
+    titles = ("Mill Lane", "Glass Dome 1", "Salt Yard 2")
+    for order in itertools.permutations(range(3)):
+        blocks = [f"Title: {titles[index]}\n{TEXTS[index]}" for index in order]
+        text = lead + "\n\n".join(blocks) + "\n\nQuestion: which?"
+        documents = [KnownText.of(TEXTS[index], {"title": titles[index]}) for index in order]
+        found = locate(text, documents=documents)
+        numbers = find_numbering(text, found.spans, found.metadata)
+        assert found.n_found == 3 and not numbers.cuts
