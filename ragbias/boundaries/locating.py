@@ -311,6 +311,10 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
         is_context = is_block(text, occurrences[0]) and n_without_trace(text, others, occurrences) == len(others)
     else:
         is_context = not occurrences or any(ends_block(text, occurrence) for occurrence in occurrences)
+        others = set(chain.from_iterable(each for each in candidates if not long.isdisjoint(each))) - remembered.keys()
+        if n_changed := len(others) - n_without_trace(text, others, occurrences):
+            reason = f"{n_changed} of the retrieved documents are in the prompt, but cut or changed"
+            result = replace(result, n_expected=result.n_expected + n_changed, reason=reason)
     return result if result.source != "none" and is_context else None
 
 

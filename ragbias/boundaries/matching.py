@@ -16,6 +16,7 @@ from ragbias.boundaries.text import (
     CharSpan,
     Margins,
     common_prefix,
+    common_suffix,
     gaps_between,
     holds_words,
     is_separator,
@@ -26,7 +27,6 @@ MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
 MIN_PRESENT = 40  # number of characters of a cut text that must remain
 BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
-TRACE = 16  # length in characters of a piece that proves that a document was printed
 
 Rewrite = Callable[[str], str]
 
@@ -223,9 +223,24 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
 
 def n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents without ``TRACE`` successive characters in the prompt outside these occurrences."""
+    """Count the documents without ``MIN_PRESENT`` successive characters in the prompt outside these occurrences.
+
+    A question may share fewer characters with a document. A shorter document must occur completely.
+    """
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
     joined, *plain = (" ".join(each.split()).casefold() for each in (outside, *documents))  # may be printed differently
-    traces = ([each[at : at + TRACE] for at in range(0, max(1, len(each) - TRACE), TRACE)] for each in plain)
-    return sum(not any(trace in joined for trace in pieces) for pieces in traces)
+    return sum(not _has_part_of(joined, each) for each in plain)
+
+
+def _has_part_of(text: str, document: str) -> bool:
+    least = min(MIN_PRESENT, len(document))
+    half = max(1, least // 2)
+    for begin in range(0, len(document) - half + 1, half):  # each part of ``least`` characters contains one of these
+        at = text.find(document[begin : begin + half])
+        while at >= 0:
+            before = common_suffix(document[max(0, begin - least) : begin], text[max(0, at - least) : at])
+            if len(before) + len(common_prefix(document[begin : begin + least], text[at : at + least])) >= least:
+                return True
+            at = text.find(document[begin : begin + half], at + 1)
+    return False

@@ -65,7 +65,7 @@ class MissingDocuments:
         all_found = report.source != "none" and report.n_found == needed
         plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.method_requested.fewest_documents))
         too_few = plain and not (all_found and report.n_found < 2)
-        lost = (complete and not all_found) or (explicit and report.source not in CERTAIN)
+        lost = not all_found or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore":
             return
         if boundaries.n_untreated > 1 and not too_few:

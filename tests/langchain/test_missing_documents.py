@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
 import tenacity
 from langchain_classic.chains import create_retrieval_chain
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.graph import START, StateGraph
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
 from langchain_ragbias.listener import listener
-from ragbias.errors import NoDocumentsError
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 
 GRADER = ChatPromptTemplate.from_messages(
     [("system", "Grade it."), ("human", "Retrieved document:\n\n{document}\n\nUser question: {question}")]
 )
+
+
+def found_in(texts: list[str]) -> list[Document]:
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    store.add_texts(texts)
+    return store.similarity_search("Which?", k=len(texts))
 
 
 def test_each_stock_chain_warns_at_its_own_line(lm, retriever):
@@ -136,3 +145,28 @@ def test_one_whole_document_beside_cut_ones_is_a_mistake(lm):
 
     with pytest.raises(NoDocumentsError, match="located 1 of 2"):
         RunnableLambda(cut).invoke(documents)
+
+
+@pytest.mark.parametrize("in_chain", [False, True])
+def test_a_cut_document_beside_whole_ones_is_a_mistake(lm, in_chain):
+    texts = [
+        "The gate of the mill is red, and the mill is north of the river.",
+        "The wall is blue.",
+        "Emerald is the tower.",
+    ]
+    llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
+
+    def ask(order):
+        found_in(texts)
+        cut = [texts[index] if index else texts[index][:45] + "..." for index in order]
+        return llm.invoke("Context:\n\n" + "\n\n".join(cut) + "\n\nQuestion: Is it?")
+
+    for order in itertools.permutations(range(3)):
+        with pytest.raises((NoDocumentsError, DocumentNotFoundError), match="2 of 3"):
+            RunnableLambda(ask).invoke(order) if in_chain else ask(order)
+
+
+def test_a_question_with_words_of_another_document_is_no_mistake(lm):
+    llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
+    for document in found_in(["The gate of the mill is red.", "The wall of the hall is blue."]):
+        llm.invoke(f"Document: {document.page_content}\n\nQuestion: What colour is the wall of the hall?")
