@@ -77,11 +77,7 @@ def _draw(lm: DebiasedLM, question: Question, settings: AdaptSettings, rng: rand
 
 
 def prompt_of(
-    lm: DebiasedLM,
-    documents: Sequence[str],
-    question: str,
-    text: str | None = None,
-    rng: random.Random | None = None,
+    lm: DebiasedLM, documents: Sequence[str], question: str, text: str | None = None, rng: random.Random | None = None
 ) -> Prompt:
     """Return the prompt of one question, in the chat template if the model has one.
 

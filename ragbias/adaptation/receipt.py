@@ -20,11 +20,7 @@ CHECKED, ORDERS = 2, 6  # number of prompts and of orders for the check of invar
 
 
 def receipt_of(
-    lm: DebiasedLM,
-    method: Method,
-    reader: str,
-    held_out: Sequence[tuple[Example, Lesson]],
-    advance: Callable[[], None],
+    lm: DebiasedLM, method: Method, reader: str, held_out: Sequence[tuple[Example, Lesson]], advance: Callable[[], None]
 ) -> dict[str, Any]:
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 

@@ -181,9 +181,7 @@ def _apply(
         footers.append(split[0])
         headers.append(split[1])
     last = _longest(
-        template.footer,
-        fields[-1],
-        lambda part: suffix.startswith(part) and _is_whole(suffix, 0, len(part)),
+        template.footer, fields[-1], lambda part: suffix.startswith(part) and _is_whole(suffix, 0, len(part))
     )
     if last is None:
         return None

@@ -68,10 +68,7 @@ def layer_outputs(states: Array) -> Array:
 
 
 def search(
-    states: Array,
-    top: int = 10,
-    searched: SearchRange | None = None,
-    variant: str = "released",
+    states: Array, top: int = 10, searched: SearchRange | None = None, variant: str = "released"
 ) -> ChannelRanking:
     """Rank channels by the dependence of their mean on the position.
 

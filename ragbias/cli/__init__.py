@@ -44,10 +44,7 @@ UsageError = typer.BadParameter.__mro__[1]  # from click, or from typer's copy o
 
 _in_full = warnings.formatwarning
 
-app = typer.Typer(
-    help="Remove position bias of RAG with Hugging Face models.",
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(help="Remove position bias of RAG with Hugging Face models.", pretty_exceptions_enable=False)
 for command in (demo, ask, audit, bench, report, calibrate, adapt, serve, proxy):
     app.command()(command)
 app.command("methods")(list_methods)

@@ -49,8 +49,7 @@ def audit(
         ),
     ] = None,
     upstream: Annotated[
-        str | None,
-        typer.Option(help="Address of an OpenAI-compatible server; --model is the model's name there."),
+        str | None, typer.Option(help="Address of an OpenAI-compatible server; --model is the model's name there.")
     ] = None,
     upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key of that server.")] = "",
     methods: Annotated[

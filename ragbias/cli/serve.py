@@ -147,8 +147,7 @@ def proxy(
     context: typer.Context,
     upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server: vLLM, Ollama, a hosted one.")],
     method: Annotated[
-        str,
-        typer.Option(help="Default method: canonical-order, long-context-reorder, none; for vLLM also pcw."),
+        str, typer.Option(help="Default method: canonical-order, long-context-reorder, none; for vLLM also pcw.")
     ] = "canonical-order",
     model: Annotated[
         str, typer.Option(help="Folder or name of the model in vLLM, for pcw. Default: the path that vLLM reports.")

@@ -38,9 +38,7 @@ def now(device: torch.device) -> float:
 
 
 def interleave(
-    methods: Mapping[str, Method],
-    inputs: Sequence[Input],
-    measure: Callable[[Input, Method], tuple[float, ...]],
+    methods: Mapping[str, Method], inputs: Sequence[Input], measure: Callable[[Input, Method], tuple[float, ...]]
 ) -> Taken:
     """Measure all methods on each input in turn. Return the measurements by label.
 

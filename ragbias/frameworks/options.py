@@ -145,11 +145,7 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 
 
 def open_model(
-    fields: ModelFields,
-    options: Options,
-    lm: LanguageModel | None,
-    name: str,
-    model_kwargs: Mapping[str, Any],
+    fields: ModelFields, options: Options, lm: LanguageModel | None, name: str, model_kwargs: Mapping[str, Any]
 ) -> tuple[LanguageModel, Options]:
     """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with its settings."""
     if options.reader:

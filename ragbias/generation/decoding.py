@@ -92,11 +92,7 @@ class FuseLogits(LogitsProcessor):
 
 
 def processors(
-    settings: GenerationSettings,
-    method: Method,
-    recorder: TokenLogprobs | None,
-    batch: int,
-    device: torch.device,
+    settings: GenerationSettings, method: Method, recorder: TokenLogprobs | None, batch: int, device: torch.device
 ) -> LogitsProcessorList:
     """Return processors that check, fuse, record and sample logits. ``generate`` itself stays greedy."""
     chain = LogitsProcessorList([RequireFinite()])
