@@ -5,6 +5,7 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.evaluation.bench.store import reader_digests
+from ragbias.evaluation.measures.bootstrap import Interval, share
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
 from studies.reader_questions import chunks, examples
@@ -108,3 +109,14 @@ def test_the_page_has_the_figures_of_the_stored_results():
     receipt = json.loads((SHIPPED / "smollm2-pcw" / "reader.json").read_text())["receipt"]
     for gain in ("reader_minus_plain_mean", "reader_minus_plain_best_position"):
         assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[gain]) in page
+
+
+def test_the_page_has_the_figures_of_the_reader_distilled_from_the_gold_passage():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    results = json.loads((folder / "readers" / "gold-alone.json").read_text())
+    page, receipt = (folder / "readers.md").read_text(), results["training"]["receipt"]
+    intervals = [share({f"{n:05}": value for n, value in enumerate(results["right"])})]
+    gains = [Interval(*receipt[f"reader_minus_plain_{of}"]) for of in ("mean", "best_position")]
+    gains += compare(results["scores"])["reader"][1:]
+    assert all(f"{each.estimate:+.2f} ({each.low:+.2f} to {each.high:+.2f})" in page for each in gains)
+    assert all(f"{each.estimate:.2f} ({each.low:.2f} to {each.high:.2f})" in page for each in intervals)
