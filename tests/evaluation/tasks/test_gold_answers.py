@@ -12,7 +12,7 @@ from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks import TinyQA
 from ragbias.evaluation.tasks.task import gold_score
-from ragbias.methods import CanonicalOrder, NoMethod, ParallelContextWindows, Pine, get
+from ragbias.methods import CanonicalOrder, NoMethod, Pine, get
 
 TASK = TinyQA(documents=(4,), positions=(0, 3), limit=2)
 CASES = list(TASK.cases())
@@ -43,7 +43,9 @@ def test_an_invariant_method_gives_all_orders_one_probability(tiny: DebiasedLM) 
 def test_divergence_and_agreement_are_those_to_the_plain_model(tiny: DebiasedLM) -> None:
     plain = gold_score(tiny, TASK, CASES[0], PLAIN)
     assert plain.divergence(plain) == 0 and plain.agrees(plain)
-    other = gold_score(tiny, TASK, CASES[0], ParallelContextWindows())
+    # a method's answer may be equally certain here, up to rounding that differs between processors
+    logits = torch.randn(plain.next_token.shape, generator=torch.Generator().manual_seed(0))
+    other = replace(plain, next_token=logits.log_softmax(-1))
     p, log_q = plain.next_token.double().exp(), other.next_token.double()
     assert (
         other.divergence(plain) == pytest.approx(float((p * (p.log() - log_q)).sum()), rel=1e-3)
