@@ -14,13 +14,11 @@ from typing import Any, TypeAlias
 
 from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores
+from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, gold_figures, minus_plain, share
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.runs.records import Record
 from ragbias.evaluation.runs.run_folder import cost_key
-
-REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # key: number of documents
 
 SCORE = attrgetter("score")
 
@@ -39,22 +37,12 @@ def summarise(
 
     Returns:
         ``results``: an entry for each model, task and number of documents, with ``methods`` by label. Positions are
-        counted from 0. Cases without documents (``closed_book``) and with only the gold document (``oracle``) become
-        ``reference_lines`` of the other entries, if any. ``kendall_tau`` is the agreement between the orders in which
-        the model read the same documents.
+        counted from 0. ``kendall_tau`` is the agreement between the orders in which the model read the same documents.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
     results = []
     for (model, task, documents), setting_records in settings.items():
-        most = max(other for other_model, other_task, other in settings if (other_model, other_task) == (model, task))
-        if documents in REFERENCE_LINES and most > 1:
-            continue
-        alone_or_without = {
-            name: settings[model, task, count]
-            for count, name in REFERENCE_LINES.items()
-            if (model, task, count) in settings and count < documents
-        }
         costs = (cost or {}).get(cost_key(model, task, documents), {})
         again = repeated.get((model, task, documents), [])
         results.append(
@@ -62,8 +50,6 @@ def summarise(
                 "model": model,
                 "task": task,
                 "documents": documents,
-                "reference_lines": {name: _line(line, "score") for name, line in alone_or_without.items()},
-                "logprob_reference_lines": {name: _line(line, "logprob") for name, line in alone_or_without.items()},
                 **_methods(setting_records, again, costs),
             }
         )
@@ -154,15 +140,6 @@ def _groups(records: Sequence[Record]) -> dict[str, Any]:
         return {}
     scores = {group: means(answers, SCORE) for group, answers in sorted(groups.items())}
     return {group: {"questions": len(by_question), "mean": share(by_question)} for group, by_question in scores.items()}
-
-
-def _line(records: Sequence[Record], name: str) -> Estimate | None:
-    """Estimate the record field ``name`` for the plain model, or the first method without the plain model."""
-    value = attrgetter(name)
-    parts = grouped((record for record in records if value(record) is not None), attrgetter("method"))
-    if not parts:
-        return None
-    return share(means(parts.get(REFERENCE) or next(iter(parts.values())), value))
 
 
 def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 OVERLAID = 3  # maximum number of curves in one panel
-REFERENCE_LINES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 POSITION = "position of the gold document (1 = first)"
 COSTS = {"prefill_ratio": "prefill time, in units of none", "seconds_ratio": "time per answer, in units of none"}
 TITLES = {"worst": "at the worst position", "mean": "mean over positions"}
@@ -42,7 +41,7 @@ RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
     """Draw accuracy by position of the gold document, with intervals, in a panel per method if there are many."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
-    return _curves(curves, styles, result["reference_lines"], ACCURACY)
+    return _curves(curves, styles, ACCURACY)
 
 
 def logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
@@ -50,28 +49,25 @@ def logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Fi
     figures = {label: method["logprob"] for label, method in ranked(result) if method["logprob"]}
     if all(method["minus_plain"] for method in figures.values()):
         curves = {label: method["minus_plain"]["by_position"] for label, method in figures.items()}
-        return _curves(curves, styles, {}, RELATIVE_LOGPROB)
+        return _curves(curves, styles, RELATIVE_LOGPROB)
     curves = {label: method["by_position"] for label, method in figures.items()}
-    return _curves(curves, styles, result["logprob_reference_lines"], LOGPROB)
+    return _curves(curves, styles, LOGPROB)
 
 
-def _curves(curves: Curves, styles: Mapping[str, Style], lines: Mapping[str, Any], scale: str) -> Figure:
+def _curves(curves: Curves, styles: Mapping[str, Style], scale: str) -> Figure:
     if len(curves) <= OVERLAID:
-        return overlaid({"": curves}, lines, styles, scale)
-    return multiples(curves, styles, lines, scale)
+        return overlaid({"": curves}, styles, scale)
+    return multiples(curves, styles, scale)
 
 
 def overlaid(
-    curves_by_panel: Mapping[str, Curves],
-    lines: Mapping[str, Any] | None = None,
-    styles: Mapping[str, Style] | None = None,
-    scale: str = ACCURACY,
+    curves_by_panel: Mapping[str, Curves], styles: Mapping[str, Style] | None = None, scale: str = ACCURACY
 ) -> Figure:
     """Draw a panel for each entry, with its key as title and the curves of its methods."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
-        _panel(axis, curves, styles or styles_of(curves), {label: label for label in curves}, lines or {}, scale)
+        _panel(axis, curves, styles or styles_of(curves), {label: label for label in curves}, scale)
         axis.set_title(literal(name), fontsize=10)
     figure.supxlabel(POSITION, fontsize=10)
     figure.supylabel(scale, fontsize=10)
@@ -86,14 +82,14 @@ def before_and_after(curves: Curves, model: str, method: str) -> Figure:
     return overlaid({"": named}, scale=RELATIVE_LOGPROB)
 
 
-def multiples(curves: Curves, styles: Mapping[str, Style], lines: Mapping[str, Any], scale: str = ACCURACY) -> Figure:
+def multiples(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY) -> Figure:
     """Draw a panel for each method, with the plain model's curve in every panel."""
     plain = {label: points for label, points in curves.items() if label == REFERENCE}
     others = {label: points for label, points in curves.items() if label != REFERENCE}
     # one scale per row, because a single bad method would flatten all curves; panels are sorted by rank
     figure, axes = canvas(len(others), height=1.9, sharey=True if scale == ACCURACY else "row")
     for axis, (label, points) in zip(axes, others.items(), strict=True):
-        _panel(axis, {**plain, label: points}, styles, {REFERENCE: "none (plain model)"}, lines, scale)
+        _panel(axis, {**plain, label: points}, styles, {REFERENCE: "none (plain model)"}, scale)
         axis.set_title(panel_title(label), fontsize=9)
     figure.supxlabel(POSITION, fontsize=10)
     figure.supylabel(scale, fontsize=10)
@@ -101,19 +97,12 @@ def multiples(curves: Curves, styles: Mapping[str, Style], lines: Mapping[str, A
     return figure
 
 
-def _panel(
-    axis: Axes, curves: Curves, styles: Mapping[str, Style], names: Mapping[str, str], lines: Mapping[str, Any],
-    scale: str,
-) -> None:  # fmt: skip
+def _panel(axis: Axes, curves: Curves, styles: Mapping[str, Style], names: Mapping[str, str], scale: str) -> None:
     estimates = [{position: point[0] for position, point in points.items()} for points in curves.values()]
     for index, (label, points) in enumerate(curves.items()):
         ordered = sorted((int(position) + 1, point) for position, point in points.items())
         xs, values = [position for position, _ in ordered], [point for _, point in ordered]
         line(axis, xs, values, styles[label], names.get(label), wider=estimates[index + 1 :].count(estimates[index]))
-    for name, figure in lines.items():
-        if figure and figure[0] is not None:
-            text, dashes = REFERENCE_LINES[name]
-            axis.axhline(figure[0], color=INK, linestyle=dashes, linewidth=0.9, label=text, zorder=2)
     if scale == ACCURACY:
         highest = max((point[2] or point[0] or 0 for points in curves.values() for point in points.values()), default=1)
         axis.set_ylim(0, max(axis.get_ylim()[1], min(1.03, 1.1 * highest)))

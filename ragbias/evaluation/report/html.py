@@ -144,7 +144,7 @@ def _result(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Iterator[
         }
     if LOGPROB in result["measures"]:
         figures["logprob_curves"] = logprob_curves(result, styles) if several else None
-    notes = [*_chance(result), *_reference_lines(result), *result["notes"]]
+    notes = [*_chance(result), *result["notes"]]
     yield Section(grids=[Grid(*parts) for parts in tables.grids(result)], notes=notes)
     yield Section(figures=_drawn(figures), grids=[grid for grid in _more_tables(result) if grid.rows])
 
@@ -198,14 +198,6 @@ def _chance(result: Mapping[str, Any]) -> Iterator[str]:
             gaps = "Gaps" if measure == ACCURACY else "Gaps of the log-probability"
             listed = "; ".join(within)
             yield f"{gaps} no larger than chance makes them in 95 of 100 runs without position bias: {listed}"
-
-
-def _reference_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    names = {"closed_book": "without documents", "oracle": "with the gold document alone"}
-    for measure, key in (("Accuracy", "reference_lines"), ("Log-probability", "logprob_reference_lines")):
-        for name, figure in result[key].items():
-            if figure:
-                yield f"{measure} of the model {names[name]}: {tables.with_interval(figure)}."
 
 
 def _drawn(figures: Mapping[str, Figure | None]) -> list[tuple[str, str]]:

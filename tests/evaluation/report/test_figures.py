@@ -141,7 +141,7 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     first["methods"][name] = first["methods"].pop("pine")
     looks = styles_of(first["methods"])
     made = [u_curves(first, looks), accuracy_by_cost(first, looks), flip_rates(first)]
-    made += [multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks, {})]
+    made += [multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks)]
     for figure in made:
         written = io.StringIO()
         with rc_context({"svg.fonttype": "none"}):
@@ -172,7 +172,7 @@ def test_log_probabilities_are_absolute_without_the_plain_model():
 def test_one_low_method_does_not_flatten_the_other_curves():
     curve = {"0": [0.5, 0.4, 0.6], "9": [0.1, 0.0, 0.2]}
     curves = {"none": curve, "a": curve, "b": curve, "c": curve, "far": {"0": [-9, -10, -8], "9": [-9, -10, -8]}}
-    *first_row, last = multiples(curves, styles_of(curves), {}, RELATIVE_LOGPROB).axes
+    *first_row, last = multiples(curves, styles_of(curves), RELATIVE_LOGPROB).axes
     assert all(axis.get_ylim()[0] > -1 for axis in first_row) and last.get_ylim()[0] < -9
-    *first_row, last = multiples(curves, styles_of(curves), {}).axes
+    *first_row, last = multiples(curves, styles_of(curves)).axes
     assert {axis.get_ylim() for axis in first_row} == {last.get_ylim()}
