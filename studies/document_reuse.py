@@ -25,7 +25,7 @@ from ragbias.evaluation.audit.cases import AuditCase, from_questions
 from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
-from ragbias.evaluation.report.tables import fitted
+from ragbias.evaluation.report.tables import Grid, fitted
 from ragbias.generation import Request
 from ragbias.generation.request import check_length
 from ragbias.generation.scoring import continuation_ids, teacher_forced
@@ -186,7 +186,7 @@ def _table(gates: Mapping[str, ReuseGate]) -> Group:
         ]
         for label, gate in gates.items()
     ]
-    return fitted("Next token compared with no reuse", HEADINGS, rows)
+    return fitted(Grid("Next token compared with no reuse", HEADINGS, rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -74,11 +74,12 @@ def audit(
     measure noise, they also repeat the same order.
     """
     from ragbias.data.questions import read_questions
-    from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, on_terminal, tables
+    from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, tables
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
     from ragbias.evaluation.audit.verdict import definition, recommendation
     from ragbias.evaluation.cost import measure_costs
+    from ragbias.evaluation.report.tables import fitted
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 
@@ -129,10 +130,8 @@ def audit(
         "orders": orders,
         "seed": seed,
     }
-    shown = {name: on_terminal(grid) for name, grid in tables(result, costs).items()}
-    for name in ("flips", "positions", "right"):
-        if name in shown:
-            console.print(shown[name])
+    for grid in tables(result, costs).values():
+        console.print(fitted(grid))
     flipped = flipped_questions(result, [case.question for case in cases])
     for line in (definition(result), *(example.example() for example in flipped[:2]), "", advice.text):
         console.print(line, highlight=False)

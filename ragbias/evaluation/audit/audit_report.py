@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
-from rich.console import Group
 
 from ragbias.data.questions import Question
 from ragbias.display import printable
@@ -16,8 +15,8 @@ from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
 from ragbias.evaluation.cost import GenerationCost
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
-from ragbias.evaluation.report.html import Grid, Section, page
-from ragbias.evaluation.report.tables import fitted
+from ragbias.evaluation.report.html import Section, page
+from ragbias.evaluation.report.tables import Grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,11 +95,6 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]
     if right:
         grids["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
     return grids
-
-
-def on_terminal(grid: Grid) -> Group:
-    """Format a table for a terminal of 80 columns."""
-    return fitted(grid.title, grid.head, grid.rows)
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.charts import accuracy_by_cost, flip_rates, logprob_curves, u_curves
 from ragbias.evaluation.report.figures import Style, address, styles_of
 from ragbias.evaluation.report.read_runs import Run
+from ragbias.evaluation.report.tables import Grid
 from ragbias.extras import required
 
 required("jinja2", "bench")
@@ -52,27 +53,6 @@ CAPTIONS = {
     "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing.",
     "flip_rates": "How often the order of the documents changes the answer, and how often repetition does.",
 }
-COLUMNS = 6  # maximum number of columns with figures, so that a table fits the page
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table. Cells such as ``0.71 (0.62 to 0.79)`` show their interval in small print.
-
-    More than ``COLUMNS`` columns are split into several tables, which repeat the first ``keys`` columns.
-    """
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    keys: int = 1
-
-    def parts(self) -> Iterator[Grid]:
-        title = self.title
-        widths = [0] * self.keys + [1] * (len(self.head) - self.keys)
-        for group in tables.column_groups(widths, COLUMNS, self.keys):
-            yield Grid(title, [self.head[at] for at in group], [[row[at] for at in group] for row in self.rows])
-            title = ""
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,7 @@ def _result(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Iterator[
     if LOGPROB in result["measures"]:
         figures["logprob_curves"] = logprob_curves(result, styles) if several else None
     notes = [*_chance(result), *result["notes"]]
-    yield Section(grids=[Grid(*parts) for parts in tables.grids(result)], notes=notes)
+    yield Section(grids=tables.grids(result), notes=notes)
     yield Section(figures=_drawn(figures), grids=[grid for grid in _more_tables(result) if grid.rows])
 
 

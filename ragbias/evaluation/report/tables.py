@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from rich.console import Group
@@ -17,6 +18,7 @@ from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.estimates import figures_of
 
 NOTHING = "-"
+WIDTH = 80  # columns of a terminal
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 AGAINST_PLAIN = (
     f"mean - {REFERENCE}, mean - {REFERENCE}'s worst, mean - {REFERENCE}'s best: the method's mean over positions "
@@ -49,7 +51,26 @@ JUDGE_FIGURES = {
     "accuracy_preferred_second": "right, better one second",
 }
 
+COLUMNS = 6  # maximum number of columns with figures, so that a table fits an HTML page
+
 Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. Cells such as ``0.71 (0.62 to 0.79)`` contain their interval. ``keys`` columns name the rows."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    keys: int = 1
+
+    def parts(self) -> Iterator[Grid]:
+        """Split more than ``COLUMNS`` columns into several tables, which repeat the ``keys`` columns."""
+        for first in range(self.keys, len(self.head), COLUMNS):
+            shown = [*range(self.keys), *range(first, min(first + COLUMNS, len(self.head)))]
+            rows = [[row[at] for at in shown] for row in self.rows]
+            yield Grid(self.title if first == self.keys else "", [self.head[at] for at in shown], rows)
 
 
 def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
@@ -61,28 +82,22 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
     return table
 
 
-def column_groups(widths: Sequence[int], most: int, keys: int = 1) -> list[list[int]]:
-    """Group column indices. Each group begins with the first ``keys`` columns, and its width is at most ``most``."""
-    groups: list[list[int]] = [[]]
-    for index in range(keys, len(widths)):
-        if groups[-1] and sum(widths[at] for at in (*range(keys), *groups[-1], index)) > most:
-            groups.append([])
+def fitted(grid: Grid) -> Group:
+    """Build tables for a terminal of ``WIDTH`` columns. More tables contain the columns that do not fit."""
+    columns = zip(grid.head, *grid.rows, strict=True)
+    widths = [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
+    groups = [[0]]  # the first column names the rows of each table
+    for index in range(1, len(widths)):
+        if len(groups[-1]) > 1 and sum(widths[at] for at in (*groups[-1], index)) > WIDTH:
+            groups.append([0])
         groups[-1].append(index)
-    return [[*range(keys), *group] for group in groups]
-
-
-def fitted(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> Group:
-    """Build tables for a terminal of ``width`` columns. More tables contain the columns that do not fit."""
-    widths = [
-        1 + min(width // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in zip(head, *rows, strict=True)
-    ]
     made: list[Table] = []
-    for group in column_groups(widths, width):
-        table = plain_table("" if made else title, *(head[index] for index in group), wrap=True)
-        roomy = sum(max(widths[index], 1 + len(head[index])) for index in group) <= width
+    for group in groups:
+        table = plain_table("" if made else grid.title, *(grid.head[index] for index in group), wrap=True)
+        roomy = sum(max(widths[index], 1 + len(grid.head[index])) for index in group) <= WIDTH
         for index, column in zip(group, table.columns, strict=True):
             column.width = None if roomy else widths[index] - 1
-        for row in rows:
+        for row in grid.rows:
             table.add_row(*(Text(row[index]) for index in group))
         made.append(table)
     return Group(*made)
@@ -134,20 +149,14 @@ def shows_order(result: Mapping[str, Any]) -> bool:
     )
 
 
-def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]:
-    """Column headings of a measure's table. The default is the result's first measure."""
-    return list(_rows(result, measure)[0])
-
-
-def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[str]]:
-    """Rows of a measure's table, with intervals. The columns are ``headings``."""
-    return [list(cells.values()) for cells in _rows(result, measure)]
-
-
-def _rows(result: Mapping[str, Any], measure: str | None) -> list[dict[str, str]]:
-    """Build a row of cells per method, by heading. All methods of a result have the same headings."""
-    measure = measure or result["measures"][0]
-    return [_cells(result, label, measure) for label, method in ranked(result, measure) if figures_of(method, measure)]
+def grids(result: Mapping[str, Any]) -> list[Grid]:
+    """Build a table for each measure, with a row per method and intervals."""
+    made = []
+    for measure in result["measures"]:
+        labels = [label for label, method in ranked(result, measure) if figures_of(method, measure)]
+        rows = [_cells(result, label, measure) for label in labels]
+        made.append(Grid(title(result, measure), list(rows[0]), [list(cells.values()) for cells in rows]))
+    return made
 
 
 def _cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str]:
@@ -195,11 +204,12 @@ def _number(value: float, form: str) -> str:
 def as_tables(result: Mapping[str, Any]) -> list[Group]:
     """Build tables for a terminal of 80 columns, one per measure. Only columns of ``IN_FULL`` show intervals."""
     made = []
-    for name, head, body in grids(result):
+    for grid in grids(result):
         rows = [
-            [cell if head[at] in IN_FULL else cell.partition(" (")[0] for at, cell in enumerate(row)] for row in body
+            [cell if name in IN_FULL else cell.partition(" (")[0] for name, cell in zip(grid.head, row, strict=True)]
+            for row in grid.rows
         ]
-        made.append(fitted(name, head, rows))
+        made.append(fitted(replace(grid, rows=rows)))
     return made
 
 
@@ -210,7 +220,7 @@ def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label
             [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]
             for name, figures in methods.items()
         ]
-        yield fitted(title(result, measure), ["method", *(f"{of} - {label}'s" for of in ("mean", "worst"))], rows)
+        yield fitted(Grid(title(result, measure), ["method", f"mean - {label}'s", f"worst - {label}'s"], rows))
 
 
 def as_markdown(summary: Mapping[str, Any]) -> str:
@@ -219,17 +229,10 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
     for result in summary["results"]:
         notes = "".join(f"- {in_markdown(note)}\n" for note in result["notes"])
         written = "\n".join(
-            f"### {in_markdown(name)}\n\n{markdown_table(head, body)}\n" for name, head, body in grids(result)
+            f"### {in_markdown(grid.title)}\n\n{markdown_table(grid.head, grid.rows)}\n" for grid in grids(result)
         )
         parts.append(written + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
-
-
-def grids(result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return title, headings and rows of each measure's table."""
-    return [
-        (title(result, measure), headings(result, measure), lines(result, measure)) for measure in result["measures"]
-    ]
 
 
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,6 @@ from ragbias.evaluation.audit.audit_report import (
     EXAMPLES,
     as_html,
     flipped_questions,
-    on_terminal,
     preference_figure,
     preference_rows,
     tables,
@@ -19,6 +18,7 @@ from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPre
 from ragbias.evaluation.audit.verdict import recommendation
 from ragbias.evaluation.cost import GenerationCost
 from ragbias.evaluation.measures.bootstrap import Interval
+from ragbias.evaluation.report.tables import fitted
 from ragbias.methods import NoMethod, Pine
 
 QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
@@ -111,7 +111,7 @@ def test_too_few_known_sources_are_no_flat_line():
 def test_a_terminal_of_80_columns_shows_every_figure(label):
     found = audit_of({"none": [LOUD] * 20 + [QUIET] * 20, label: [LOUD] * 40})
     console = Console(width=80, file=io.StringIO())
-    console.print(on_terminal(tables(found, dict.fromkeys(found.outcomes, COST))["flips"]))
+    console.print(fitted(tables(found, dict.fromkeys(found.outcomes, COST))["flips"]))
     shown = console.file.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x1.00") == 4 and label in shown and "memory" in shown

@@ -9,8 +9,9 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from ragbias.evaluation.report.html import COLUMNS, as_html
+from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, summary_of
+from ragbias.evaluation.report.tables import COLUMNS
 from support.bench_records import logprobs_with, records_with, u_shape
 
 EVIL = "<script>alert('x')</script>"

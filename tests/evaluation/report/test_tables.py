@@ -39,7 +39,8 @@ def test_the_terminals_table_fits_80_columns_with_every_figure():
     text = shown(*tables.as_tables(result))
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(" ".join(line.split()[1:]) for line in text.splitlines() if line.startswith("attention-sorting"))
-    head, cells = tables.headings(result), tables.lines(result)[1]
+    (grid,) = tables.grids(result)
+    head, cells = grid.head, grid.rows[1]
     pairs = zip(head[1:], cells[1:], strict=True)
     assert words == " ".join(
         cell if name in ("worst", "mean - none") else cell.partition(" (")[0] for name, cell in pairs
@@ -52,9 +53,9 @@ def test_cost_is_the_runs_time_unless_every_method_was_timed():
     ]  # fmt: skip
     (result,) = summarise(records, {"tiny|made-up|10": {"pine": {"prefill_ratio": [9, 9, 9]}}})["results"]
     assert tables.cost_kind(result) == "seconds_ratio" and tables.cost_of(result, "pine") == [4, None, None]
-    assert tables.headings(result)[-1] == "time"
+    assert tables.grids(result)[0].head[-1] == "time"
     (without,) = summarise([each for each in records if each.method != "none"])["results"]
-    assert tables.cost_kind(without) is None and tables.headings(without)[-1] == "noise"
+    assert tables.cost_kind(without) is None and tables.grids(without)[0].head[-1] == "noise"
 
 
 def test_reordering_methods_have_a_column_and_others_a_dash():
@@ -68,8 +69,8 @@ def test_reordering_methods_have_a_column_and_others_a_dash():
     ]  # fmt: skip
     summary = summarise(records)
     (result,) = summary["results"]
-    column = tables.headings(result).index("order")
-    cells = {line[0]: line[column] for line in tables.lines(result)}
+    (grid,) = tables.grids(result)
+    cells = {row[0]: row[grid.head.index("order")] for row in grid.rows}
     assert cells == {"none": "-0.33 (-0.33 to -0.33)", "canonical-order": "1.00 (1.00 to 1.00)", "pine": "-"}
     lines = shown(*tables.as_tables(result)).splitlines()
     assert max(map(len, lines)) <= 80
@@ -77,7 +78,7 @@ def test_reordering_methods_have_a_column_and_others_a_dash():
     entries = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(as_csv(summary)))}
     assert float(entries["canonical-order"]) == 1 and entries["pine"] == ""
     (without,) = summarise([each for each in records if each.method != "canonical-order"])["results"]
-    assert "order" not in tables.headings(without)
+    assert "order" not in tables.grids(without)[0].head
 
 
 def test_figures_with_and_without_intervals():
@@ -90,7 +91,8 @@ def test_figures_with_and_without_intervals():
 
 def test_accuracy_is_compared_with_the_plain_mean_worst_and_best():
     (result,) = summarise(records_with(ACCURACIES, 50))["results"]
-    cells = {line[0]: dict(zip(tables.headings(result), line, strict=True)) for line in tables.lines(result)}
+    (grid,) = tables.grids(result)
+    cells = {row[0]: dict(zip(grid.head, row, strict=True)) for row in grid.rows}
     none, pine = (result["methods"][label] for label in ("none", "pine"))
     for heading, of in (("mean - none", "mean"), ("mean - none's worst", "worst"), ("mean - none's best", "best")):
         estimate, low, high = pine["minus_plain"][of]
@@ -129,7 +131,7 @@ def test_a_judges_figures_have_columns_of_their_own():
     ]  # fmt: skip
     summary = summarise(records)
     (result,) = summary["results"]
-    assert tables.lines(result)[0][-4:] == [
+    assert tables.grids(result)[0].rows[0][-4:] == [
         "0.00 (0.00 to 0.00)", "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", "0.00 (0.00 to 0.00)"
     ]  # fmt: skip
     assert "swap-consistent" in shown(*tables.as_tables(result))
@@ -147,8 +149,9 @@ SHIFTS = {
 def test_log_probabilities_have_a_table_of_their_own():
     summary = summarise(logprobs_with(SHIFTS, 20))
     (result,) = summary["results"]
-    ((name, head, body),) = tables.grids(result)
-    assert name.endswith("log-probability of the gold answer, in nats")
+    (grid,) = tables.grids(result)
+    head, body = grid.head, grid.rows
+    assert grid.title.endswith("log-probability of the gold answer, in nats")
     assert [line[0] for line in body] == ["pine", "rotor", "none"]  # the best worst position first
     cells = dict(zip(head, body[0], strict=True))
     minus = result["methods"]["pine"]["logprob"]["minus_plain"]
@@ -175,14 +178,14 @@ def test_a_run_of_both_measures_has_both_tables():
         if (own := figures.get((each.method, each.question, each.gold_position)))
     ]
     (result,) = summarise(both)["results"]
-    assert [len(body) for _, _, body in tables.grids(result)] == [2, 2] and len(tables.as_tables(result)) == 2
-    assert tables.headings(result) == tables.headings(summarise(accurate)["results"][0])
+    assert [len(grid.rows) for grid in tables.grids(result)] == [2, 2] and len(tables.as_tables(result)) == 2
+    assert tables.grids(result)[0].head == tables.grids(summarise(accurate)["results"][0])[0].head
 
 
 def test_columns_too_wide_for_the_terminal_go_to_a_table_below():
     head = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
     row = ["as is: none", "40% [25, 55]", "12%", "28% [13, 43]", "you have the problem", "10%", "x1.00", "x1.31"]
-    lines = shown(tables.fitted("30 questions", head, [row])).splitlines()
+    lines = shown(tables.fitted(tables.Grid("30 questions", head, [row]))).splitlines()
     assert max(map(len, lines)) <= 80 and sum("as is: none" in line for line in lines) == 2
     assert {word for cell in (*head, *row) for word in cell.split()} <= set("\n".join(lines).split())
-    assert len(shown(tables.fitted("30 questions", head[:6], [row[:6]])).splitlines()) == 3
+    assert len(shown(tables.fitted(tables.Grid("30 questions", head[:6], [row[:6]]))).splitlines()) == 3
