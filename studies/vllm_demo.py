@@ -32,7 +32,7 @@ from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.models.loading import load_tokenizer
 from ragbias.models.named import local_path
-from ragbias.models.tiny.world import cases, titled
+from ragbias.models.tiny.world import cases
 from studies import arguments_of
 from studies.load import LoadCase, target_of
 from studies.vllm_load import Requests, closing_line, measure, print_rows
@@ -173,7 +173,7 @@ def ask(both: Servers, model: str, questions: int, seed: int) -> None:
     """Print the answers to some questions, with the documents in several orders."""
     rng = random.Random(seed)
     for question, others in cases(DOCUMENTS, questions, seed):
-        documents = [titled(0, passage) for passage in (question.gold, *others)]
+        documents = [passage.document for passage in (question.gold, *others)]
         table = plain_table(
             f"{model}: {question.question} (right: {question.answer})",
             *("order", "stock vLLM", "pcw in vLLM", "cached tokens", "first token"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from ragbias.models.tiny.world import WORDS, Entry, ask, restate, sample_entries
+from ragbias.models.tiny.world import BY_KEY, WORDS, Entry, ask, draw_entry, sample_entries
 from training.formats import sample_format, simplest_format
 
 QUESTIONS = 8  # that share one set of passages
@@ -89,7 +89,8 @@ def _contradict(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
     ends = [*range(NEAR), *range(len(entries) - NEAR, len(entries))]
     changed = list(entries)
     for end, middle in zip(ends, rng.sample(range(NEAR, len(entries) - NEAR), len(ends)), strict=True):
-        changed[middle] = restate(rng, entries[end])
+        entry = entries[end]
+        changed[middle] = draw_entry(rng, entry.passage.title, [BY_KEY[fact.attribute] for fact in entry.facts])
     return changed
 
 

@@ -1,8 +1,10 @@
 """The prompt formats that the embedded model is trained on: the stock prompts of the frameworks, and a few more."""
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ragbias.models.tiny.world import Passage, PromptFormat, titled
+from ragbias.models.tiny.world import Passage
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
@@ -17,6 +19,30 @@ CHAT_TEMPLATE = (
     "{% else %}{{ '<|user|>\\n' + content + '\\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
 )
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """A prompt template: ``prefix``, ``separator`` between documents, ``suffix`` with ``{q}`` for the question."""
+
+    prefix: str
+    document: Callable[[int, Passage], str]
+    separator: str
+    suffix: str
+
+    def documents(self, passages: Sequence[Passage]) -> list[str]:
+        """Format the passages. The separator follows each passage except the last."""
+        texts = [self.document(i, passage) for i, passage in enumerate(passages)]
+        return [text + self.separator for text in texts[:-1]] + texts[-1:]
+
+    def prompt(self, passages: Sequence[Passage], question: str) -> str:
+        """Return the whole prompt as one string."""
+        return self.prefix + "".join(self.documents(passages)) + self.suffix.format(q=question)
+
+
+def titled(index: int, passage: Passage) -> str:
+    """The title on the first line, then the text."""
+    return passage.document
 
 
 def plain(index: int, passage: Passage) -> str:

@@ -18,7 +18,7 @@ from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.generation.request import in_parts
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
-from ragbias.models.tiny.world import FORMAT, ask, sample_entries
+from ragbias.models.tiny import world
 from ragbias.prompt import TokenisedPrompt, tokenise
 
 # the system prompt in LangChain's documentation
@@ -117,15 +117,14 @@ def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tup
 
 def tiny_question(rng: random.Random, documents: int) -> Question:
     """Draw a question with names from the training data of ``tiny``, which evaluations do not use."""
-    entries = sample_entries(rng, documents, held_out=False)
-    drawn = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
-    texts = tuple(FORMAT.document(0, entry.passage) for entry in entries)
+    entries = world.sample_entries(rng, documents, held_out=False)
+    drawn = world.ask(rng, rng.choice(entries[0].facts), entries[0].passage)
+    texts = tuple(entry.passage.document for entry in entries)
     return Question(drawn.question, texts, (drawn.answer,), gold=0)
 
 
 def tiny_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
-    text = FORMAT.prefix + FORMAT.separator.join(documents) + FORMAT.suffix.format(q=question.question)
-    return text, question.answers[0]
+    return world.prompt(documents, question.question), question.answers[0]
 
 
 def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:

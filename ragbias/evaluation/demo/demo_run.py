@@ -29,7 +29,7 @@ from ragbias.methods import (
     Pine,
     Segmented,
 )
-from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import WorldQuestion, held_out_corpus, held_out_questions
 
 MODEL = "tiny"
 FIGURES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
@@ -46,11 +46,6 @@ def demo_methods() -> list[Method]:
         LongContextReorder(),
         CanonicalOrder(),
     ]
-
-
-def as_text(passage: Passage) -> str:
-    """Format a passage for the index and the prompt."""
-    return f"{passage.title}\n{passage.text}"
 
 
 class Demo:
@@ -75,11 +70,11 @@ class Demo:
         self.lm = DebiasedLM.from_pretrained(MODEL, "none")
         passages = held_out_corpus(corpus, seed)
         self.questions = held_out_questions(passages, questions, seed)
-        self.index = Index([as_text(passage) for passage in passages])
+        self.index = Index([passage.document for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
         """Return ``k`` passages, and whether the gold passage was retrieved. If not, it replaces the last passage."""
-        nearest, gold = self.index.search(question.question, k), as_text(question.gold)
+        nearest, gold = self.index.search(question.question, k), question.gold.document
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
     def task(self, documents: int) -> tuple[StockQA, float]:
@@ -87,7 +82,7 @@ class Demo:
         drawn, hits = [], 0
         for question in self.questions:
             texts, hit = self.retrieve(question, documents)
-            gold = as_text(question.gold)
+            gold = question.gold.document
             drawn.append(
                 GoldQuestion(question.question, gold, [text for text in texts if text != gold], question.answer)
             )

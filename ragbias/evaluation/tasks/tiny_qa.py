@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 from ragbias.evaluation.measures.metrics import exact
 from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.evaluation.tasks.task import Case, Documents, Limit, Orders, Positions, Seed, Task
-from ragbias.models.tiny.world import FORMAT
 from ragbias.models.tiny.world import cases as held_out_cases
+from ragbias.models.tiny.world import prompt
 
 DEFAULT_POSITIONS = 5
 
@@ -42,11 +42,12 @@ class TinyQA(Task):
             for index, (drawn, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
                 for passages, position, order in gold_orders(drawn.gold, others, positions, self.orders, question):
+                    documents = tuple(passage.document for passage in passages)
                     yield Case(
                         id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
                         question=question,
-                        text=FORMAT.prompt(passages, drawn.question),
-                        documents=tuple(FORMAT.document(number, passage) for number, passage in enumerate(passages)),
+                        text=prompt(documents, drawn.question),
+                        documents=documents,
                         answers=(drawn.answer,),
                         gold_position=position,
                         order=order,

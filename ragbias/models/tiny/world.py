@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ragbias.errors import ArgumentError
 _DATA = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
 WORDS: dict[str, list[str]] = {name: " ".join(lines).split() for name, lines in _DATA["words"].items()}
 FILLERS: list[str] = _DATA["fillers"]
+PREFIX, SEPARATOR = "<s>Context:\n", "\n\n"  # of the prompts of evaluations
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Passage:
     title: str
     text: str
 
+    @property
+    def document(self) -> str:
+        """The title on the first line, then the text."""
+        return f"{self.title}\n{self.text}"
+
 
 @dataclass(frozen=True)
 class WorldQuestion:
@@ -77,7 +83,7 @@ class Entry:
     facts: tuple[Fact, ...]
 
 
-_BY_KEY = {attribute.key: attribute for attribute in ATTRIBUTES}
+BY_KEY = {attribute.key: attribute for attribute in ATTRIBUTES}
 _PATTERNS = [
     (attribute.key, re.compile(re.escape(template).replace(r"\{v\}", "([A-Za-z ]+)")))
     for attribute in ATTRIBUTES
@@ -106,7 +112,8 @@ def _sample_names(rng: random.Random, count: int, held_out: bool) -> list[str]:
     return [rng.choice(_NAMES[held_out][word]) for word in rng.sample(available, count)]
 
 
-def _entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -> Entry:
+def draw_entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -> Entry:
+    """Draw a passage that states values of these attributes of an entity."""
     stated = tuple(Fact(name, attribute.key, attribute.value(rng)) for attribute in attributes)
     sentences = [rng.choice(a.facts).format(n=name, v=fact.value) for a, fact in zip(attributes, stated, strict=True)]
     sentences += [filler.format(n=name) for filler in rng.sample(FILLERS, rng.choice((1, 1, 2)))]
@@ -121,14 +128,9 @@ def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: i
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
-        _entry(rng, name, rng.sample(shared, min(len(shared), rng.choice((1, 2, 2, 3)))))
+        draw_entry(rng, name, rng.sample(shared, min(len(shared), rng.choice((1, 2, 2, 3)))))
         for name in _sample_names(rng, count, held_out)
     ]
-
-
-def restate(rng: random.Random, entry: Entry) -> Entry:
-    """Draw a passage about the same entity with contradicting values."""
-    return _entry(rng, entry.passage.title, [_BY_KEY[fact.attribute] for fact in entry.facts])
 
 
 def facts(passage: Passage) -> list[Fact]:
@@ -144,14 +146,14 @@ def facts(passage: Passage) -> list[Fact]:
 
 def ask(rng: random.Random, fact: Fact, gold: Passage) -> WorldQuestion:
     """Draw a question about a fact."""
-    return WorldQuestion(rng.choice(_BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
+    return WorldQuestion(rng.choice(BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
 
 
 def held_out_corpus(size: int, seed: int) -> list[Passage]:
     """Draw ``size`` passages about different held-out entities. Each passage answers at least one question."""
     rng = random.Random(f"corpus {seed}")
     names = _sample_names(rng, size, held_out=True)
-    return [_entry(rng, name, rng.sample(ATTRIBUTES, rng.choice((1, 2, 2, 3)))).passage for name in names]
+    return [draw_entry(rng, name, rng.sample(ATTRIBUTES, rng.choice((1, 2, 2, 3)))).passage for name in names]
 
 
 def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
@@ -163,31 +165,9 @@ def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list
     return [ask(rng, fact, passage) for fact, passage in rng.sample(stated, count)]
 
 
-@dataclass(frozen=True)
-class PromptFormat:
-    """A prompt template: ``prefix``, ``separator`` between documents, ``suffix`` with ``{q}`` for the question."""
-
-    prefix: str
-    document: Callable[[int, Passage], str]
-    separator: str
-    suffix: str
-
-    def documents(self, passages: Sequence[Passage]) -> list[str]:
-        """Format the passages. The separator follows each passage except the last."""
-        texts = [self.document(i, passage) for i, passage in enumerate(passages)]
-        return [text + self.separator for text in texts[:-1]] + texts[-1:]
-
-    def prompt(self, passages: Sequence[Passage], question: str) -> str:
-        """Return the whole prompt as one string."""
-        return self.prefix + "".join(self.documents(passages)) + self.suffix.format(q=question)
-
-
-def titled(index: int, passage: Passage) -> str:
-    """Format a passage with its title on the first line."""
-    return f"{passage.title}\n{passage.text}"
-
-
-FORMAT = PromptFormat("<s>Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswer:")
+def prompt(documents: Sequence[str], question: str) -> str:
+    """Return the prompt of evaluations: the documents, then the question."""
+    return f"{PREFIX}{SEPARATOR.join(documents)}\n\nQuestion: {question}\nAnswer:"
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:

@@ -7,7 +7,7 @@ import torch
 from ragbias import DebiasedLM, debias
 from ragbias.evaluation.tasks import Case, TinyQA
 from ragbias.methods import Method, NoMethod, Pine
-from ragbias.models.tiny.world import FORMAT
+from ragbias.models.tiny.world import PREFIX, SEPARATOR
 
 
 def test_default_cases_are_one_hundred_questions_at_five_places() -> None:
@@ -35,7 +35,7 @@ def test_orders_hold_the_same_documents_and_place_the_gold_one() -> None:
 
 def alone(tiny: DebiasedLM, case: Case, method: Method) -> str:
     """What the model itself generates, the method attached to the spans of the passages with their separators."""
-    parts = [FORMAT.prefix, *(document + FORMAT.separator for document in case.documents)]
+    parts = [PREFIX, *(document + SEPARATOR for document in case.documents)]
     suffix = case.text.removeprefix("".join(parts))
     ids = tiny.tokenizer([*parts, suffix], add_special_tokens=False)["input_ids"]
     spans = list(pairwise(accumulate(map(len, ids[1:-1]), initial=len(ids[0]))))
