@@ -112,7 +112,7 @@ def adapt(
     return receipt
 
 
-class Plan(NamedTuple):
+class AdaptPlan(NamedTuple):
     """The validated settings, questions and folder of a training. ``data`` is a digest of all questions."""
 
     settings: AdaptSettings  # without "auto" and None
@@ -122,7 +122,7 @@ class Plan(NamedTuple):
     data: str
 
 
-def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> Plan:
+def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> AdaptPlan:
     """Validate settings, questions and folder without loading a model, and create the folder.
 
     Raises:
@@ -148,10 +148,10 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
         raise ReaderError(f"{str(folder)!r} contains a finished reader; name another folder, or add {RESTART}")
     (folder / PARTIAL).mkdir(parents=True, exist_ok=True)
     data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
-    return Plan(settings, training, held_out, folder, data)
+    return AdaptPlan(settings, training, held_out, folder, data)
 
 
-def _opened(plan: Plan, model: dict[str, str], restart: bool) -> Path:
+def _opened(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
     """Return the folder of the unfinished training. Raise ``ReaderError`` if its settings differ."""
     partial = plan.folder / PARTIAL
     if restart:

@@ -57,44 +57,36 @@ class Unit:
         return replace(self, methods={label: self.methods[label] for label in missing})
 
 
-@dataclass(frozen=True)
-class Plan:
-    """All units of a run.
+class BenchPlan:
+    """All units of a run. Raise ``RunError`` if a task does not support log-probabilities.
 
     Attributes:
         methods: methods of each model, by label.
         tasks: for each task of the settings, its tasks for all seeds.
     """
 
-    methods: Mapping[str, Mapping[str, Method]]
-    tasks: tuple[tuple[Task, ...], ...]
-    batch_size: int
-    measures: tuple[str, ...] = (ACCURACY,)
-    invariant_once: bool = False
-
-    @classmethod
-    def of(cls, settings: BenchConfiguration) -> Plan:
-        """Make the plan for the settings. Raise ``RunError`` if a task does not support log-probabilities."""
-        methods = {model: parse_methods(settings.methods, model) for model in settings.models}
-        tasks = tuple(
-            tuple(task.made(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1]))
+    def __init__(self, settings: BenchConfiguration) -> None:
+        self.settings = settings
+        self.methods = {model: parse_methods(settings.methods, model) for model in settings.models}
+        self.tasks = [
+            [task.made(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1])]
             for task in settings.tasks
-        )
-        for task, *_ in tasks:
+        ]
+        for task, *_ in self.tasks:
             if LOGPROB in settings.measure and not task.answers_at_once:
                 raise RunError(
                     f"task {task.name!r} lets the model explain itself before its answer, so the answer has no "
                     f"log-probability after the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
                 )
-        return cls(methods, tasks, settings.batch_size, settings.measure, settings.invariant_once)
 
     def units(self) -> Iterator[Unit]:
         """Yield all units in order. Each call reads the data files again, to save memory."""
+        size, measures, once = self.settings.batch_size, self.settings.measure, self.settings.invariant_once
         for model, methods in self.methods.items():
             for task, cases in self._by_seed():
-                while batch := tuple(islice(cases, self.batch_size)):
-                    yield Unit(model, task, batch, methods, self.batch_size, self.measures, False, self.invariant_once)
-            for task, cases in self._by_seed() if ACCURACY in self.measures else ():
+                while batch := tuple(islice(cases, size)):
+                    yield Unit(model, task, batch, methods, size, measures, invariant_once=once)
+            for task, cases in self._by_seed() if ACCURACY in measures else ():
                 for case in _first_cases(cases):
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 

@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from ragbias.errors import MethodError
 from ragbias.evaluation.bench.answering import Models, records_of
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.bench.plan import Plan, Unit
+from ragbias.evaluation.bench.plan import BenchPlan, Unit
 from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise
@@ -33,13 +33,13 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
         the aggregates for ``summary.json``.
     """
     refuse_other_contents(settings.out)
-    plan = Plan.of(settings)
+    plan = BenchPlan(settings)
     keys, noise_keys = plan.keys()
     models = Models(settings.dtype)
     if not holds_records(settings.out):
-        _check(settings, plan, models)
+        _check(plan, models)
     with Store(settings.out, plain_settings(settings)) as store:
-        running = _Run(settings, plan, models, store, bar)
+        running = _Run(plan, models, store, bar)
         running.answer(len(keys) + len(noise_keys))
         store.records.put_in_order(keys)
         store.noise.put_in_order(noise_keys)
@@ -49,10 +49,10 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     return summary
 
 
-def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
+def _check(plan: BenchPlan, models: Models) -> None:
     """Load each model and prepare the longest prompt of each task, to find errors before creating a folder."""
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
-    for model in reversed(settings.models):
+    for model in reversed(plan.settings.models):
         check_readers(plan.methods[model].values())
         lm = models.load(model)
         for label, method in plan.methods[model].items():
@@ -71,8 +71,7 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
 class _Run:
     """A run with an open folder. Each step adds only missing results."""
 
-    settings: BenchConfiguration
-    plan: Plan
+    plan: BenchPlan
     models: Models
     store: Store
     bar: Progress

@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import checked, read_settings
-from ragbias.evaluation.bench.plan import Plan
+from ragbias.evaluation.bench.plan import BenchPlan
 
 WHOLE = """
 models: tiny
@@ -119,7 +119,7 @@ def test_a_bench_without_a_model_says_how_to_name_one():
 
 
 def plan(**changes):
-    return Plan.of(
+    return BenchPlan(
         checked({"models": "tiny", "methods": "none", "tasks": ["tiny"], "limit": 2, "out": "x", **changes}, "here")
     )
 
@@ -159,6 +159,6 @@ def test_a_case_that_two_tasks_share_is_refused():
 )
 def test_the_settings_of_published_results_can_be_run(tmp_path, name):
     file = Path(__file__).parents[3] / "docs" / "results" / f"{name}.yaml"
-    plan = Plan.of(read_settings(file, {"out": tmp_path / "run"}))
+    plan = BenchPlan(read_settings(file, {"out": tmp_path / "run"}))
     (methods,) = plan.methods.values()
     assert "none" in methods and "pine" in methods
