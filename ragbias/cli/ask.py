@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ragbias import limits, methods
+from ragbias.checks import check_encodable
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD, default_method
@@ -40,8 +41,7 @@ def ask(
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     if not question.strip():
         raise typer.BadParameter("the question is empty")
-    if any("\ud800" <= character <= "\udfff" for character in question):
-        raise typer.BadParameter("the question is not UTF-8 text; type it in a terminal that writes UTF-8")
+    check_encodable("the question", question)
     if method is None:
         method, reader = default_method(model, reader)
     chosen = methods.get(method, model, reader)

@@ -17,7 +17,10 @@ from support.gguf_files import write_gguf
     ("arguments", "words"),
     [
         (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent is missing"),
-        (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question is not UTF-8 text"),
+        (
+            ["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"],
+            "half of a surrogate pair",
+        ),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
         (["ask", "q", "--documents", __file__, "--model", "tiny", "--method", "pin"], "unknown method 'pin'"),
         (["demo", "--model", "tiny", "--questions", "1"], "Invalid value for '--questions'"),
