@@ -10,7 +10,18 @@ import typer
 from ragbias import limits
 from ragbias.adaptation.settings import AdaptSettings, Objective
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import (
+    MODELS,
+    Force,
+    JsonPath,
+    console,
+    fields_of,
+    folder,
+    progress,
+    quiet_libraries,
+    status,
+    write_json,
+)
 from ragbias.extras import required_all
 
 Default = AdaptSettings  # class attributes are the defaults
@@ -18,6 +29,7 @@ MEASURED = 5  # number of items before the time of a phase is estimated
 
 
 def adapt(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help=MODELS)],
     out: Annotated[Path, typer.Option(help="Folder for the reader.", callback=folder)],
     questions: Annotated[
@@ -62,19 +74,8 @@ def adapt(
     from ragbias.data.texts import read_text
     from ragbias.lm import DebiasedLM
 
-    settings = AdaptSettings(
-        method=method,
-        objective=objective,
-        steps=steps,
-        batch=batch,
-        rank=rank,
-        learning_rate=learning_rate,
-        documents=max_documents,
-        orders=orders,
-        examples=examples,
-        prompt=None if prompt is None else read_text(prompt),
-        seed=seed,
-    )
+    given = {**context.params, "documents": max_documents, "prompt": prompt and read_text(prompt)}
+    settings = AdaptSettings(**fields_of(AdaptSettings, given))
     console.print(f"Model: {model}")
     quiet_libraries()
     training_questions = read_sources(questions or (), documents or (), seed)

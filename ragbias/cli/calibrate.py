@@ -14,6 +14,7 @@ from ragbias.cli.terminal import (
     Force,
     JsonPath,
     console,
+    fields_of,
     output,
     progress,
     quiet_libraries,
@@ -33,6 +34,7 @@ DTYPE = "Weights: auto, float32, bfloat16 or float16."
 
 
 def calibrate(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help=MODELS)],
     out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_json_file)],
     task: Annotated[
@@ -70,20 +72,7 @@ def calibrate(
     from ragbias.evaluation.report.figures import save
 
     quiet_libraries()
-    settings = CalibrationSettings(
-        model=model,
-        task=task,
-        data=data,
-        strings=strings,
-        length=length,
-        questions=questions,
-        documents=documents,
-        depths=depths,
-        seed=seed,
-        batch_size=batch_size,
-        variant=variant,
-        dtype=dtype,
-    )
+    settings = CalibrationSettings(**fields_of(CalibrationSettings, {**context.params, "data": data}))
     console.print(f"Model: {model}")
     try:
         with output(out), output(out.with_suffix(".png")), progress() as bar:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, quiet_libraries
+from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries
 from ragbias.errors import MissingExtraError
 from ragbias.extras import required, required_all
 from ragbias.methods import DEFAULT_METHOD, default_method
 from ragbias.models.named import no_model
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 PORTS = Bounds(0, 65_535)
 REPLICAS = Bounds(1, 10_000)
@@ -54,11 +51,6 @@ MaxNewTokens = Annotated[int | None, whole(limits.TOKENS, "New tokens per reques
 MaxBody = Annotated[int, whole(limits.MEGABYTES, "Megabytes per request.")]
 MaxConnections = Annotated[int, whole(limits.COUNTS, "Open connections, at most half of the limit of open files.")]
 Grace = Annotated[int, whole(limits.SECONDS, "Seconds for running requests to finish at shutdown.")]
-
-
-def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
-    """Select the options that are fields of ``settings``."""
-    return {name: value for name, value in options.items() if name in settings.model_fields}
 
 
 def serve(
@@ -124,8 +116,8 @@ def serve(
     name = model or named or ""
     if method is None:
         options["method"], options["reader"] = default_method(name, reader)
-    settings = ServerSettings(**_named(options, ServerSettings))
-    chosen = ModelSettings(**_named({**options, "model": name, "name": served_name}, ModelSettings))
+    settings = ServerSettings(**fields_of(ServerSettings, options))
+    chosen = ModelSettings(**fields_of(ModelSettings, {**options, "model": name, "name": served_name}))
     quiet_libraries()
     chosen.check()
     log_to_stderr()
@@ -187,7 +179,7 @@ def proxy(
     from ragbias.serving.server import Metrics, log_to_stderr
     from ragbias.serving.settings import ServerSettings
 
-    settings = ServerSettings(**_named(options, ServerSettings))
+    settings = ServerSettings(**fields_of(ServerSettings, options))
     if reader or methods.get(method).reusable_documents:
         try:
             from ragbias_vllm import proxy as vllm

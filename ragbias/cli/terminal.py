@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -152,6 +152,11 @@ def status(text: str) -> AbstractContextManager[Any]:
         return console.status(f"{text} ...")
     console.print(f"{text} ...")
     return nullcontext()
+
+
+def fields_of(settings: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the options of a command that are fields of the class ``settings``."""
+    return {name: value for name, value in options.items() if name in settings.__annotations__}
 
 
 def quiet_libraries() -> None:
