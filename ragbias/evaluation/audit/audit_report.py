@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from ragbias.data.questions import Question
 from ragbias.display import printable
-from ragbias.evaluation.audit.outcomes import WORTH, Audit, PositionPreference, differ
+from ragbias.evaluation.audit.outcomes import WORTH, Audit, differ
 from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
 from ragbias.evaluation.cost import GenerationCost
-from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
+from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Section, page
 from ragbias.evaluation.report.tables import Grid
@@ -109,13 +109,6 @@ def preference_rows(audit: Audit) -> dict[str, list[str]]:
     return rows
 
 
-def _known_documents(preference: PositionPreference) -> str:
-    """State the number of answers with a known source document."""
-    counts = f"{preference.answer_count} of {preference.total_count}"
-    text = f"the document of {counts} answers is known, in {preference.questions} questions"
-    return text if preference.excess else f"{text}; shares by part need at least {FEWEST} questions"
-
-
 def order_names(count: int) -> list[str]:
     return ["as retrieved", "reversed", *(f"shuffle {index}" for index in range(1, count - 1))]
 
@@ -136,12 +129,11 @@ def as_html(
     grids = {name: replace(grid, title="") for name, grid in tables(audit, costs).items()}
     flips = (address(flip_figure(audit), "flips"), "Share of questions that flip")
     sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[definition(audit), LEGEND])]
-    notes = [f"{label}: {_known_documents(outcome.preference)}." for label, outcome in audit.outcomes.items()]
+    pictures, text = [], NO_PREFERENCE
     if any(outcome.preference.excess for outcome in audit.outcomes.values()):
-        picture = (address(preference_figure(audit), "preferences"), "Positions that answers come from")
-        sections.append(Section("Preferred positions", figures=[picture], text=[PREFERENCE_LEGEND], notes=notes))
-    else:
-        sections.append(Section("Preferred positions", text=[NO_PREFERENCE], notes=notes))
+        pictures = [(address(preference_figure(audit), "preferences"), "Positions that answers come from")]
+        text = PREFERENCE_LEGEND
+    sections.append(Section("Preferred positions", figures=pictures, grids=[grids["positions"]], text=[text]))
     if "right" in grids:
         sections.append(Section("Right answers by order", grids=[grids["right"]]))
     if flipped:
