@@ -87,7 +87,7 @@ class BenchPlan:
                 while batch := tuple(islice(cases, size)):
                     yield Unit(model, task, batch, methods, size, measures, invariant_once=once)
             for task, cases in self._by_seed() if ACCURACY in measures else ():
-                for case in _first_cases(cases):
+                for case in first_cases(cases, NOISE_QUESTIONS):
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
     def _by_seed(self) -> Iterator[tuple[Task, Iterator[Case]]]:
@@ -122,11 +122,11 @@ def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
     seen |= ids
 
 
-def _first_cases(cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield one case of each of the first ``NOISE_QUESTIONS`` questions, for each number of documents."""
+def first_cases(cases: Iterable[Case], count: int) -> Iterator[Case]:
+    """Yield one case of each of the first ``count`` questions, for each number of documents."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())
-        if case.question not in questions and len(questions) < NOISE_QUESTIONS:
+        if case.question not in questions and len(questions) < count:
             questions.add(case.question)
             yield case

@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from ragbias.errors import MethodError
 from ragbias.evaluation.bench.answering import Models, records_of
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.bench.plan import BenchPlan, Unit
+from ragbias.evaluation.bench.plan import BenchPlan, Unit, first_cases
 from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise
@@ -118,13 +118,11 @@ class _Run:
 
 def _typical(task: Task) -> dict[int, list[Case]]:
     """Return one case of each of the first ``COST_PROMPTS`` questions, for each number of documents >= 2."""
-    typical: dict[int, dict[str, Case]] = {}
-    for case in task.cases():
+    typical: dict[int, list[Case]] = {}
+    for case in first_cases(task.cases(), COST_PROMPTS):
         if len(case.documents) > 1:
-            chosen = typical.setdefault(len(case.documents), {})
-            if len(chosen) < COST_PROMPTS:
-                chosen.setdefault(case.question, case)
-    return {documents: list(chosen.values()) for documents, chosen in typical.items()}
+            typical.setdefault(len(case.documents), []).append(case)
+    return typical
 
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
