@@ -21,7 +21,7 @@ from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions, measured
 from ragbias.evaluation.measures.bootstrap import FEWEST
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.report.charts import before_and_after
+from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get
@@ -122,6 +122,9 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """Draw the plain model and the model's default method by the position of the gold note."""
-    curves = {name: row["minus_plain_mean_by_position"] for name, row in outcome["results"].items()}
-    return before_and_after(curves, outcome["settings"]["model"], outcome["settings"]["default"])
+    """Draw the plain model and the model's default method by the position of the gold note. The plain mean is 0."""
+    names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
+    curves = {
+        f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"] for label, name in names.items()
+    }
+    return overlaid({"": curves}, scale=RELATIVE_LOGPROB)

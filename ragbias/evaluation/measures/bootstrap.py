@@ -158,12 +158,14 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
     }
 
 
-def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Interval]:
-    """Compute paired differences, scores minus reference, on common questions and positions.
+def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Estimate] | None:
+    """Compute paired differences, scores minus reference, or None without a common question and position.
 
     ``figures`` maps names to two fields of ``Summaries``, for scores and reference. ``most`` bounds the differences.
     """
     pair = scores.in_common(reference)
+    if not pair[0].values.size:
+        return None
     counts = draws(len(pair[0].questions))
     first, second = (point(side.values) for side in pair)
     many_first, many_second = (summaries(side.values, counts) for side in pair)
@@ -172,7 +174,8 @@ def differences(scores: Scores, reference: Scores, figures: Figures, most: float
         estimate = float((getattr(first, of) - getattr(second, minus))[0])
         resampled = getattr(many_first, of) - getattr(many_second, minus)
         means = (of, minus) == ("mean", "mean")
-        intervals[name] = percentile(estimate, resampled) if means else cautious(estimate, resampled, -most, most)
+        interval = percentile(estimate, resampled) if means else cautious(estimate, resampled, -most, most)
+        intervals[name] = interval.as_list()
     return intervals
 
 

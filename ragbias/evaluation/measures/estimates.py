@@ -46,14 +46,6 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
     }
 
 
-def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Estimate] | None:
-    """See ``bootstrap.differences``. Return None if the scores have no common question and position."""
-    if not scores.in_common(reference)[0].values.size:
-        return None
-    intervals = bootstrap.differences(scores, reference, figures, most)
-    return {name: interval.as_list() for name, interval in intervals.items()}
-
-
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
     """Compute a method's differences from the plain model, or ``None`` without a common question and position.
 
@@ -62,7 +54,7 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     ``by_position`` is the method's score at a position minus the plain model's mean. ``most`` is the largest possible
     difference of two scores: 1 for accuracies.
     """
-    figures = differences(scores, plain, MINUS_PLAIN, most)
+    figures = bootstrap.differences(scores, plain, MINUS_PLAIN, most)
     if figures is None:
         return None
     several = len(scores.in_common(plain)[0].positions) > 1

@@ -75,13 +75,6 @@ def overlaid(
     return figure
 
 
-def before_and_after(curves: Curves, model: str, method: str) -> Figure:
-    """Draw the curves of the plain model and one method, as in the README. The plain model's mean is 0."""
-    names = {REFERENCE: f"plain {model}", method: "order-invariant"}
-    named = {f"{label} ({name})": curves[label] for label, name in names.items()}
-    return overlaid({"": named}, scale=RELATIVE_LOGPROB)
-
-
 def multiples(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY) -> Figure:
     """Draw a panel for each method, with the plain model's curve in every panel."""
     plain = {label: points for label, points in curves.items() if label == REFERENCE}

@@ -11,9 +11,8 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.measures import estimates
 from ragbias.evaluation.measures.aggregates import Setting, answered, setting_of, summarise
-from ragbias.evaluation.measures.bootstrap import Scores
+from ragbias.evaluation.measures.bootstrap import Scores, differences
 from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.report.tables import title
 from ragbias.evaluation.runs.records import Record, read_records
@@ -88,7 +87,7 @@ def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> 
             for name, method_scores in scores.items()
             if name != label
             and label in scores
-            and (figures := estimates.differences(method_scores, scores[label], FIGURES, most))
+            and (figures := differences(method_scores, scores[label], FIGURES, most))
         }
         by_measure[measure] = dict(
             sorted(minus.items(), key=lambda item: math.inf if item[1]["mean"][0] is None else -item[1]["mean"][0])
