@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tqdm import tqdm
+
 from ragbias.cache.stores import BrokenEntryError, Dtypes, FolderStore, MemoryStore, Shapes, States, read_entry
 from ragbias.call_site import warn
 from ragbias.display import shown
@@ -186,7 +188,8 @@ class DocumentCache:
         )
 
     def __repr__(self) -> str:
-        return f"DocumentCache({len(self._memory)} entries, {size_text(self._memory.nbytes)}, folder={self.folder})"
+        size = tqdm.format_sizeof(self._memory.nbytes, "B")
+        return f"DocumentCache({len(self._memory)} entries, {size}, folder={self.folder})"
 
 
 def size_of(name: str, given: str | int) -> int:
@@ -200,15 +203,6 @@ def size_of(name: str, given: str | int) -> int:
     if not 1 <= size <= _MOST:
         raise ArgumentError(f"{name}={shown(given)}; expected more than zero bytes, and at most {_MOST:,}")
     return size
-
-
-def size_text(size: float) -> str:
-    """Format a number of bytes, such as ``"1.5 MB"``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
 
 
 def _path(folder: str | Path) -> Path:

@@ -92,9 +92,11 @@ def _open(folder: Path) -> DocumentCache:
 
 
 def _print_stats(document_cache: DocumentCache, json_path: Path | None) -> None:
-    from ragbias.cache.document_cache import size_text
+    from tqdm import tqdm
 
     counts = document_cache.stats()
     broken = f", {counts.broken} broken" if counts.broken else ""
-    console.print(f"{counts.disk_entries} entries, {size_text(counts.disk_bytes)}{broken}: {document_cache.folder}")
+    console.print(
+        f"{counts.disk_entries} entries, {tqdm.format_sizeof(counts.disk_bytes, 'B')}{broken}: {document_cache.folder}"
+    )
     write_json(counts.as_dict(), json_path)

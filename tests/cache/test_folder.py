@@ -9,7 +9,7 @@ import torch
 
 from ragbias import DebiasedLM
 from ragbias.cache import DocumentCache, States
-from ragbias.cache.document_cache import size_of, size_text
+from ragbias.cache.document_cache import size_of
 from ragbias.cache.stores import FolderStore, write_entry
 from ragbias.errors import ArgumentError, DocumentCacheWarning
 
@@ -205,4 +205,3 @@ def test_wrong_budgets_and_folders_are_named(given, expected):
 
 def test_amounts_may_be_written_as_people_write_them():
     assert [size_of("memory", given) for given in ("4GB", "1.5 MiB", "200k", 7)] == [4 * 10**9, 1572864, 200_000, 7]
-    assert [size_text(size) for size in (7, 1500, 2_340_000)] == ["7 bytes", "1.5 kB", "2.34 MB"]
