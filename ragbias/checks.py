@@ -36,12 +36,6 @@ def check_whole_between(name: str, value: int, bounds: Bounds, error: type[RagBi
         raise error(f"{name}={shown(value)}; expected a whole number from {bounds}")
 
 
-def check_finite(name: str, value: float) -> None:
-    """Raise ``MethodError`` unless ``value`` is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
-        raise MethodError(f"{name}={shown(value)} is not a finite number")
-
-
 def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = MethodError) -> None:
     """Raise ``error`` unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -4,6 +4,7 @@ from ragbias.checks import Bounds
 
 # The maxima are far above any real use. They catch typing errors before memory runs out.
 CHANNEL = Bounds(0, 1_000_000)
+FACTOR = Bounds(-1_000_000, 1_000_000)  # of a channel
 SEED = Bounds(0, 2**32 - 1)  # the range of numpy's seeds
 CHUNKS = Bounds(1, 1_000)
 NEW_TOKENS = Bounds(1, 100_000)

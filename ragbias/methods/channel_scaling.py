@@ -56,7 +56,7 @@ class ChannelScaling(Reweightable):
             raise MethodError(
                 f"channel-scaling: channel={shown(self.channel)}; expected different channels from {limits.CHANNEL}"
             )
-        check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
+        check_between("channel-scaling: factor", self.factor, limits.FACTOR)
         if self.last != "all":
             check_whole_between("channel-scaling: last", self.last, Bounds(1, 10_000_000))
 

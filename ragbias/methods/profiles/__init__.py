@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ragbias.checks import check_finite, check_whole
+from ragbias import limits
+from ragbias.checks import check_between, check_whole
 from ragbias.errors import MethodError
 from ragbias.files import irregular, write_atomically
 from ragbias.models.named import PACKAGED
@@ -49,7 +50,7 @@ class Profile:
         check_whole("hidden_size", self.hidden_size, 1)
         check_whole("n_layers", self.n_layers, 1)
         check_whole("channel", self.channel, 0)
-        check_finite("factor", self.factor)
+        check_between("factor", self.factor, limits.FACTOR)
         if self.channel >= self.hidden_size:
             raise MethodError(f"channel={self.channel}; expected an index below hidden_size={self.hidden_size}")
         if not isinstance(self.layers, tuple) or len(self.layers) != 2:
