@@ -9,9 +9,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -99,8 +97,8 @@ class RecordFile:
 class Store:
     """The folder of a run, locked while the store is open.
 
-    A run that stops before its first record removes its files. If a killed run has left files without records, another
-    run can use the folder. A run can resume with a higher limit, because its first questions are the same.
+    If a run has stopped before its first record, another run can use the folder. A run can resume with a higher limit,
+    because its first questions are the same.
 
     Args:
         folder: folder of the run, created if missing.
@@ -111,7 +109,6 @@ class Store:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
         refuse_other_contents(folder)
-        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / LOCK).open("w")
         try:
@@ -142,15 +139,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None and not holds_records(self.folder):
-            for name in (*FILES, LOCK):
-                (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # other files may be in it
-                for made in self._made:
-                    made.rmdir()
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
 
 

@@ -129,15 +129,10 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
         Store(tmp_path / "run", ABOUT)
     done.set()
     process.join()
-    Store(tmp_path / "run", ABOUT).__exit__(None, None, None)
+    Store(tmp_path / "run", ABOUT).__exit__()
 
 
-def test_a_run_without_records_leaves_the_folder_as_it_was(tmp_path):
-    for folder in (tmp_path / "a" / "b" / "run", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(KeyboardInterrupt), Store(folder, ABOUT):
-            raise KeyboardInterrupt
-    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+def test_a_failed_run_keeps_its_records(tmp_path):
     with pytest.raises(MethodError, match="refused"), Store(tmp_path / "run", ABOUT) as store:
         store.records.append([record("a")])
         raise MethodError("refused")
