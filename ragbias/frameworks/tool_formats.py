@@ -14,6 +14,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from ragbias.generation.decoding import safe_length
+
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
 """Markers at the beginning of calls. Some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
@@ -63,12 +65,7 @@ def visible_length(text: str) -> int:
     if not text.strip() or text.lstrip().startswith("{"):
         return 0
     found = _MARKER.search(text)
-    end = found.start() if found else len(text)
-    for marker in MARKERS:
-        for size in range(min(len(marker) - 1, end), 0, -1):
-            if found is None and text.endswith(marker[:size]):
-                end = min(end, len(text) - size)
-                break
+    end = found.start() if found else safe_length(text, MARKERS)
     return len(text[:end].rstrip())
 
 
