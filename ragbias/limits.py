@@ -1,4 +1,4 @@
-"""Bounds of numeric options."""
+"""Bounds of numbers that several modules take."""
 
 from ragbias.checks import Bounds
 
@@ -6,22 +6,13 @@ from ragbias.checks import Bounds
 CHANNEL = Bounds(0, 1_000_000)
 FACTOR = Bounds(-1_000_000, 1_000_000)  # of a channel
 SEED = Bounds(0, 2**32 - 1)  # the range of numpy's seeds
-CHUNKS = Bounds(1, 1_000)
-NEW_TOKENS = Bounds(1, 100_000)
-AUDIT_ORDERS = Bounds(2, 1_000)
-DEMO_QUESTIONS = Bounds(2, 10_000)
 QUESTIONS = Bounds(1, 10_000_000)  # number of questions in a file
 DOCUMENTS = Bounds(1, 10_000)
 POSITIONS = Bounds(0, DOCUMENTS.most - 1)
 ORDERS = Bounds(1, 1_000)
 WORDS = Bounds(5, 100_000)  # number of words in a passage
 BATCH = Bounds(1, 1_024)
-STRINGS = Bounds(1, 1_000_000)
 STRING_LENGTH = Bounds(20, 1_000_000)  # shorter strings give too few points to fit a cubic
-STEPS = Bounds(1, 100_000)
-RANK = Bounds(1, 256)
-EXAMPLES = Bounds(8, 1_000_000)
-DRAWN_QUESTIONS = Bounds(1, 100_000)
 DRAWN_DOCUMENTS = Bounds(2, 10_000)
 DEPTHS = Bounds(1, 1_000)
 COUNTS = Bounds(1, 1_000_000)  # requests, documents, connections of a server

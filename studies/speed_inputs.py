@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
-from ragbias import limits
+from ragbias.adaptation.settings import BOUNDS
 from ragbias.binding.architectures import family_of
 from ragbias.checks import check_whole_between
 from ragbias.errors import ArgumentError
@@ -81,7 +81,7 @@ def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device:
 
 def random_lora(model: PreTrainedModel, rank: int) -> Lora:
     """A reader with random weights for all linear layers of the model."""
-    check_whole_between("reader_rank", rank, limits.RANK, ArgumentError)
+    check_whole_between("reader_rank", rank, BOUNDS["rank"], ArgumentError)
     weights = {}
     for path, layer in targets(model).items():
         down, up = torch.randn(rank, layer.in_features), torch.randn(layer.out_features, rank)

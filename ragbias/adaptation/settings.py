@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ragbias import limits
-from ragbias.checks import check_choice, check_whole_between
+from ragbias.checks import Bounds, check_choice, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.methods import get
 
 Objective = Literal["auto", "distil", "labels", "both"]
-WHOLE = {
-    "steps": limits.STEPS,
+BOUNDS = {
+    "steps": Bounds(1, 100_000),
     "batch": limits.BATCH,
-    "rank": limits.RANK,
+    "rank": Bounds(1, 256),
     "documents": limits.DRAWN_DOCUMENTS,
     "orders": limits.ORDERS,
-    "examples": limits.EXAMPLES,
+    "examples": Bounds(8, 1_000_000),
     "seed": limits.SEED,
 }
 
@@ -58,7 +58,7 @@ class AdaptSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, bounds in WHOLE.items():
+        for name, bounds in BOUNDS.items():
             if getattr(self, name) is not None:
                 check_whole_between(name, getattr(self, name), bounds)
         if not 0 < self.learning_rate < 1:

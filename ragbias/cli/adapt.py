@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ragbias import limits
-from ragbias.adaptation.settings import AdaptSettings, Objective
+from ragbias.adaptation.settings import BOUNDS, AdaptSettings, Objective
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
@@ -45,17 +44,17 @@ def adapt(
         Objective,
         typer.Option(help="distil: match the plain model. labels: match known answers. auto: both with answers."),
     ] = Default.objective,
-    steps: Annotated[int, whole(limits.STEPS, "Optimiser steps.")] = Default.steps,
-    batch: Annotated[int, whole(limits.BATCH, "Examples per step.")] = Default.batch,
-    rank: Annotated[int, whole(limits.RANK, "Rank of the LoRA.")] = Default.rank,
+    steps: Annotated[int, whole(BOUNDS["steps"], "Optimiser steps.")] = Default.steps,
+    batch: Annotated[int, whole(BOUNDS["batch"], "Examples per step.")] = Default.batch,
+    rank: Annotated[int, whole(BOUNDS["rank"], "Rank of the LoRA.")] = Default.rank,
     learning_rate: Annotated[float, typer.Option(min=0, max=1, help="Maximum learning rate.")] = Default.learning_rate,
-    max_documents: Annotated[int, whole(limits.DRAWN_DOCUMENTS, "Documents per example at most.")] = Default.documents,
-    orders: Annotated[int, whole(limits.ORDERS, "Orders averaged if the gold document is unknown.")] = Default.orders,
-    examples: Annotated[int | None, whole(limits.EXAMPLES, "Examples. Default: one per question, 300 to 800.")] = None,
+    max_documents: Annotated[int, whole(BOUNDS["documents"], "Documents per example at most.")] = Default.documents,
+    orders: Annotated[int, whole(BOUNDS["orders"], "Orders averaged if gold is unknown.")] = Default.orders,
+    examples: Annotated[int | None, whole(BOUNDS["examples"], "Default: one example per question, 300 to 800.")] = None,
     prompt: Annotated[
         Path | None, typer.Option(help="Your prompt, a text file with {documents} and {question}. Default: several.")
     ] = None,
-    seed: Annotated[int, whole(limits.SEED, "Seed of examples and weights.")] = Default.seed,
+    seed: Annotated[int, whole(BOUNDS["seed"], "Seed of examples and weights.")] = Default.seed,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Dtype of the weights.")] = "auto",
     restart: Annotated[bool, typer.Option("--restart", help="Delete the folder's reader or training.")] = False,
     json_path: JsonPath = None,

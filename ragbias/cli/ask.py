@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ragbias import limits, methods
-from ragbias.checks import check_encodable
+from ragbias import methods
+from ragbias.checks import Bounds, check_encodable
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD, default_method
@@ -29,9 +29,9 @@ def ask(
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     k: Annotated[
         int | None,
-        whole(limits.CHUNKS, "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
+        whole(Bounds(1, 1_000), "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
     ] = None,
-    max_new_tokens: Annotated[int, whole(limits.NEW_TOKENS, "Maximum number of tokens of the answer.")] = 128,
+    max_new_tokens: Annotated[int, whole(Bounds(1, 100_000), "Maximum number of tokens of the answer.")] = 128,
     cache: Annotated[
         Path | None, typer.Option(help="Folder filled by `ragbias cache warm`, for a method with reusable documents.")
     ] = None,

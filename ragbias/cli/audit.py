@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragbias import limits
+from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
@@ -57,7 +58,7 @@ def audit(
         typer.Option(help=f"Methods to compare, comma-separated. Default: {INSIDE}; with --upstream {ARRANGING}."),
     ] = None,
     orders: Annotated[
-        int, whole(limits.AUDIT_ORDERS, "Number of document orders: as retrieved, reversed, then shuffles.")
+        int, whole(Bounds(2, 1_000), "Number of document orders: as retrieved, reversed, then shuffles.")
     ] = 4,
     seed: Annotated[int, whole(limits.SEED, "Seed of the shuffles.")] = 0,
     consistency: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ragbias import limits
+from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
@@ -44,9 +45,9 @@ def calibrate(
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
-    strings: Annotated[int, whole(limits.STRINGS, "Number of random token strings; 2000 in the paper.")] = 500,
+    strings: Annotated[int, whole(Bounds(1, 1_000_000), "Number of random token strings; 2000 in the paper.")] = 500,
     length: Annotated[int | None, whole(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
-    questions: Annotated[int | None, whole(limits.DRAWN_QUESTIONS, "Drawn questions. Default: 100, tiny 40.")] = None,
+    questions: Annotated[int | None, whole(Bounds(1, 100_000), "Drawn questions. Default: 100, tiny 40.")] = None,
     documents: Annotated[int | None, whole(limits.DRAWN_DOCUMENTS, "Documents per question. Default by task.")] = None,
     depths: Annotated[int, whole(limits.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, whole(limits.SEED, "Seed for strings and questions.")] = 0,

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from ragbias import limits
+from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
@@ -38,9 +39,7 @@ def demo(
     model: Annotated[str, typer.Option(help=MODELS)],
     questions: Annotated[
         int | None,
-        whole(
-            limits.DEMO_QUESTIONS, "Questions, each run with its answer at every position. Default: 40 (tiny) or 20."
-        ),
+        whole(Bounds(2, 10_000), "Questions, each run with its answer at every position. Default: 40 (tiny) or 20."),
     ] = None,
     seed: Annotated[int, whole(limits.SEED, "Seed of corpus and questions.")] = 0,
     out: Annotated[
