@@ -98,7 +98,7 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
     """Make a table with a row for each method. Leave out columns without any interval."""
     body = []
     accuracy = measure == ACCURACY
-    kind = tables.cost_kind(result)
+    costs = tables.costs_of(result)
     for label, method in tables.ranked(result, measure):
         if not (figures := figures_of(method, measure)):
             continue
@@ -111,7 +111,7 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
             if label != REFERENCE
             else tables.NOTHING,
             "flips" if accuracy else "agree": _estimate(figures["flip_rate" if accuracy else "agreement"], ".0%"),
-            "prefill": _estimate(tables.cost_of(result, label), prefix="x") if kind == "prefill_ratio" else "-",
+            "prefill": _estimate(costs.get(label), prefix="x"),
         }
         body.append(cells)
     shown = [name for name in body[0] if any(cells[name] != tables.NOTHING for cells in body)]

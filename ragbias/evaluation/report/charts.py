@@ -19,7 +19,7 @@ from ragbias.evaluation.report.figures import (
     panel_title,
     styles_of,
 )
-from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
+from ragbias.evaluation.report.tables import costs_of, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 OVERLAID = 3  # maximum number of curves in one panel
 POSITION = "position of the gold document (1 = first)"
-COSTS = {"prefill_ratio": "prefill time, in units of none", "seconds_ratio": "time per answer, in units of none"}
 TITLES = {"worst": "at the worst position", "mean": "mean over positions"}
 
 Curves = Mapping[str, Mapping[str, Point]]  # keys: method, then position counted from 0
@@ -110,30 +109,25 @@ def _panel(axis: Axes, curves: Curves, styles: Mapping[str, Style], names: Mappi
 
 def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure | None:
     """Draw worst and mean accuracy against cost. Return None if no cost was measured."""
-    kind = cost_kind(result)
-    if kind is None:
+    costs, methods = costs_of(result), ranked(result)
+    if not costs:
         return None
-    methods = ranked(result)
-    costs: dict[str, Point] = {label: cost_of(result, label) or [None] for label, _ in methods}
     measures = [name for name in TITLES if all(method[name] and method[name][0] is not None for _, method in methods)]
     figure, axes = canvas(len(measures), columns=2, height=2.9 + 0.21 * -(-len(methods) // 2), sharey=True)
     for axis, measure in zip(axes, measures, strict=True):
-        points = {label: (float(costs[label][0] or 0), float(method[measure][0])) for label, method in methods}
-        for label, (cost, accuracy) in points.items():
-            _, *spread = costs[label]
-            if len(spread) == 2 and spread[0] is not None:
-                axis.plot(spread, [accuracy] * 2, color=PALE, linewidth=1, zorder=1)
-            style = styles[label]
+        for label, method in methods:
+            (cost, *spread), accuracy, style = costs[label], float(method[measure][0]), styles[label]
+            axis.plot(spread, [accuracy] * 2, color=PALE, linewidth=1, zorder=1)
             axis.plot(
                 cost, accuracy, marker=style.marker, color=style.colour, markerfacecolor=style.filling,
                 markeredgewidth=1.5, markersize=7, linestyle="", label=literal(label), zorder=3,
             )  # fmt: skip
-        xs = [cost for cost, _ in points.values()]
+        xs = [cost for cost, *_ in costs.values()]
         if max(xs) > 4 * max(min(xs), 1e-9):
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_title(TITLES[measure], fontsize=10)
-    figure.supxlabel(COSTS[kind], fontsize=10)
+    figure.supxlabel("prefill time, in units of none", fontsize=10)
     figure.supylabel("accuracy", fontsize=10)
     legend(figure, columns=2)
     return figure

@@ -35,8 +35,7 @@ READING = (
     "them. More orders give more chances to flip. Flips below the noise mean nothing.",
     "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
     "Noise alone makes a gap, because a gap is never negative. Notes below a table list gaps that chance explains.",
-    "Cost is the median time to the first token relative to the plain model, timed on the same prompts. Without such "
-    "timings it is the wall time per answer, which is less exact.",
+    "Cost is the median time to the first token relative to the plain model, timed on the same prompts.",
 )
 ORACLE = (
     "The documents around the gold one come from a file of gold passages (an oracle file). They belong to other "

@@ -33,7 +33,6 @@ LEGENDS = {
     "of the same documents; KL: KL(plain || method) of the token after the prompt, in nats; agree: share of prompts "
     "after which both find the same token the most probable.",
 }
-COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
 OTHER_FIGURES = {  # heading and format by measure and name
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
@@ -126,20 +125,10 @@ def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
     return f"{result['task']}, {documents}, model {result['model']}{what}"
 
 
-def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """Return the cost of a result: ``"prefill_ratio"`` if prefills were timed, else ``"seconds_ratio"`` or None."""
-    methods = result["methods"]
-    if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
-        return "prefill_ratio"
-    return "seconds_ratio" if methods.get(REFERENCE, {}).get("seconds") else None
-
-
-def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
-    """Cost ``[median, low, high]`` of a method relative to ``none``, see ``cost_kind``."""
-    kind, methods = cost_kind(result), result["methods"]
-    if kind == "prefill_ratio":
-        return list(methods[label]["cost"]["prefill_ratio"])
-    return [methods[label]["seconds"] / methods[REFERENCE]["seconds"], None, None] if kind else None
+def costs_of(result: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Prefill times ``[median, low, high]`` relative to ``none``, by method. Empty unless all methods were timed."""
+    costs = {label: method.get("cost", {}).get("prefill_ratio") for label, method in result["methods"].items()}
+    return costs if all(costs.values()) else {}
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
@@ -173,8 +162,8 @@ def _cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str
         cells[heading] = with_interval(figures[name], form)
     if measure == ACCURACY and shows_order(result):
         cells["order"] = with_interval(method["kendall_tau"])
-    if kind := cost_kind(result):
-        cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), prefix="x")
+    if costs := costs_of(result):
+        cells["prefill"] = with_interval(costs[label], prefix="x")
     if measure == ACCURACY and "judge" in method:
         cells["no verdict"] = with_interval([method["judge"]["undecided"], None, None], ".0%")
         for name, heading in JUDGE_FIGURES.items():

@@ -23,13 +23,14 @@ from support.bench_records import logprobs_with, records_with, u_shape
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
 
 
-def results_of(labels, counts=(10,), questions=12, cost=None, noise=()):
+def results_of(labels, counts=(10,), questions=12, noise=()):
     records = []
     for documents in counts:
         positions = [0, documents // 2, documents - 1]
         shape = {label: u_shape(positions, 0.9, 0.2 + 0.04 * index) for index, label in enumerate(labels)}
         records += records_with(shape, questions, documents)
-    return summarise(records, cost, noise or records)["results"]
+    timed = {label: {"prefill_ratio": [1.0 + 0.1 * index] * 3} for index, label in enumerate(labels)}
+    return summarise(records, {f"tiny|made-up|{count}": timed for count in counts}, noise or records)["results"]
 
 
 def texts(figure):

@@ -37,12 +37,17 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
+def costs(labels, documents=(10,)):
+    timed = {label: {"prefill_ratio": [1.0, 0.9, 1.2]} for label in labels}
+    return {f"tiny|made-up|{count}": timed for count in documents}
+
+
 def run(settings=None, documents=(10, 20), **fields):
     accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), "pine": dict.fromkeys(POSITIONS, 0.7)}
     records = [
         record for count in documents for record in records_with(accuracies, 12, count, groups=(EVIL, "b"), **fields)
     ]
-    return Run(Path("folder"), records, [], {}, settings or {})
+    return Run(Path("folder"), records, [], costs(accuracies, documents), settings or {})
 
 
 def figures(page):
@@ -80,7 +85,7 @@ def test_figures_are_svg_and_the_same_each_time(page):
 def test_words_in_figures_are_text_whatever_stands_in_a_name():
     name = "<b>#1 & '100%'\" Ü</b>"
     accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), name: dict.fromkeys(POSITIONS, 0.7)}
-    one = Run(Path("folder"), records_with(accuracies, 12), [], {}, {})
+    one = Run(Path("folder"), records_with(accuracies, 12), [], costs(accuracies), {})
     words = [set(each.itertext()) for each in figures(as_html(summary_of([one]), [one]))]
     assert len(words) == 3 and all(name in each for each in words)
     assert {"accuracy", "position of the gold document (1 = first)"} <= words[0]
@@ -112,7 +117,8 @@ def test_tables_hold_the_figures_of_the_summary(page):
 
 def test_a_task_without_positions_has_a_page_as_well():
     records = records_with({"none": {0: 0.4}, "ms-poe": {0: 0.5}}, 8, documents=0)
-    plain = Run(Path("folder"), [replace(record, gold_position=None) for record in records], [], {}, {})
+    records = [replace(record, gold_position=None) for record in records]
+    plain = Run(Path("folder"), records, [], costs(["none", "ms-poe"], [0]), {})
     text = as_html(summary_of([plain]), [plain])
     assert "no documents" in text and "not recorded" in text
     assert text.count("<figure>") == 1  # accuracy against cost
