@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,8 +85,6 @@ class PartialResults:
             settings, results = dict(data["settings"]), dict(data["results"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise MethodError(f"{self._file} cannot be read: {error}; {RESTART}") from error
-        if damaged := [name for name, value in results.items() if not (type(value) in (list, dict) and _finite(value))]:
-            raise MethodError(f"{self._file}: {damaged[0]!r} contains no measurements; {RESTART}")
         if settings != self._settings:
             changed = "; ".join(changes(settings, self._settings))
             raise MethodError(
@@ -95,13 +92,6 @@ class PartialResults:
                 f"with those, or {RESTART}"
             )
         return results
-
-
-def _finite(value: Any) -> bool:
-    """Whether plain data has only finite numbers, and no empty list or object."""
-    if isinstance(value, (list, dict)):
-        return bool(value) and all(map(_finite, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def unfinished(out: Path) -> bool:

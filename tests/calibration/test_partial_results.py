@@ -44,13 +44,6 @@ def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
         ('{"settings": [], "results": {"loss": [1.5', "cannot be read: .*--restart"),
         ('{"settings": [5], "results": {}}', "cannot be read: .*--restart"),
         pytest.param("[" * 100_000, "cannot be read: .*--restart", id="deep"),
-        (
-            '{"settings": {"seed": 1}, "results": {"loss": 5}}',
-            "'loss' contains no measurements; start again with --restart",
-        ),
-        ('{"settings": {"seed": 1}, "results": {"loss": {}}}', "'loss' contains no measurements"),
-        ('{"settings": {"seed": 1}, "results": {"loss": [1.5, null]}}', "'loss' contains no measurements"),
-        ('{"settings": {"seed": 1}, "results": {"loss": {"loss": NaN}}}', "'loss' contains no measurements"),
     ],
 )
 def test_damaged_results_are_named_with_the_remedy(tmp_path, content, words):
