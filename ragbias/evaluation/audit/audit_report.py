@@ -83,8 +83,13 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]
         for label, outcome in audit.outcomes.items()
     ]
     grids = {"flips": Grid(title, HEADINGS, flips)}
-    preferences = [[label, *cells] for label, cells in preference_rows(audit).items()]
-    parts = len(preferences[0]) - 2
+    parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
+    preferences = []
+    for label, outcome in audit.outcomes.items():
+        preference = outcome.preference
+        shares = [f"{part.estimate:+.1%}" for part in preference.excess] or ["-"] * parts
+        counts = f"{preference.answer_count} of {preference.total_count}"
+        preferences.append([label, counts if preference.excess else f"{counts}: too few", *shares])
     headings = ["method", "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
     grids["positions"] = Grid("Positions: answers from each part, beyond chance", headings, preferences)
     right = [
@@ -95,18 +100,6 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]
     if right:
         grids["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
     return grids
-
-
-def preference_rows(audit: Audit) -> dict[str, list[str]]:
-    """Format the rows of ``positions`` by label: the number of answers with a known source, then the excess by part."""
-    parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
-    rows = {}
-    for label, outcome in audit.outcomes.items():
-        preference = outcome.preference
-        shares = [f"{part.estimate:+.1%}" for part in preference.excess] or ["-"] * parts
-        counts = f"{preference.answer_count} of {preference.total_count}"
-        rows[label] = [counts if preference.excess else f"{counts}: too few", *shares]
-    return rows
 
 
 def order_names(count: int) -> list[str]:

@@ -11,7 +11,6 @@ from ragbias.evaluation.audit.audit_report import (
     as_html,
     flipped_questions,
     preference_figure,
-    preference_rows,
     tables,
 )
 from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPreference
@@ -97,9 +96,9 @@ def test_too_few_known_sources_are_no_flat_line():
     parts = [Interval(share, share, share) for share in (0.2, 0, 0, 0, -0.2)]
     preferences = {"none": PositionPreference(70, 80, 38, parts), "pine": PositionPreference(6, 80, 3, [])}
     found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, preferences)
-    rows = preference_rows(found)
-    assert rows["none"] == ["70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
-    assert rows["pine"] == ["6 of 80: too few"] + ["-"] * 5
+    none, pine = tables(found, {})["positions"].rows
+    assert none == ["none", "70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
+    assert pine == ["pine", "6 of 80: too few"] + ["-"] * 5
     (taken,) = preference_figure(found).axes
     assert len(taken.containers) == 1
     text = html_of(found)
