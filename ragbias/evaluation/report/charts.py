@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 
 OVERLAID = 3  # maximum number of curves in one panel
 POSITION = "position of the gold document (1 = first)"
+LOGPROB = "log-probability (nats)"
+RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 TITLES = {"worst": "at the worst position", "mean": "mean over positions"}
 
 Curves = Mapping[str, Mapping[str, Point]]  # keys: method, then position counted from 0
-
-
-LOGPROB = "log-probability (nats)"
-RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 
 
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
