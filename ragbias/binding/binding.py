@@ -74,7 +74,7 @@ class Session:
     seen: int  # number of columns in the cache
     permutation: Tensor | None  # int64 [batch, T]: the prompt's column for each column in the model; None if equal
     memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by (layer, sequence or None)
-    fingerprint: Tensor | None = None  # keys [batch, G, d] of the last token, to detect moved sequences
+    last_keys: Tensor | None = None  # keys [batch, G, d] of the last token, to detect moved sequences
 
 
 class _Pass(threading.local):
@@ -181,15 +181,15 @@ class Binding(PlainBinding):
     def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
         """Raise an error if sequences of the cache were repeated, dropped or moved since the prefill."""
         moved = batch != len(session.layouts)
-        if not moved and session.fingerprint is not None:
-            moved = not torch.allclose(self._fingerprint(cache, session), session.fingerprint, rtol=1e-2, atol=1e-2)
+        if not moved and session.last_keys is not None:
+            moved = not torch.allclose(self._last_keys(cache, session), session.last_keys, rtol=1e-2, atol=1e-2)
         if moved:
             raise BindingError(
                 f"the cache's sequences are not those of the {len(session.layouts)} prompts that entered under this "
                 "debias(); pass each sequence as a separate prompt"
             )
 
-    def _fingerprint(self, cache: Any, session: Session) -> Tensor:
+    def _last_keys(self, cache: Any, session: Session) -> Tensor:
         column = session.layouts[0].pad + session.layouts[0].length - 1  # the same column in every sequence
         keys: Tensor = cache.layers[max(self.layers.values())].keys
         return keys[:, :, column]
@@ -213,7 +213,7 @@ class Binding(PlainBinding):
         if cache is not None:
             self._sessions[cache] = session
             if self._now.prefill:
-                session.fingerprint = self._fingerprint(cache, session).clone()
+                session.last_keys = self._last_keys(cache, session).clone()
         if self._now.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
             output.last_hidden_state = _gathered(output.last_hidden_state, back)

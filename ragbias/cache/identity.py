@@ -31,13 +31,13 @@ IGNORED = _OF_MODULES | _OF_MODELS | _OF_ACCELERATE
 _known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = WeakKeyDictionary()
 
 
-def fingerprint(model: PreTrainedModel) -> str:
+def digest_of_model(model: PreTrainedModel) -> str:
     """Return a SHA-256 of a model's configuration, weights, devices and attributes of modules.
 
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
     and the scales of quantised weights. Tensors that were replaced or changed are hashed again.
 
-    The fingerprint does not detect changes in place through ``parameter.data`` or a numpy view, changes of inference
+    The digest does not detect changes in place through ``parameter.data`` or a numpy view, changes of inference
     tensors or of weights that accelerate has offloaded, hooks, or a replaced ``forward``. After such a change, create a
     new model object or clear the cache.
     """
@@ -148,7 +148,7 @@ def identity_of(model: PreTrainedModel, backend: str) -> str:
     device = model.device.type
     name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
     casts = torch.is_autocast_enabled(device)
-    about: list[Any] = [fingerprint(model), str(model.dtype), backend, torch.__version__, device, name]
+    about: list[Any] = [digest_of_model(model), str(model.dtype), backend, torch.__version__, device, name]
     about += [torch.get_num_threads(), torch.get_float32_matmul_precision()]
     about.append(str(torch.get_autocast_dtype(device)) if casts else "")
     about += [os.environ.get(variable, "") for variable in ENVIRONMENT]

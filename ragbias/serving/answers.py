@@ -26,7 +26,7 @@ def report_headers(report: Json) -> dict[str, str]:
     }
 
 
-def fingerprint(report: Report) -> str:
+def report_summary(report: Report) -> str:
     """Summarise a report as ``"pine, 3 documents"``, for clients that drop unknown fields."""
     ran = f"{report.method_ran}, {report.n_found} documents"
     return ran if report.method_ran == report.method_requested else f"{ran}: {report.reason}"

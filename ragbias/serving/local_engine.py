@@ -19,7 +19,7 @@ from ragbias.generation import Generation, GenerationSettings, Request
 from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM
 from ragbias.serving import prompts
-from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, fingerprint
+from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, report_summary
 from ragbias.serving.errors import ApiError, refused, translated, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics
@@ -225,7 +225,7 @@ class ServedModel(Scheduler):
             text, boundaries = self._completion_prompt(body)
         request = self.lm.prepare(text, boundaries=boundaries, method=method, cancelled=cancelled)
         prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
-        formatter.fingerprint = fingerprint(request.report)
+        formatter.fingerprint = report_summary(request.report)
         return request, formatter, settings
 
     def counted(self, generation: Generation) -> Generation:

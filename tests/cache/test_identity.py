@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ragbias import DocumentCache
-from ragbias.cache.identity import fingerprint, identity_of
+from ragbias.cache.identity import digest_of_model, identity_of
 from support.random_models import random_model
 from support.reuse import logits, tokens
 
@@ -106,10 +106,10 @@ def test_equal_codes_with_other_scales_are_other_weights():
     models = [random_model("llama") for _ in range(3)]
     for model, absmax in zip(models, (scale, scale.clone(), scale * 2), strict=True):
         model.model.layers[0].self_attn.o_proj.weight.quant_state = SimpleNamespace(absmax=absmax, blocksize=64)
-    prints = [fingerprint(model) for model in models]
+    prints = [digest_of_model(model) for model in models]
     assert prints[0] == prints[1] != prints[2]
     scale.mul_(2)
-    assert fingerprint(models[0]) == prints[2]
+    assert digest_of_model(models[0]) == prints[2]
 
 
 def test_settings_of_mkl_have_their_own_entries(monkeypatch):
@@ -152,5 +152,5 @@ def test_offloaded_weights_are_read_where_they_are(tmp_path):
 
 def test_a_model_whose_weights_are_nowhere_is_like_no_other():
     models = [random_model("llama") for _ in range(2)]
-    assert fingerprint(models[0]) == fingerprint(models[1])
-    assert len({fingerprint(model.to("meta")) for model in models}) == 2
+    assert digest_of_model(models[0]) == digest_of_model(models[1])
+    assert len({digest_of_model(model.to("meta")) for model in models}) == 2

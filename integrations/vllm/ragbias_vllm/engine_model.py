@@ -73,12 +73,12 @@ def identity_of(config: VllmConfig) -> str:
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
     about = [VERSION, vllm.__version__, model.compute_hash(), str(model.dtype), device]
     backend = config.attention_config.backend
-    about += [backend and str(backend), fingerprint(model.model, model.revision)]
+    about += [backend and str(backend), digest_of_files(model.model, model.revision)]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
 @cache
-def fingerprint(model: str, revision: str | None) -> str:
+def digest_of_files(model: str, revision: str | None) -> str:
     """Return a SHA-256 of a model's files of weights and configuration."""
     folder = Path(model)
     if not folder.is_dir():
