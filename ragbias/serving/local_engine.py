@@ -242,7 +242,8 @@ class ServedModel(Scheduler):
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
         messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
         documents = prompts.documents_of(body, self._settings.max_documents)
-        if body.part_documents:
+        if documents is None and (parts := chat_documents.message_documents(messages)):
+            prompts.check_number(parts[0], self._settings.max_documents)
             return prompts.prompt_with_parts(messages, render)
         messages = chat_documents.join_parts(messages)
         if documents:

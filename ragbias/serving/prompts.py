@@ -49,18 +49,21 @@ def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
-    """Return the documents of a body or of its last message with documents, or None. Refuse more than ``limit``."""
+    """Return the documents that a field of a body names, or None. Refuse more than ``limit``."""
     documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
         if documents is not None:
             raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
         documents = template.documents
-    if isinstance(body, ChatRequest) and body.part_documents:
-        documents = body.part_documents
-    if documents is not None and len(documents) > limit:
+    check_number(documents or (), limit)
+    return documents
+
+
+def check_number(documents: Sequence[object], limit: int) -> None:
+    """Raise a 400 for more than ``limit`` documents."""
+    if len(documents) > limit:
         message = f"documents: {len(documents)} documents; expected at most {limit}, the limit of this server"
         raise refused("documents", message, "too_many_documents")
-    return documents
 
 
 def check_found(request: Request, on_missing: str) -> None:

@@ -239,15 +239,6 @@ class ChatRequest(_GenerationFields):
     reasoning_effort: Annotated[str | None, only("none")] = None
     modalities: Annotated[list[str] | None, only(["text"])] = None
 
-    @property
-    def part_documents(self) -> list[Document]:
-        """The documents of the last message with document parts. Empty if a field names the documents."""
-        template = self.chat_template_kwargs
-        if self.documents is not None or (template is not None and template.documents is not None):
-            return []
-        contents = ([part for part in each.parts if isinstance(part, Document)] for each in reversed(self.messages))
-        return next(filter(None, contents), [])
-
 
 class CompletionRequest(_GenerationFields):
     """The body of ``POST /v1/completions``."""
