@@ -9,6 +9,8 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from ragbias.boundaries import Boundaries, KnownText, locate
+from ragbias.boundaries.assignment import n_outside
+from ragbias.boundaries.matching import occurrences_by_document
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 
@@ -167,8 +169,10 @@ def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str])
     parts = re.split("|".join(marks), marked)
     if re.findall("|".join(marks), marked) != marks:
         return None
-    if render(texts) != "".join(chain(*zip(parts, [*texts, ""], strict=True))):
+    text = render(texts)
+    if text != "".join(chain(*zip(parts, [*texts, ""], strict=True))):
         return None
     ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
     spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
-    return Boundaries(spans, "documents", len(texts), "", texts=spans)
+    n_left_plain = n_outside(text, occurrences_by_document(text, texts), spans)
+    return Boundaries(spans, "documents", len(texts), "", n_left_plain, texts=spans)

@@ -11,6 +11,8 @@ from typing import Any
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries, KnownText
+from ragbias.boundaries.assignment import is_long
+from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
 from ragbias.generation import Request
@@ -89,13 +91,28 @@ def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
     return chat_documents.in_prompt(text, [known_text(document) for document in documents])
 
 
+def check_copies(documents: Sequence[Document], contents: Iterable[str]) -> None:
+    """Raise a 400 if messages contain some of the documents as blocks of text, because the order of these would count.
+
+    A message that equals a document is a question.
+    """
+    texts = [document.text.strip() for document in documents]
+    written = "\n".join(content for content in contents if content.strip() not in texts)
+    found = occurrences_by_document(written, texts)
+    if any(is_block(written, occurrence) for text in filter(is_long, found) for occurrence in found[text]):
+        absent = next((f"documents[{index}]" for index, text in enumerate(texts) if text not in found), "together")
+        message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
+        raise refused("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
+
+
 def prompt_with(
     documents: Sequence[Document], messages: list[Json], render: Callable[..., str]
 ) -> tuple[str, Boundaries]:
     """Render the prompt with its documents, and return it with their spans.
 
-    If all documents occur in the messages, they stay there. Otherwise a chat template that supports documents renders
-    them. Without such a template, they are inserted at the beginning of the user's last message, with blank lines.
+    If all documents occur in the messages, they stay there. If only some do, the request is refused. Otherwise a chat
+    template that supports documents renders them. Without such a template, they are inserted at the beginning of the
+    user's last message, with blank lines.
 
     Args:
         render: function that renders messages as a flat prompt, given extra variables for the template.
@@ -103,6 +120,7 @@ def prompt_with(
     text = render(messages)
     if (boundaries := in_prompt(text, documents)) is not None:
         return text, boundaries
+    check_copies(documents, (each["content"] for each in messages if each["role"] != "assistant"))
     fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
     known = [known_text(doc) for doc in documents]
     if rendered := chat_documents.render_documents(text, lambda more: render(messages, **more), fields, known):

@@ -176,6 +176,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
         documents, texts = prompts.documents_of(fields, settings.max_documents), list(_texts(body, prompt))
         holder, boundaries = _holder(texts, documents, settings)
         if documents and holder is None:
+            prompts.check_copies(documents, (text.text.removesuffix(END) for text in texts))
             messages = body[prompt] if prompt == "messages" else []
             last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
             holder = next((text for text in texts if text.message is last), None)

@@ -4,6 +4,7 @@ from itertools import permutations
 
 import httpx
 import pytest
+from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.frameworks import join_parts
 from ragbias.serving.errors import ApiError
@@ -72,3 +73,30 @@ def test_overlapping_documents_are_known_if_the_template_prints():
             [Document(text=each) for each in order], [{"role": "user", "content": "Q"}], with_documents
         )
         assert [text[begin:end] for begin, end in found.texts] == list(order) and text.startswith("<doc>")
+
+
+MILL, ABBEY, FALCON = DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    ("contents", "named"),
+    [
+        ([f"{MILL}\n\n{ABBEY}\n\n{FALCON[:-1]}!\n\n{QUESTION}"], r"not documents\[2\]"),
+        ([f"Context: {ABBEY}\nQuestion: {QUESTION}"], r"not documents\[0\]"),
+        ([f"- {MILL}\n- {ABBEY}", f"{FALCON}\n{QUESTION}"], "not together"),
+    ],
+)
+def test_messages_with_some_of_the_documents_are_refused(contents, named):
+    talk = [{"role": "user", "content": content} for content in contents]
+    with pytest.raises(ApiError, match=f"the messages contain some, but {named}; leave all of them out"):
+        prompt_with([Document(text=text) for text in DOCUMENTS], talk, render)
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "n_left_plain"),
+    [("user", f"Is it true that {MILL}", 1), ("user", MILL, 1), ("assistant", f"{MILL}\n\n{ABBEY}", 2)],
+)
+def test_quotations_of_documents_are_reported(role, content, n_left_plain):
+    talk = [{"role": role, "content": content}, {"role": "user", "content": QUESTION}]
+    found = prompt_with([Document(text=text) for text in DOCUMENTS], talk, render)[1]
+    assert (found.n_found, found.n_left_plain) == (3, n_left_plain)

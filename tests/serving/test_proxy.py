@@ -95,6 +95,12 @@ def test_documents_in_no_message_are_put_before_the_question(echo, proxy):
     )
 
 
+def test_messages_with_some_of_the_documents_are_refused(proxy):
+    response = proxy.post(CHAT, json=body([*DOCUMENTS[:2], "Another."], documents=DOCUMENTS))
+    assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_documents"
+    assert "the messages contain some, but not documents[2]; leave all" in response.json()["error"]["message"]
+
+
 def test_numbered_headers_are_found_and_numbers_stay_or_go(echo, proxy):
     lines = "\n".join(f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1))
     numbered = [f"<documents>\n{lines}\n</documents>"]
