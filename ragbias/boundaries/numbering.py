@@ -47,6 +47,7 @@ OPEN_TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
 ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
 JSON_FIELD = re.compile(r"([\"'])[\w .-]+\1[ ]?:[ ]?[\"']?\Z")
+PAGE = re.compile(r"\bpage(?:[ _]?(?:label|number))?\W{1,4}\Z", re.IGNORECASE)
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -200,7 +201,8 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.counted(taken, after), *(regions.counted(taken) for regions in everywhere[1:])]
     doubtful = any(
-        _from_first(series) or not _are_own(text, series, values)
+        (_from_first(series) and not all(PAGE.search(candidate.line) for candidate in series))
+        or not _are_own(text, series, values)
         for series in itertools.chain(*counted, beginnings.headings(taken))
     )
     return DocumentNumbers(tuple(_apart(cuts)), doubtful)
@@ -318,7 +320,7 @@ def _header(text: str, begin: int, end: int) -> CharSpan | None:
 def _are_own(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
     """Whether the numbers belong to metadata: all are part of a value, or one is part of a longer value.
 
-    A value that is only a number, such as a page, may equal the document's number by chance.
+    A value that is only a number may equal the document's number by chance.
     """
     lengths = [_own_length(text, candidate, values[candidate.document]) for candidate in series]
     longer = any(length > candidate.end - candidate.begin for length, candidate in zip(lengths, series, strict=True))

@@ -1,6 +1,7 @@
 """Numbers in headers are found and taken out, and nothing else is."""
 
 import itertools
+import json
 
 import pytest
 from hypothesis import given
@@ -163,7 +164,9 @@ def paged(pages, label="Page", count=None):
     return "Context:\n" + "\n\n".join(blocks) + "\n\nQuestion: which?", documents
 
 
-@pytest.mark.parametrize("pages", [(3, 4), (4, 3), (17, 9), (5, 6, 7), (7, 6, 5), (9, 17, 1), (2, 1, 3)])
+@pytest.mark.parametrize(
+    "pages", [(3, 4), (4, 3), (17, 9), (5, 6, 7), (7, 6, 5), (9, 17, 1), (2, 1, 3), (0, 1), (1, 2, 3)]
+)
 def test_known_metadata_are_no_numbering(pages):
     text, documents = paged(pages)
     found = locate(text, run=[documents])
@@ -173,9 +176,20 @@ def test_known_metadata_are_no_numbering(pages):
         assert all(f"Page: {page}" in document for page, document in zip(pages, parts.documents, strict=True))
 
 
+@pytest.mark.parametrize("pages", [(0, 1), (2, 1), (0, 1, 2)])
+@pytest.mark.parametrize("write", [str, json.dumps])
+def test_pages_in_printed_metadata_are_no_numbering(pages, write):
+    metadata = [{"page": page, "source": "a.pdf", "page_label": str(page + 1)} for page in pages]
+    blocks = [f"Source: {write(each)}\n{body}" for each, body in zip(metadata, TEXTS, strict=False)]
+    known = [KnownText.of(body, each) for each, body in zip(metadata, TEXTS, strict=False)]
+    text = "Context:\n" + "\n\n".join(blocks) + "\n\nQuestion: which?"
+    parts, found, *_ = in_parts(text, None, locate(text, documents=known))
+    assert (len(parts.documents), found.numbering) == (len(pages), "")
+
+
 @pytest.mark.parametrize("pages", [(1, 2, 3), (0, 1), (1, 2)])
 def test_metadata_that_count_by_accident_are_reported_and_left(pages):
-    text, documents = paged(pages)
+    text, documents = paged(pages, label="Part")
     found = locate(text, run=[documents])
     assert in_parts(text, None, found)[1].numbering == "present"
     parts, after, *_ = in_parts(text, None, found, strip_numbering=True)
