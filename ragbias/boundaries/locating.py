@@ -22,6 +22,7 @@ from ragbias.boundaries.assignment import (
 from ragbias.boundaries.matching import (
     MAX_OCCURRENCES,
     Occurrence,
+    end_alike,
     ends_block,
     is_block,
     is_one_of_several,
@@ -40,6 +41,9 @@ from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
+)
+WITHIN_TEXT = (
+    "the prompt contains recently retrieved texts, but not as lines of one message, so they may belong to the question"
 )
 NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # metadata that may number the documents
 TRACED = {
@@ -150,7 +154,7 @@ def locate(
         result = _by_headers(text, failures)
     reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
     if not (result.spans or reason):
-        reason = NOTHING_RECOGNISED if registry else NOTHING_KNOWN
+        reason = WITHIN_TEXT if any(map(is_long, remembered)) else NOTHING_RECOGNISED if registry else NOTHING_KNOWN
     plain = {document: some for document, some in occurrences.items() if not any(o.is_in(result.spans) for o in some)}
     return replace(
         result,
@@ -202,20 +206,9 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Know
         spans = _spans_with_metadata(text, whole, fields)
     except AmbiguousSegmentsError as error:
         return Boundaries((), source, expected.total(), str(error))
-    return _explained(text, source, expected, occurrences, whole, spans, fields)
-
-
-def _explained(
-    text: str,
-    source: str,
-    expected: Counter[str],
-    occurrences: Known,
-    whole: Sequence[Occurrence],
-    spans: Sequence[CharSpan],
-    fields: Mapping[str, Fields],
-) -> Boundaries:
-    """Return the spans of the documents, the number of missing documents, and the reason."""
-    missing = _missing(text, expected, whole, spans, source)
+    missing = expected - Counter(occurrence.document for occurrence in whole)
+    if source == "registry":  # a text that occurs only inside the documents is not missing
+        missing &= Counter({name: sum(not o.is_in(spans) for o in occurrences_of(text, name)) for name in missing})
     unknown = [document for document in missing.elements() if document not in occurrences]
     n_absent = n_without_trace(text, unknown, whole)
     n_lost = 0 if source == "registry" else len(unknown)
@@ -253,20 +246,6 @@ def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping
     return with_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
 
 
-def _missing(
-    text: str, expected: Counter[str], whole: Sequence[Occurrence], spans: Sequence[CharSpan], source: str
-) -> Counter[str]:
-    """Count the expected documents that are missing."""
-    missing = expected - Counter(occurrence.document for occurrence in whole)
-    if source != "registry":
-        return missing
-    free: Counter[str] = Counter()  # occurrences of expected texts, which may be inside other documents
-    for name in missing:
-        found = occurrences_of(text, name)
-        free[name] = sum(not any(begin <= o.begin and o.end <= end for begin, end in spans) for o in found)
-    return missing & free
-
-
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:
     """Return the printed metadata of a document, without fields that may number the documents."""
     return tuple(
@@ -291,8 +270,6 @@ def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
     """Find the most recent retrieval in the prompt. Return ``None`` if its texts may be part of the question."""
-    if not any(map(is_long, remembered)):
-        return None
     documents = set(chain.from_iterable(candidates))
     separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
     for occurrence in outermost(text, {document: remembered[document] for document in separate}):
@@ -305,17 +282,20 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
         if not long.isdisjoint(retrieval)
     ]
     result = _by_retrievals(text, retrievals, separate, "registry")
+    if not result.spans:
+        return None if result.source == "none" else result
     occurrences = [Occurrence(*span, "") for span in result.spans]
-    if len(occurrences) == 1:  # a grader contains one document by design, and no part of the others
-        others = documents - remembered.keys()
-        is_context = is_block(text, occurrences[0]) and n_without_trace(text, others, occurrences) == len(others)
-    else:
-        is_context = not occurrences or any(ends_block(text, occurrence) for occurrence in occurrences)
-        others = set(chain.from_iterable(each for each in candidates if not long.isdisjoint(each))) - remembered.keys()
-        if n_changed := len(others) - n_without_trace(text, others, occurrences):
-            reason = f"{n_changed} of the retrieved documents are in the prompt, but cut or changed"
-            result = replace(result, n_expected=result.n_expected + n_changed, reason=reason)
-    return result if result.source != "none" and is_context else None
+    is_alone = len(occurrences) == 1
+    ends_line = any(ends_block(text, occurrence) for occurrence in occurrences) or end_alike(text, occurrences)
+    if not (is_block(text, occurrences[0]) if is_alone else ends_line):
+        return None
+    others = set(chain.from_iterable(each for each in candidates if not long.isdisjoint(each))) - remembered.keys()
+    if not (n_changed := len(others) - n_without_trace(text, others, occurrences)):
+        return result
+    reason = f"{n_changed} of the retrieved documents are in the prompt, but cut or changed"
+    if is_alone:  # a grader contains one document by design, and no part of the others
+        return Boundaries((), "none", 0, reason)
+    return replace(result, n_expected=result.n_expected + n_changed, reason=reason)
 
 
 def _unless_beside_others(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:

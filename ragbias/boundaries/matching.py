@@ -13,6 +13,7 @@ from ragbias.boundaries.text import (
     ESCAPED_SPACE,
     LABEL_END,
     LABEL_OR_TAG,
+    NUMBER,
     CharSpan,
     Margins,
     common_prefix,
@@ -172,6 +173,11 @@ def is_cut(text: str, begin: int, end: int) -> bool:
 def ends_block(text: str, occurrence: Occurrence) -> bool:
     """Whether a line break, a quotation mark, a tag, or the end of the prompt follows the occurrence."""
     return text[occurrence.end - 1] == "\n" or BLOCK_END.match(text, occurrence.end) is not None
+
+
+def end_alike(text: str, occurrences: Sequence[Occurrence]) -> bool:
+    """Whether the lines of all occurrences end with the same text, except for numbers, such as ``(score: 0.9)``."""
+    return len({NUMBER.sub("0", text[each.end :].partition("\n")[0]) for each in occurrences}) == 1
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:

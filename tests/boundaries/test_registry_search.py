@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias.boundaries import KnownText, locate
-from ragbias.boundaries.locating import NOTHING_RECOGNISED
+from ragbias.boundaries.locating import WITHIN_TEXT
 from ragbias.generation.request import in_parts
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.generated_prompts import outcome
@@ -208,4 +208,40 @@ def test_documents_beside_those_of_other_contexts_are_refused(known):
 def test_a_list_partly_in_another_message_is_not_recognised():
     text = f"<|im_start|>user\n{INVOICE_99}\n\n{TERMS}<|im_end|>\n<|im_start|>user\n{INVOICE_17}<|im_end|>\n"
     found = locate(text, registry=registry_of([KnownText.of(TERMS, {"title": "Terms"})], [INVOICE_17, INVOICE_99]))
-    assert (found.source, found.spans, found.n_left_plain, found.reason) == ("none", (), 3, NOTHING_RECOGNISED)
+    assert (found.source, found.spans, found.n_left_plain, found.reason) == ("none", (), 3, WITHIN_TEXT)
+
+
+@pytest.mark.parametrize("sep", ["\n", "\n\n"])
+@pytest.mark.parametrize("item", ["{} (source: a.pdf)", "{} (score: 0.9)", "**{}**", "- _{}_ "])
+def test_documents_whose_lines_end_alike_are_found(item, sep):
+    for order in itertools.permutations([INVOICE_17, TERMS, INVOICE_99]):
+        text = f"Context:\n{sep.join(map(item.format, order))}\n\nQuestion: Which total?"
+        known = [KnownText.of(each, {"source": "a.pdf"}) for each in order]
+        parts, found, reason, _ = in_parts(text, None, locate(text, registry=registry_of(known)))
+        assert (found.source, found.n_found, len(parts.documents), reason) == ("registry", 3, 3, "")
+
+
+def test_documents_with_different_scores_are_refused_with_the_reason():
+    text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
+    found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
+    assert "put this text before each document" in in_parts(text, None, found)[2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Use {INVOICE_17} {TERMS} to answer: Which total?",
+        f"Use {INVOICE_17}; {TERMS} to answer: Which total?",
+        f"Is it true that {INVOICE_17} and that {TERMS}?",
+        f"Is it true that {INVOICE_17}?",
+    ],
+)
+def test_texts_within_other_text_are_reported(text):
+    found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
+    assert (found.source, found.spans, found.reason) == ("none", (), WITHIN_TEXT)
+
+
+def test_a_cut_document_beside_a_whole_one_is_reported():
+    found = locate(prompt(INVOICE_17, TERMS[:-1]), registry=registry_of([INVOICE_17, TERMS]))
+    assert (found.source, found.spans) == ("none", ())
+    assert found.reason == "1 of the retrieved documents are in the prompt, but cut or changed"

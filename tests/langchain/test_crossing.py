@@ -131,7 +131,7 @@ def in_a_pool(store: InMemoryVectorStore) -> list[Document]:
 def test_a_search_without_the_context_warns_after_a_success_too(chat, store, search):
     chat.invoke(prompt(store.similarity_search("x", k=3)))
     with pytest.warns(MissingDocumentsWarning, match="Pass documents=") as seen:
-        chat.bind(stop=["x"]).invoke(prompt([Document(f"{each.page_content} Again.") for each in search(store)]))
+        chat.bind(stop=["x"]).invoke(prompt([Document(each.page_content.upper()) for each in search(store)]))
     assert [each.filename for each in seen if each.category is MissingDocumentsWarning] == [__file__]
 
 
