@@ -285,6 +285,12 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     if not result.spans:
         return None if result.source == "none" else result
     occurrences = [Occurrence(*span, "") for span in result.spans]
+    end = message_bounds(text, occurrences)[1]
+    later = {document for document, some in remembered.items() if some[-1].begin >= end}
+    short = (texts for texts in candidates if len(set(texts)) > 1 and later >= set(texts) and long.isdisjoint(texts))
+    if texts := next(short, None):
+        reason = "a later message contains retrieved texts that are too short to be recognised"
+        return Boundaries((), "none", len(texts), reason)
     is_alone = len(occurrences) == 1
     ends_line = any(ends_block(text, occurrence) for occurrence in occurrences) or end_alike(text, occurrences)
     if not (is_block(text, occurrences[0]) if is_alone else ends_line):

@@ -245,3 +245,16 @@ def test_a_cut_document_beside_a_whole_one_is_reported():
     found = locate(prompt(INVOICE_17, TERMS[:-1]), registry=registry_of([INVOICE_17, TERMS]))
     assert (found.source, found.spans) == ("none", ())
     assert found.reason == "1 of the retrieved documents are in the prompt, but cut or changed"
+
+
+@pytest.mark.parametrize("sep", ["\n", ", "])
+def test_short_texts_of_a_later_message_are_refused(sep):
+    first = (
+        f"<|im_start|>user\nContext:\n{INVOICE_17}\n{TERMS}\n\nWhich?<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n"
+    )
+    registry = registry_of([INVOICE_17, TERMS], ["Paid.", "Due."])
+    for later in ("", "<|im_start|>user\nIs it Paid. or what?<|im_end|>\n"):
+        assert locate(first + later, registry=registry).n_found == 2
+    found = locate(f"{first}<|im_start|>user\nContext: Due.{sep}Paid.\n\nWhich?<|im_end|>\n", registry=registry)
+    assert (found.source, found.spans, found.n_expected) == ("none", (), 2)
+    assert found.reason == "a later message contains retrieved texts that are too short to be recognised"
