@@ -15,7 +15,6 @@ from ragbias.boundaries.text import (
     NUMBERED_HEADER,
     CharSpan,
     common_suffix,
-    largest_group,
     split_at,
     stripped,
 )
@@ -73,10 +72,11 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
 
 
 def in_one_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
-    """Return the largest group of spans in one message."""
+    """Return the spans of the message with the most. Break ties by characters, then by the last position."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
-    return largest_group(split_at(spans, borders))
+    groups = split_at(spans, borders)
+    return max(groups, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
 
 
 def _checked(text: str, spans: Sequence[object], whose: str) -> list[CharSpan]:

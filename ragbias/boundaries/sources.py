@@ -265,12 +265,6 @@ class Registry:
                 likely.add(text)
         return likely
 
-    def clear(self) -> None:
-        with self._lock:
-            self._retrievals.clear()
-            self._probes.clear()
-            self._n_texts = self._n_characters = 0
-
     def __len__(self) -> int:
         """Return the total number of texts."""
         return self._n_texts

@@ -92,12 +92,6 @@ def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
     return [list(items[begin:end]) for begin, end in pairwise(edges) if begin < end]
 
 
-def largest_group(groups: Iterable[list[CharSpan]]) -> list[CharSpan]:
-    """Return the group with the most spans. Break ties by characters, then by the last position."""
-    every = (group for group in groups if group)
-    return max(every, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
-
-
 def is_separator(gap: str) -> bool:
     """Whether a text may be a separator: it contains neither letters nor a message border."""
     return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
