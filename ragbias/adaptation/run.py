@@ -76,7 +76,7 @@ def adapt(
     method = get(options.method, lm.name)
     identity = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}
     labelled = all(question.answers for question in held_out)
-    compared = [_held_out(lm, question, options, labelled) for question in held_out]  # raises if too long
+    compared = [held_out_example(lm, question, options, labelled) for question in held_out]  # raises if too long
     examples = draw_examples(lm, training, options)
     prompts = [lm.prepare(example.prompt, method="none").tokens for example in examples]
     partial = _opened(plan, identity, restart)
@@ -98,7 +98,7 @@ def adapt(
     }
     scratch = partial / "reader"
     scratch.mkdir(exist_ok=True)
-    _write(peft, reader, scratch, lm.name)
+    write_weights(peft, reader, scratch, lm.name)
     done = iter(range(1, len(held_out) + 1))
 
     def advance() -> None:
@@ -107,7 +107,7 @@ def adapt(
     unmeasured = {"receipt": {"supported": True}}  # prevents a warning during the measurement
     (scratch / READER).write_text(json.dumps(record | unmeasured))
     receipt = receipt_of(lm, method, str(scratch), compared, advance)
-    _complete(folder, scratch, record | {"receipt": receipt}, held_out)
+    complete(folder, scratch, record | {"receipt": receipt}, held_out)
     shutil.rmtree(partial)
     return receipt
 
@@ -221,7 +221,9 @@ def _lessons(
     return [lessons[file] for file in files]
 
 
-def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool) -> tuple[Example, Lesson]:
+def held_out_example(
+    lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
+) -> tuple[Example, Lesson]:
     """Return a held-out example with its answer, which the plain model generates unless ``labelled`` is set."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
@@ -234,7 +236,7 @@ def _held_out(lm: DebiasedLM, question: Question, options: AdaptSettings, labell
         raise PromptTooLongError(f"question {question.question!r}: {error}; or fewer documents per example") from error
 
 
-def _write(peft: Any, reader: Reader, folder: Path, base: str) -> None:
+def write_weights(peft: Any, reader: Reader, folder: Path, base: str) -> None:
     """Write the weights in bfloat16, with peft's names and configuration."""
     tensors = {}
     for path, (down, up) in reader.lora.weights.items():
@@ -249,7 +251,7 @@ def _write(peft: Any, reader: Reader, folder: Path, base: str) -> None:
     config.save_pretrained(folder)
 
 
-def _complete(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
+def complete(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
     """Write the record and the held-out questions, and move the reader to its folder."""
     write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
     write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())

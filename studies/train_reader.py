@@ -1,0 +1,450 @@
+"""Train readers for parallel windows on a GPU, and compare them with the plain model.
+
+The training of `ragbias adapt` in batches: each step computes documents and teachers, and draws new distractors and
+orders. One run trains the readers of --readers, one after another, for --minutes in all, and evaluates each on unseen
+questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objectives:
+
+    distil   KL divergence from the plain model with the gold document alone, on known answers and on its own
+    known    the same on known answers only
+    both     ``known``, and cross-entropy of the known answers
+    free     no labels: KL divergence from the plain model in two orders, on its own answers
+    plain    the control: ``both`` for the plain model, which reads all documents in order
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from ragbias.adaptation.receipt import receipt_of
+from ragbias.adaptation.run import MOST_HELD_OUT, held_out_example, write_weights
+from ragbias.adaptation.settings import AdaptSettings
+from ragbias.adaptation.training import Reader
+from ragbias.data.questions import Question
+from ragbias.evaluation.measures.bootstrap import share
+from ragbias.evaluation.measures.metrics import best_subspan_em
+from ragbias.extras import required
+from ragbias.files import write_atomically
+from ragbias.generation.scoring import continuation_ids
+from ragbias.lm import DebiasedLM
+from ragbias.methods import get
+from ragbias.models.control_tokens import encode
+from ragbias.readers import READER, fingerprint
+from studies import arguments_of
+from studies.reader_questions import examples
+from studies.readers import orders_of, prompt_of, read_cases
+from studies.windows import STATES, Row, generated, logprobs, padded, target_logits
+
+PREFIXES = (
+    "Answer the question using the documents below.\n\n",
+    "Here are some passages. Use them to answer the question at the end.\n\n",
+    "Use this context to answer. If the answer is not in it, say so.\n\nContext:\n",
+    "",
+)
+WEIGHTS = 6, 1, 1, 1  # of the prefixes
+ENDINGS = (
+    "\nQuestion: {question}\nAnswer in a few words.",
+    "\nQuestion: {question}\nAnswer:",
+    "\nUse the passages above to answer this question in a few words: {question}",
+    "\n{question}",
+    "\nQuestion: {question}",
+    "\nAnswer the question from the documents only, as briefly as you can.\nQuestion: {question}",
+)
+BARE = 0.15  # share of prompts without the chat template
+WORDS = 40, 120  # of short and of long passages
+HELD_OUT, FEWEST = 150, 50  # questions
+FORWARD = 0.6  # as in ``ragbias.adaptation.teacher``
+CHUNK = 24  # sequences of an evaluation that run together
+TOGETHER = 128  # lessons whose answers are generated together
+GROUP = 256  # lessons with the same prefix and form
+
+
+@dataclass
+class Lesson:
+    """A question, the form of its prompt, and the teacher's own answer. ``row`` is for training without labels."""
+
+    entry: dict[str, Any]
+    prefix: list[int]
+    suffix: list[int]
+    short: bool
+    style: float
+    own: list[int] = field(default_factory=list)
+    right: bool = False
+    row: Row | None = None
+
+
+class Questions:
+    """Training questions with gold documents and similar distractors, and their prompts."""
+
+    def __init__(self, lm: DebiasedLM, file: Path, one_form: bool = False) -> None:
+        self.one_form = one_form
+        self.lm, self.end = lm, lm.tokenizer.eos_token_id
+        with gzip.open(file, "rt") as lines:
+            rows = [json.loads(line) for line in lines]
+        random.Random(0).shuffle(rows)
+        self.by_length = [
+            {each["question"]: each for each in examples(json.loads(json.dumps(rows)), words)} for words in WORDS
+        ]
+        both = [row["question"] for row in rows if all(row["question"] in part for part in self.by_length)]
+        self.held_out = both[:HELD_OUT]
+        held = {self.title(question) for question in self.held_out}
+        self.training = [question for question in both[HELD_OUT:] if self.title(question) not in held]
+        if len(self.training) < FEWEST:
+            raise SystemExit(f"{file}: {len(self.training)} questions for training; expected at least {FEWEST}")
+        self._encoded: dict[str, list[int]] = {}
+
+    def ids(self, text: str) -> list[int]:
+        if text not in self._encoded:
+            self._encoded[text] = encode(text, self.lm.tokenizer)
+        return self._encoded[text]
+
+    def lessons(self, count: int, rng: random.Random) -> list[Lesson]:
+        """Draw lessons of different questions, with the same prefix and form."""
+        prefix = rng.choices(PREFIXES, WEIGHTS)[0]
+        bare, short, style = rng.random() < BARE, rng.random() < 0.5, rng.random()
+        if self.one_form:
+            prefix, bare, short, style = PREFIXES[0], False, False, 0.0
+        drawn = []
+        for question in rng.sample(self.training, min(count, len(self.training))):
+            text = prefix + "\0" + rng.choice(ENDINGS).format(question=question)
+            flat = text if bare else str(self.lm.chat_text([{"role": "user", "content": text}]))
+            before, after = flat.split("\0")
+            entry = self.by_length[0 if short else 1][question]
+            drawn.append(Lesson(entry, self.ids(before or "\n"), self.ids(after), short, style))
+        return drawn
+
+    def row(self, lesson: Lesson, count: int, rng: random.Random) -> tuple[Row, int]:
+        """Return a prompt with ``count`` documents in random order, and the index of the gold document."""
+        entry, spare = lesson.entry, self.by_length[0 if lesson.short else 1]
+        gold, others = entry["documents"][0], entry["documents"][1:]
+        documents = [gold, *rng.sample(others, min(count - 1, len(others)))]
+        while len(documents) < count:
+            other = spare[rng.choice(self.training)]["documents"][0]
+            if other not in documents and not any(answer.lower() in other.lower() for answer in entry["answers"]):
+                documents.append(other)
+        rng.shuffle(documents)
+        windows = [self.ids(styled(document, lesson.style)) for document in documents]
+        return Row(lesson.prefix, windows, lesson.suffix), documents.index(gold)
+
+    def title(self, question: str) -> str:
+        """Return the title of the gold document."""
+        return split_title(self.by_length[1][question]["documents"][0])[0]
+
+    def text(self, ids: list[int]) -> str:
+        """Decode tokens, without control tokens."""
+        return str(self.lm.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def answer_ids(self, suffix: list[int], answer: str) -> list[int]:
+        after = self.text(suffix[-4:])
+        return [*continuation_ids(self.lm.tokenizer, after, f" {answer}" if after.endswith(":") else answer), self.end]
+
+
+def split_title(document: str) -> tuple[str, str]:
+    """Return title and text of a document that ``studies.reader_questions`` wrote."""
+    title, _, text = document.removeprefix("Document (Title: ").partition(") ")
+    return title, text
+
+
+def styled(document: str, style: float) -> str:
+    """Return the document with its title, with its title on a line of its own, or without it."""
+    title, text = split_title(document)
+    return f"{document}\n" if style < 0.6 else f"{title}\n{text}\n\n" if style < 0.8 else f"{text}\n"
+
+
+def divergence(teacher: Tensor, student: Tensor, real: Tensor) -> Tensor:
+    """Weighted sum of both KL divergences of log-probabilities ``[B, T, V]``, averaged over tokens, then rows."""
+    forward = (teacher.exp() * (teacher - student)).sum(-1)
+    reverse = (student.exp() * (student - teacher)).sum(-1)
+    loss = FORWARD * forward + (1 - FORWARD) * reverse
+    return ((loss * real).sum(1) / real.sum(1)).mean()
+
+
+def alone(row: Row, gold: int) -> Row:
+    return Row(row.prefix, [row.windows[gold]], row.suffix, row.target)
+
+
+def shuffled(row: Row, rng: random.Random) -> Row:
+    return Row(row.prefix, rng.sample(row.windows, len(row.windows)), row.suffix, row.target).plain
+
+
+def groups_of(
+    model: PreTrainedModel, questions: Questions, objective: str, count: int, size: int
+) -> list[list[Lesson]]:
+    """Return groups of lessons, with the teacher's own answers if the objective uses them."""
+    groups, rng = [], random.Random(1)
+    for _ in range(count):
+        lessons = questions.lessons(size, rng)
+        if objective in ("distil", "free"):
+            set_own_answers(model, questions, lessons, objective == "free", rng)
+        groups.append(lessons)
+    if objective in ("distil", "free"):
+        rights = [lesson.right for lessons in groups for lesson in lessons]
+        print(f"{len(rights)} lessons, {fmean(rights):.2f} answered rightly by the teacher", flush=True)
+    return groups
+
+
+def set_own_answers(
+    model: PreTrainedModel, questions: Questions, lessons: Sequence[Lesson], free: bool, rng: random.Random
+) -> None:
+    """Generate the teacher's answers: to several documents if ``free``, otherwise to the gold document."""
+    count = rng.randint(2, 10) if free else 1
+    drawn = [questions.row(lesson, count, rng)[0] for lesson in lessons]
+    answers = []
+    with cast_of(model):
+        for begin in range(0, len(drawn), TOGETHER):
+            answers += generated(model, [row.plain for row in drawn[begin : begin + TOGETHER]], questions.end)
+    for lesson, row, own in zip(lessons, drawn, answers, strict=True):
+        text = questions.text(own)
+        lesson.own, lesson.right = own, bool(best_subspan_em(text, lesson.entry["answers"]))
+        lesson.row = row if free else None
+
+
+def cast_of(model: PreTrainedModel) -> torch.autocast:
+    return torch.autocast(
+        str(model.device).partition(":")[0], torch.bfloat16, enabled=model.device != torch.device("cpu")
+    )
+
+
+def rows_of(
+    questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
+) -> list[tuple[Row, int]]:
+    """Return the prompts of a step with their targets, and the indices of the gold documents."""
+    count = rng.randint(11, 20) if lessons[0].short and rng.random() < 0.5 else rng.randint(2, 10)
+    drawn = [(lesson.row, 0) if lesson.row else questions.row(lesson, count, rng) for lesson in lessons]
+    for lesson, (row, _) in zip(lessons, drawn, strict=True):
+        own = objective == "free" or (objective == "distil" and lesson.right and rng.random() < 0.5)
+        row.target = lesson.own if own else questions.answer_ids(row.suffix, lesson.entry["answers"][0])
+    return drawn
+
+
+def loss_of(
+    model: PreTrainedModel, reader: Reader, drawn: Sequence[tuple[Row, int]], objective: str, rng: random.Random
+) -> Tensor:
+    """Compute the mean loss of a step."""
+    rows = [row for row, _ in drawn]
+    with torch.no_grad():
+        if objective == "free":
+            orders = [target_logits(model, [shuffled(row, rng) for row in rows])[0] for _ in range(2)]
+            teacher = torch.stack([logits.float().softmax(-1) for logits in orders]).mean(0).log()
+        else:
+            teacher = target_logits(model, [alone(row, gold) for row, gold in drawn])[0].float().log_softmax(-1)
+    logits, real = target_logits(model, [shuffled(r, rng) for r in rows] if objective == "plain" else rows, reader)
+    student = logits.float().log_softmax(-1)
+    loss = divergence(teacher, student, real)
+    if objective in ("both", "plain"):
+        ids, _ = padded([row.target for row in rows], student.device)
+        loss = loss + cross_entropy(student[real], ids[real])
+    return loss
+
+
+def train(
+    model: PreTrainedModel,
+    questions: Questions,
+    groups: Sequence[Sequence[Lesson]],
+    objective: str,
+    steps: int,
+    seed: int,
+    options: Any,
+    deadline: float,
+) -> tuple[Reader, int]:
+    """Train a reader until ``steps`` or the deadline, with the learning rate of whichever comes first."""
+    reader = Reader(questions.lm, options.rank, seed)
+    if options.start:
+        reader.load_state_dict({name: weight.float() for name, weight in load_file(options.start).items()})
+    optimiser = torch.optim.AdamW(reader.parameters(), lr=options.rate, weight_decay=0.0)
+    rng, begun, losses, step = random.Random(seed), time.monotonic(), [], 0
+    while step < steps:
+        share_done = max(step / steps, (time.monotonic() - begun) / (deadline - begun))
+        if share_done >= 1:
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = options.rate * min(1.0, (step + 1) / 20) * max(0.02, 1 - share_done)
+        drawn = rows_of(questions, rng.sample(rng.choice(groups), options.batch), objective, rng)
+        with cast_of(model):
+            loss = loss_of(model, reader, drawn, objective, rng)
+        loss.backward()
+        nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(loss.detach())
+        step += 1
+        if step % 25 == 0:
+            save(reader, options.out / "unfinished.safetensors")
+        if step % 10 == 0:
+            mean = float(torch.stack(losses[-10:]).mean())
+            print(
+                f"  {objective} step {step} loss {mean:.3f} {(time.monotonic() - begun) / step:.3f} s/step", flush=True
+            )
+    return reader, step
+
+
+class Evaluation:
+    """Unseen questions; the plain model's scores and answers, computed once."""
+
+    def __init__(
+        self, model: PreTrainedModel, questions: Questions, cases: dict[str, list[Any]], answers: bool
+    ) -> None:
+        self.model, self.questions = model, questions
+        self.sets = {name: [self._case(lm_case) for lm_case in of_set] for name, of_set in cases.items()}
+        self.answers = list(self.sets)[:1] if answers else []
+        self.plain = {name: self._measure(rows, None, True, name in self.answers) for name, rows in self.sets.items()}
+        self.method = {name: self._measure(rows, None, False, name in self.answers) for name, rows in self.sets.items()}
+
+    def _case(self, case: Any) -> tuple[list[Row], list[str]]:
+        """Return the rows of a question, one per order, and its answers."""
+        lm, rows = self.questions.lm, []
+        for documents in orders_of(case):
+            prompt = prompt_of(lm, documents, case.question, "chat")
+            tokens = lm.prepare(prompt, method="none").tokens
+            target = continuation_ids(lm.tokenizer, prompt.suffix, case.answers[0])
+            rows.append(Row(list(tokens.prefix), [list(d) for d in tokens.documents], list(tokens.suffix), target))
+        return rows, case.answers
+
+    def _measure(self, cases: Any, reader: Reader | None, plain: bool, answers: bool) -> dict[str, Any]:
+        """Log-probabilities and correctness ``[question][order]``. Invariant methods run in one order."""
+        with cast_of(self.model):
+            return self._scored(cases, reader, plain, answers)
+
+    def _scored(self, cases: Any, reader: Reader | None, plain: bool, answers: bool) -> dict[str, Any]:
+        scores: list[tuple[float, ...]] = []
+        right, texts = [], []
+        for begin in range(0, len(cases), CHUNK):
+            part = cases[begin : begin + CHUNK]
+            by_order = list(zip(*(rows if plain else rows[:1] for rows, _ in part), strict=True))
+            runs = [[row.plain for row in rows] if plain else list(rows) for rows in by_order]
+            scores += zip(*(logprobs(self.model, rows, reader) for rows in runs), strict=True)
+            if answers:
+                decode = self.questions.lm.tokenizer.batch_decode
+                made = [
+                    decode(generated(self.model, rows, self.questions.end, reader), skip_special_tokens=True)
+                    for rows in runs
+                ]
+                for (_, accepted), of_orders in zip(part, zip(*made, strict=True), strict=True):
+                    right.append([float(best_subspan_em(text, accepted)) for text in of_orders])
+                    texts.append(of_orders[0])
+        return {"logprobs": scores, "right": right, "answers": texts}
+
+    def report(self, name: str, reader: Reader | None, plain: bool = False) -> dict[str, Any]:
+        """Print a reader's scores on all questions minus the plain model's, and return them."""
+        results = {}
+        for part, rows in self.sets.items():
+            got = self._measure(rows, reader, plain, part in self.answers) if reader else self.method[part]
+            means = [fmean(values) for values in got["logprobs"]]
+            base = self.plain[part]["logprobs"]
+            best = max(range(len(base[0])), key=lambda at: fmean(values[at] for values in base))
+            minus = _share([m - fmean(values) for m, values in zip(means, base, strict=True)])
+            from_best = _share([m - values[best] for m, values in zip(means, base, strict=True)])
+            line = f"{name} {part}: minus the plain mean {minus}, minus its best position {from_best}"
+            if got["right"]:
+                plain_right = [fmean(values) for values in self.plain[part]["right"]]
+                by_order = ", ".join(f"{fmean(v):.3f}" for v in zip(*self.plain[part]["right"], strict=True))
+                words = fmean(len(text.split()) for text in got["answers"])
+                gain = _share([fmean(a) - b for a, b in zip(got["right"], plain_right, strict=True)])
+                line += f"; right {fmean(map(fmean, got['right'])):.3f} (plain {fmean(plain_right):.3f}: {by_order}; "
+                line += f"difference {gain}), {words:.1f} words"
+            print(line, flush=True)
+            results[part] = got
+        return results
+
+
+def _share(values: Sequence[float]) -> str:
+    interval = share({f"{index:06}": value for index, value in enumerate(values)})
+    return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+
+
+def save(reader: Reader, file: Path) -> None:
+    parameters = {name: weight.detach().to("cpu", torch.bfloat16) for name, weight in reader.named_parameters()}
+    write_atomically(file, save_tensors(parameters))
+
+
+def write_reader(reader: Reader, questions: Questions, options: Any, settings: dict[str, Any]) -> None:
+    """Write the folder of a reader for parallel windows, as ``ragbias adapt`` does, with its receipt."""
+    lm, method = questions.lm, get("pcw")
+    held_out = [Question(**questions.by_length[1][question]) for question in questions.held_out[:MOST_HELD_OUT]]
+    compared = [held_out_example(lm, question, AdaptSettings(), labelled=True) for question in held_out]
+    used = ("batch", "rank", "rate", "one_form")
+    record = {
+        "method": method.name,
+        "model": {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)},
+        "data": {"questions": len(questions.training), "held_out": len(held_out)},
+        "settings": settings | {name: getattr(options, name) for name in used},
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
+    }
+    folder = options.out / "reader"
+    folder.mkdir(exist_ok=True)
+    write_weights(required("peft", "adapt"), reader, folder, lm.name)
+    write_atomically(folder / READER, json.dumps(record | {"receipt": {"supported": True}}).encode())
+    receipt = receipt_of(lm, method, str(folder), compared, lambda: None)
+    write_atomically(folder / READER, (json.dumps(record | {"receipt": receipt}, indent=2) + "\n").encode())
+    print(json.dumps(receipt, indent=2))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("training", type=Path, help="nq-open-oracle-training.jsonl.gz")
+    parser.add_argument("--evaluation", type=Path, nargs="*", default=[], help="files as for studies.readers")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the weights and results")
+    parser.add_argument("--readers", nargs="+", required=True, help="NAME:OBJECTIVE:STEPS[:SEED]")
+    parser.add_argument("--model", default="smollm2", help="name, folder or file")
+    parser.add_argument("--device", default="cuda", help="device of the model")
+    parser.add_argument("--questions", type=int, default=240, help="questions of each evaluation")
+    parser.add_argument("--minutes", type=float, default=60, help="time for all trainings")
+    parser.add_argument("--batch", type=int, default=32, help="examples in a step")
+    parser.add_argument("--groups", type=int, default=24, help="groups of lessons")
+    parser.add_argument("--group", type=int, default=GROUP, help="lessons in a group")
+    parser.add_argument("--rank", type=int, default=8, help="rank of the LoRA")
+    parser.add_argument("--one-form", action="store_true", help="one prefix and format, so that documents are cached")
+    parser.add_argument("--start", type=Path, help="weights to start from")
+    parser.add_argument("--dtype", default="float32", help="dtype of the model")
+    parser.add_argument("--cache", type=float, default=0, help="gigabytes for states of documents")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
+    parser.add_argument("--receipt", action="store_true", help="also write the last reader's folder, with a receipt")
+    parser.add_argument("--generate", action="store_true", help="also generate answers to the first file")
+    options = parser.parse_args(arguments)
+    STATES.left = int(options.cache * 1e9)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    options.out.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    lm = DebiasedLM.from_pretrained(options.model, "none", dtype=options.dtype, device=options.device)
+    model = lm.model
+    model.requires_grad_(False)
+    questions = Questions(lm, options.training, options.one_form)
+    print(f"{len(questions.training)} questions for training; {time.monotonic() - begun:.0f} s", flush=True)
+    cases = {file.name.partition(".")[0]: read_cases(file, 10_000, options.questions) for file in options.evaluation}
+    evaluation = Evaluation(model, questions, cases, options.generate)
+    results = {"none": evaluation.plain, "pcw": evaluation.report("pcw", None)}
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    left, groups = options.readers, {}
+    stop = begun + options.minutes * 60
+    for index, text in enumerate(left):
+        name, objective, steps, seed = [*text.split(":"), "0"][:4]
+        weight = int(steps) / sum(int(other.split(":")[2]) for other in left[index:])
+        if objective not in groups:
+            groups[objective] = groups_of(model, questions, objective, options.groups, options.group)
+        deadline = time.monotonic() + max(1.0, (stop - time.monotonic()) * weight)
+        reader, done = train(model, questions, groups[objective], objective, int(steps), int(seed), options, deadline)
+        save(reader, options.out / f"{name}.safetensors")
+        if options.receipt:
+            write_reader(reader, questions, options, {"objective": objective, "steps": done, "seed": int(seed)})
+        print(f"{name}: {done} steps; {time.monotonic() - begun:.0f} s", flush=True)
+        results[name] = evaluation.report(name, reader, objective == "plain") | {"steps": done}
+        write_atomically(options.out / "results.json", json.dumps(results).encode())
+
+
+if __name__ == "__main__":
+    main()

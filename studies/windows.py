@@ -1,0 +1,168 @@
+"""Parallel windows in batches: log-probabilities, greedy answers, and logits with gradients for a reader's weights.
+
+The results are those of the method ``pcw``, or of the plain model for prompts with a single window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from ragbias.adaptation.training import Reader
+
+ANSWER_TOKENS = 32
+WINDOWS = 64  # windows whose states are computed together
+
+
+@dataclass
+class Row:
+    """A prompt as token ids. ``windows`` see only the prefix and themselves; the plain model has one window."""
+
+    prefix: list[int]
+    windows: list[list[int]]
+    suffix: list[int]
+    target: list[int] = field(default_factory=list)
+
+    @property
+    def plain(self) -> Row:
+        return Row(self.prefix, [[token for window in self.windows for token in window]], self.suffix, self.target)
+
+
+@contextmanager
+def reading(model: PreTrainedModel, reader: Reader | None) -> Iterator[None]:
+    """Apply a reader to all tokens."""
+    with ExitStack() as hooks:
+        for path, pair in (reader.lora.weights if reader else {}).items():
+            hooks.callback(model.get_submodule(path).register_forward_hook(partial(_added, pair)).remove)
+        yield
+
+
+def _added(pair: tuple[Tensor, Tensor], module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+    down, up = (half.T.to(args[0].dtype) for half in pair)
+    return output + args[0] @ down @ up
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ids ``[rows, longest]``, padded with zeros on the right, and where they are not padding."""
+    lengths = torch.tensor([len(row) for row in rows])
+    width = max(1, int(lengths.max()))
+    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
+    return ids, (torch.arange(width) < lengths[:, None]).to(device)
+
+
+@dataclass
+class Context:
+    """Keys and values of prefix and windows, which columns are tokens ``[B, C]``, and the next position ``[B]``."""
+
+    cache: DynamicCache
+    seen: Tensor
+    position: Tensor
+
+
+class States:
+    """Keys and values of windows ``[layers, 2, heads, T, D]`` by prefix and window, up to a number of bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.left, self.known = size, dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor]()
+
+    @torch.no_grad()
+    def of(self, model: PreTrainedModel, prefix: Sequence[int], windows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the states of the prefix, then those of each window after it."""
+        keys = [(tuple(prefix), tuple(window)) for window in ((), *windows)]
+        missing = [key for key in dict.fromkeys(keys) if key not in self.known]
+        found = {key: self.known[key] for key in keys if key in self.known}
+        for begin in range(0, len(missing), WINDOWS):
+            part = missing[begin : begin + WINDOWS]
+            ids, _ = padded([[*before, *window] for before, window in part], model.device)
+            layers = model.model(ids, use_cache=True).past_key_values.layers
+            joined = torch.stack([torch.stack([layer.keys, layer.values]) for layer in layers])
+            for index, (before, window) in enumerate(part):
+                first = len(before) if window else 0
+                states = joined[:, :, index, :, first : len(before) + len(window)].clone()
+                found[before, window] = states
+                if states.nbytes <= self.left:
+                    self.left -= states.nbytes
+                    self.known[before, window] = states
+        return [found[key] for key in keys]
+
+
+STATES = States(0)
+
+
+@torch.no_grad()
+def context_of(model: PreTrainedModel, rows: Sequence[Row]) -> Context:
+    """Compute each window after its prefix. All rows have the same prefix and number of windows."""
+    windows = [window for row in rows for window in row.windows]
+    first, *states = STATES.of(model, rows[0].prefix, windows)
+    begin, count, width = len(rows[0].prefix), len(rows[0].windows), max(map(len, windows))
+    layers, halves, heads, _, size = first.shape
+    joined = first.new_zeros(layers, halves, len(rows), heads, begin + count * width, size)
+    seen = torch.zeros(len(rows), begin + count * width, dtype=torch.bool)
+    joined[:, :, :, :, :begin], seen[:, :begin] = first[:, :, None], True
+    for index, of_window in enumerate(states):
+        row, at = divmod(index, count)
+        columns = slice(begin + at * width, begin + at * width + of_window.shape[3])
+        joined[:, :, row, :, columns], seen[row, columns] = of_window, True
+    cache = DynamicCache()
+    for index, (keys, values) in enumerate(joined):
+        cache.update(keys, values, index)
+    longest = torch.tensor([max(map(len, row.windows)) for row in rows])
+    return Context(cache, seen.to(model.device), begin + longest.to(model.device))
+
+
+def hidden_of(model: PreTrainedModel, context: Context, tails: Sequence[Sequence[int]]) -> Tensor:
+    """Run tails ``[B, T]`` after a context, and return hidden states ``[B, T, D]``. Extends the context."""
+    ids, real = padded(tails, model.device)
+    width = ids.shape[1]
+    causal = torch.ones(width, width, dtype=torch.bool, device=ids.device).tril()
+    mask = torch.cat([context.seen[:, None].expand(-1, width, -1), causal & real[:, None]], dim=2)
+    positions = context.position[:, None] + torch.arange(width, device=ids.device)
+    output = model.model(
+        ids, past_key_values=context.cache, position_ids=positions, attention_mask=mask[:, None], use_cache=True
+    )
+    context.seen = torch.cat([context.seen, real], dim=1)
+    context.position = context.position + real.sum(1)
+    hidden: Tensor = output.last_hidden_state
+    return hidden
+
+
+def target_logits(model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None) -> tuple[Tensor, Tensor]:
+    """Return logits ``[B, longest target, V]`` that predict the targets, and which of them are not padding."""
+    context = context_of(model, rows)
+    with reading(model, reader):
+        hidden = hidden_of(model, context, [[*row.suffix, *row.target[:-1]] for row in rows])
+    columns, real = padded([range(len(r.suffix) - 1, len(r.suffix) + len(r.target) - 1) for r in rows], hidden.device)
+    picked = hidden.gather(1, columns[..., None].expand(-1, -1, hidden.shape[2]))
+    return model.lm_head(picked), real
+
+
+@torch.no_grad()
+def generated(model: PreTrainedModel, rows: Sequence[Row], end: int, reader: Reader | None = None) -> list[list[int]]:
+    """Return greedy answers with their EOS token, or ``ANSWER_TOKENS`` tokens."""
+    context = context_of(model, rows)
+    with reading(model, reader):
+        hidden = hidden_of(model, context, [row.suffix for row in rows])
+        last = torch.tensor([len(row.suffix) - 1 for row in rows], device=hidden.device)
+        tokens = [model.lm_head(hidden[torch.arange(len(rows)), last]).argmax(-1)]
+        while len(tokens) < ANSWER_TOKENS:
+            step = hidden_of(model, context, tokens[-1][:, None].tolist())
+            tokens.append(model.lm_head(step[:, -1]).argmax(-1))
+            if len(tokens) % 8 == 0 and all(end in row for row in torch.stack(tokens, 1).tolist()):
+                break
+    answers = torch.stack(tokens, 1).tolist()
+    return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
+
+
+@torch.no_grad()
+def logprobs(model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None) -> list[float]:
+    """Return the log-probabilities of the targets, in nats."""
+    logits, real = target_logits(model, rows, reader)
+    ids, _ = padded([row.target for row in rows], logits.device)
+    chosen = logits.float().log_softmax(-1).gather(2, ids[..., None])[..., 0]
+    return [float(total) for total in (chosen * real).sum(1)]
