@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import NamedTuple
 
@@ -87,8 +87,16 @@ def check_not_cancelled(cancelled: threading.Event | None) -> None:
         raise CancelledError("the request was cancelled before its answer began")
 
 
-def check_encodable(name: str, text: str) -> None:
-    """Raise ``ArgumentError`` for text with lone surrogates, which no tokenizer reads."""
+def check_dict(name: str, value: object) -> None:
+    """Raise ``WrongTypeError`` unless ``value`` is a dict or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise WrongTypeError(f"{name}={shown(value)}; expected a dict of arguments, or None")
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise ``WrongTypeError`` unless ``text`` is a string, ``ArgumentError`` for lone surrogates in it."""
+    if not isinstance(text, str):
+        raise WrongTypeError(f"{name} is {shown(text)}; expected a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -18,7 +18,7 @@ from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
 from ragbias.call_site import WarnedLines
-from ragbias.checks import check_encodable, check_event, check_not_cancelled
+from ragbias.checks import check_dict, check_event, check_not_cancelled, check_text
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Origin, Request, Score, Stream
@@ -124,6 +124,7 @@ class DebiasedLM:
             raise WrongTypeError(f"name={shown(name)}; expected {EXPECTED}")
         if not name:
             raise ArgumentError(no_model("DebiasedLM.from_pretrained('smollm2')"))
+        check_dict("tokenizer_kwargs", tokenizer_kwargs)
         check_backend(backend)
         check_readers([method := methods.get(method, name, reader)])
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
@@ -141,7 +142,7 @@ class DebiasedLM:
 
     def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""
-        check_encodable("the text", text)
+        check_text("the text", text)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any] | None:
@@ -334,9 +335,7 @@ class DebiasedLM:
             ArgumentError: the continuation has no tokens.
             MethodError: the method gives no score.
         """
-        if not isinstance(continuation, str):
-            raise WrongTypeError(f"continuation={continuation!r}; expected a string")
-        check_encodable("the continuation", continuation)
+        check_text("the continuation", continuation)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
         if request.method.runs_several:
             raise MethodError(f"{request.method.name} runs several prompts and gives no score; pass another method")
@@ -378,8 +377,9 @@ class DebiasedLM:
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _begin(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
+        vocabulary = self.model.config.get_text_config().vocab_size
         for request in requests:
-            settings.check_order_free(request.method, len(request.tokens.suffix))
+            settings.check_fits(request.method, vocabulary, len(request.tokens.suffix))
         record(self, requests, settings)
 
     def _run(

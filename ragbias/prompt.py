@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, margins_of, with_margins
-from ragbias.checks import check_each_once, check_encodable
+from ragbias.checks import check_each_once, check_text
+from ragbias.display import shown
 from ragbias.errors import ArgumentError, EmptyDocumentError, SpanError, WrongTypeError
 from ragbias.models.control_tokens import control_tokens, encode, is_shielded
 
@@ -44,21 +45,14 @@ class Prompt:
     suffix: str
 
     def __init__(self, prefix: str, documents: Sequence[str], suffix: str) -> None:
-        if isinstance(documents, str):
-            raise WrongTypeError("documents must be a sequence of strings, got one string; write [document]")
-        if not isinstance(documents, Sequence):
-            raise WrongTypeError(f"documents must be a sequence of strings, got {type(documents).__name__}")
-        for part in (prefix, *documents, suffix):
-            if not isinstance(part, str):
-                raise WrongTypeError(
-                    f"a prompt is made of strings, got {type(part).__name__}; pass the document's text"
-                )
-        check_encodable("the prefix" if documents else "the prompt", prefix)
-        check_encodable("the suffix", suffix)
+        if isinstance(documents, str) or not isinstance(documents, Sequence):
+            raise WrongTypeError(f"documents={shown(documents)}; expected a list of strings, such as [document]")
+        check_text("the prefix" if documents else "the prompt", prefix)
+        check_text("the suffix", suffix)
         for index, document in enumerate(documents):
+            check_text(f"document {index} of {len(documents)}", document)
             if not document.strip():
                 raise EmptyDocumentError(f"document {index} of {len(documents)} is empty; leave it out")
-            check_encodable(f"document {index} of {len(documents)}", document)
         object.__setattr__(self, "prefix", prefix)
         object.__setattr__(self, "documents", tuple(documents))
         object.__setattr__(self, "suffix", suffix)
@@ -136,7 +130,7 @@ def split_text(
 ) -> tuple[Prompt, Flat]:
     """Return the split prompt, and the flat prompt for the plain model."""
     if not isinstance(text, str):
-        raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
+        raise WrongTypeError(f"the prompt is {shown(text)}; expected a string")
     ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
     if not ordered:
         return Prompt(text, (), ""), Flat(text, ())

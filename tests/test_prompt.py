@@ -105,14 +105,20 @@ def test_spans_that_make_no_sense(spans, error, words):
 
 @pytest.mark.parametrize("error", [TypeError, RagBiasError])
 def test_parts_must_be_strings(error):
-    with pytest.raises(error, match="one string"):
+    with pytest.raises(error, match="documents='not a list'; expected a list of strings"):
         Prompt("a", "not a list", "b")
-    with pytest.raises(error, match="int"):
+    with pytest.raises(error, match="document 0 of 1 is 1; expected a string"):
         Prompt("a", [1], "b")
-    with pytest.raises(error, match="NoneType"):
+    with pytest.raises(error, match="documents=None; expected a list of strings"):
         Prompt("a", None, "b")
-    with pytest.raises(error, match="NoneType"):
+    with pytest.raises(error, match="the prompt is None; expected a string"):
         Prompt.from_text(None, [])
+
+
+def test_only_strings_have_tokens(lm):
+    for wrong in (None, 5, b"x"):
+        with pytest.raises(WrongTypeError, match=f"the text is {wrong!r}; expected a string"):
+            lm.token_ids(wrong)
 
 
 @pytest.mark.parametrize("count", [2, 3])

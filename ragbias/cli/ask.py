@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ragbias import methods
-from ragbias.checks import Bounds, check_encodable
+from ragbias.checks import Bounds, check_text
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD, default_method
@@ -41,7 +41,7 @@ def ask(
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     if not question.strip():
         raise typer.BadParameter("the question is empty")
-    check_encodable("the question", question)
+    check_text("the question", question)
     if method is None:
         method, reader = default_method(model, reader)
     chosen = methods.get(method, model, reader)

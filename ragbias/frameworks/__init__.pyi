@@ -8,6 +8,7 @@ from ragbias.boundaries.sources import with_fields_of_both as with_fields_of_bot
 from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site as remember_call_site
 from ragbias.call_site import warn as warn
+from ragbias.checks import check_dict as check_dict
 from ragbias.checks import check_names as check_names
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from types import NoneType
 from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
@@ -21,9 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.cache import DocumentCache
-from ragbias.checks import check_names
+from ragbias.checks import check_dict, check_names
 from ragbias.display import complaints
-from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -122,6 +121,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
     check_names(fields, known, (*known, *names, *FOR_LOADING))
     if not loading:
         return fields
+    check_dict("model_kwargs", fields.get("model_kwargs"))
     model_kwargs = fields.get("model_kwargs") or {}
     if twice := sorted(loading.keys() & model_kwargs.keys()):
         raise ArgumentError(f"{', '.join(twice)} is given twice, as an argument and in model_kwargs; give it once")
@@ -136,8 +136,7 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
-    if not isinstance(options, (dict, NoneType)):
-        raise WrongTypeError(f"options={options!r}; expected {kind.__name__}(...) or a dict")
+    check_dict("options", options)
     check_names(options or (), kind.model_fields, kind.model_fields)
     given = {name: value for name, value in values.items() if name in kind.model_fields}
     rest = {name: value for name, value in values.items() if name not in kind.model_fields}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
-from ragbias.checks import check_encodable
+from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, MethodError, ServerError
 from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Origin, PromptTokensDetails, Report, Request, Stream, Usage
@@ -102,7 +102,7 @@ class RemoteLM:
 
     def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""
-        check_encodable("the text", text)
+        check_text("the text", text)
         body = {"model": self.name, "prompt": text, "add_special_tokens": False}
         (answer,) = self._connection.post_all(["/tokenize"], [body])
         return list(answer["tokens"])

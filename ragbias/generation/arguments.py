@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, WatermarkingConfig
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
@@ -135,8 +136,15 @@ def _is_decay(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == 2 and _is_whole(value[0]) and _is_bias(value[1])
 
 
-_AT_LEAST_ONE = Check("a whole number >= 1", _is_whole, lambda value: value >= 1)
-_AT_LEAST_ZERO = Check("a whole number >= 0", _is_whole, lambda value: value >= 0)
+def _is_watermark(value: Any) -> bool:
+    with suppress(TypeError, ValueError):
+        (WatermarkingConfig(**value) if isinstance(value, Mapping) else value).validate()
+        return True
+    return False
+
+
+_AT_LEAST_ONE = Check("a whole number >= 1, below 2**63", _is_whole, lambda value: 1 <= value < 2**63)
+_AT_LEAST_ZERO = Check("a whole number >= 0, below 2**63", _is_whole, lambda value: 0 <= value < 2**63)
 _IDS = Check("a list of token ids >= 0", _are_ids)
 _SWITCH = Check("True or False", lambda value: isinstance(value, bool))
 CHECKS = {
@@ -170,8 +178,9 @@ CHECKS = {
     "keep_special": Check("a list of special tokens, as text", _are_texts),
     "prefix_allowed_tokens_fn": Check("a function of a sequence's index in the batch and its token ids", callable),
     "watermarking_config": Check(
-        "a dict or a transformers.WatermarkingConfig",
+        "a transformers.WatermarkingConfig, or a dict of its arguments",
         lambda value: isinstance(value, (Mapping, BaseWatermarkingConfig)),
+        _is_watermark,
     ),
     "exponential_decay_length_penalty": Check("a pair (start, factor) of a whole number and a number", _is_decay),
 }
@@ -251,24 +260,29 @@ class GenerationSettings:
         changed = {f.name: getattr(self, f.name) for f in own if getattr(self, f.name) != f.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
-    def check_order_free(self, method: Method, suffix: int) -> None:
-        """Reject settings for token sequences that may cross document borders. ``suffix`` tokens follow them."""
-        if not (method.invariant and method.acts_on == "attention"):
-            return  # the method is not order-invariant, or it fixes the order
+    def check_fits(self, method: Method, vocabulary: int, suffix: int) -> None:
+        """Reject ids outside the vocabulary, and sequences that may cross borders of documents in order-free methods.
+
+        ``suffix`` tokens follow the documents.
+        """
+        order_free = method.invariant and method.acts_on == "attention"  # others need no order, or fix it
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
-            if self.extra.get(name, 0) > 1:
+            if order_free and self.extra.get(name, 0) > 1:
                 raise ArgumentError(
                     f"{name}={self.extra[name]!r} with {method.name}: sequences of tokens cross document borders, so "
                     "the answer would depend on the order of the documents; leave it out, or use repetition_penalty, "
                     "which reads single tokens"
                 )
         for name in ("bad_words_ids", "sequence_bias"):
-            sequences = self.extra.get(name, ())
-            if any(len(ids) - 1 > suffix for ids in sequences):
+            sequences = list(self.extra.get(name, ()))
+            if any(token >= vocabulary for ids in sequences for token in ids):
+                raise ArgumentError(f"{name}={shown(self.extra[name])}; expected token ids below {vocabulary}")
+            longest = max(map(len, sequences), default=0)
+            if order_free and longest - 1 > suffix:
                 raise ArgumentError(
-                    f"{name} with {method.name}: a sequence of {max(map(len, sequences))} token ids is longer than the "
-                    f"{suffix} tokens after the documents, so the answer would depend on the order of the documents; "
-                    "give shorter sequences"
+                    f"{name} with {method.name}: a sequence of {longest} token ids is longer than the {suffix} tokens "
+                    "after the documents, so the answer would depend on the order of the documents; give shorter "
+                    "sequences"
                 )
 
 

@@ -192,12 +192,13 @@ def planned_report(origin: Origin) -> Report:
     )
 
 
-def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
+def check_lists(prompts: object, documents: object, boundaries: object) -> None:
     """Raise an error unless prompts, documents and boundaries of a batch are lists of equal length."""
-    for given in (prompts, documents or [], boundaries or []):
-        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-            raise WrongTypeError(f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}")
-    if any(len(each) != len(prompts) for each in (documents, boundaries) if each is not None):  # type: ignore[arg-type]
+    given: list[Any] = [prompts, *(each for each in (documents, boundaries) if each is not None)]
+    for each in given:
+        if isinstance(each, (str, bytes)) or not isinstance(each, Sequence):
+            raise WrongTypeError(f"batch takes lists of prompts, documents and boundaries; got {shown(each)}")
+    if len(set(map(len, given))) > 1:
         raise ArgumentError("batch takes a list of prompts, and one entry of documents or boundaries for each of them")
 
 

@@ -75,6 +75,12 @@ generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_conf
         {"suppress_tokens": [10**400]},
         {"bad_words_ids": [[2**63]]},
         {"top_p": 10**5000},
+        {"min_new_tokens": 10**5000},
+        {"watermarking_config": {"strength": 2.0}},
+        {"watermarking_config": {"seeding_scheme": "x"}},
+        {"watermarking_config": {"greenlist_ratio": "x"}},
+        {"bad_words_ids": [[5], [7, 2**62]]},
+        {"sequence_bias": {(2**62,): 1.0}},
     ],
     ids=shown,
 )
@@ -121,6 +127,14 @@ def test_declared_arguments_are_taken_and_checked_ones_declared():
 def test_what_transformers_takes_reaches_it(lm, name, value):
     assert name in DecodingArguments.__annotations__
     assert len(lm.generate(PROMPT, max_new_tokens=4, **{name: value}).token_ids) <= 4
+
+
+def test_ids_above_the_vocabulary_are_refused_by_every_method(lm):
+    most = lm.model.config.vocab_size
+    for method in ("none", "pine"):
+        with pytest.raises(ArgumentError, match=rf"bad_words_ids=\[\[{most}\]\]; expected token ids below {most}"):
+            lm.generate(PROMPT, method=method, bad_words_ids=[[most]])
+        lm.generate(PROMPT, method=method, bad_words_ids=[[most - 1]], max_new_tokens=1)
 
 
 def test_none_counts_as_not_given(lm):

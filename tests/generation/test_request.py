@@ -13,6 +13,7 @@ from ragbias.errors import (
     PromptTooLongError,
     UnknownMethodError,
     UnsupportedModelError,
+    WrongTypeError,
 )
 from ragbias.generation import GenerationSettings
 from ragbias.generation import request as requests
@@ -110,7 +111,7 @@ def test_a_prepared_request_takes_no_documents_or_method(lm):
 
 
 def test_batch_takes_lists(lm):
-    with pytest.raises(ArgumentError, match="list of prompts"):
+    with pytest.raises(ArgumentError, match="lists of prompts"):
         lm.batch("abc")
     with pytest.raises(ArgumentError, match="one entry"):
         lm.batch([PROMPT, PROMPT], documents=[None])
@@ -154,3 +155,10 @@ def test_a_batch_of_no_list_is_refused(lm, wrong):
             lm.batch(prompts)
     with pytest.raises(ArgumentError, match="batch takes"):
         lm.batch(["a question"], documents=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, "", False])
+def test_an_empty_value_is_no_list_of_a_batch(lm, wrong):
+    for name in ("documents", "boundaries"):
+        with pytest.raises(WrongTypeError, match=f"batch takes lists of prompts, documents .*; got {wrong!r}"):
+            lm.batch(["a question"], **{name: wrong})

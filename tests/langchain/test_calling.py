@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, WrongTypeError
 from support.scripted import RecordingLM, saying
 
 
@@ -286,3 +286,6 @@ def test_methods_that_cannot_work_are_refused(chat, llm):
     with pytest.raises(ArgumentError, match="exclude each other"):
         llm.bind_tools([search]).invoke("hi", response_format={"type": "json_object"})
     assert chat.with_structured_output(Bridge, method="json_schema") is not None
+    for wrong in (5, None, int, {"a": 1}):
+        with pytest.raises(WrongTypeError, match=f"schema={wrong!r} .*; expected a pydantic class, a TypedDict, or"):
+            chat.with_structured_output(wrong, method="json_schema")

@@ -159,7 +159,7 @@ def test_wrong_arguments_of_a_call_are_errors(chat, completion, arguments, error
         ({"top_k": 0}, "top_k=0; expected a whole number >= 1"),
         ({"max_tokens": 0}, "max_tokens=0; expected a whole number >= 1"),
         ({"stop": ""}, r"stop=\[''\]; expected a stop string that is not empty"),
-        ({"options": 5}, "options=5; expected RagBiasOptions"),
+        ({"options": 5}, "options=5; expected a dict"),
         ({"options": {"topp": 5}}, "unknown argument 'topp'; did you mean 'top_p'"),
         ({"pipeline": 5}, r"pipeline=5; expected a transformers.pipeline\("),
     ],

@@ -70,6 +70,10 @@ def test_pipeline_arguments_become_fields(lm, given, fields):
         ({"pipeline_kwargs": {"return_full_text": True}}, "return_full_text=True"),
         ({"pipeline_kwargs": {"num_beams": 4, "max_length": 9}}, "max_length, num_beams has no counterpart"),
         ({"pipeline_kwargs": {"max_new_tokens": 0}}, "max_tokens"),
+        ({"pipeline_kwargs": 5}, "pipeline_kwargs=5; expected a dict"),
+        ({"model_kwargs": 5}, "model_kwargs=5; expected a dict"),
+        ({"model_kwargs": "x", "dtype": "auto"}, "model_kwargs='x'; expected a dict"),
+        ({"model_kwargs": {"revision": "main", "tokenizer_kwargs": 5}}, "tokenizer_kwargs=5; expected a dict"),
     ],
 )
 def test_what_has_no_counterpart_is_refused_by_name(arguments, text):

@@ -198,7 +198,7 @@ def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str
     ("fields", "text"),
     [
         ({"temprature": 1}, "unknown argument 'temprature'; did you mean 'temperature'"),
-        ({"options": 5}, "options=5; expected RagBiasLLMOptions"),
+        ({"options": 5}, "options=5; expected a dict"),
         ({"options": {"top_q": 1}}, "unknown argument 'top_q'; did you mean 'top_"),
         ({"temperature": -1}, "temperature=-1.0; expected a number >= 0"),
         ({"max_new_tokens": 0}, "max_new_tokens=0; expected a whole number >= 1"),

@@ -1,6 +1,7 @@
 """Loading runs no code and unpickles nothing that was not asked for, and names what would allow it."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -46,6 +47,12 @@ def test_pickled_weights_need_the_option(folder):
 def test_an_unknown_method_is_refused_before_weights_are_read(tmp_path):
     with pytest.raises(UnknownMethodError, match="did you mean 'pine'"):
         DebiasedLM.from_pretrained(str(tmp_path), method="pin")
+
+
+@pytest.mark.parametrize("wrong", ["x", 5, ["a"]], ids=str)
+def test_arguments_of_the_tokenizer_are_a_dict(wrong):
+    with pytest.raises(WrongTypeError, match=f"tokenizer_kwargs={re.escape(repr(wrong))}; expected a dict"):
+        DebiasedLM.from_pretrained("tiny", tokenizer_kwargs=wrong)
 
 
 def test_device_and_dtype_are_understood_and_a_name_is_no_model():

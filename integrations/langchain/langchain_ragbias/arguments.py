@@ -17,7 +17,15 @@ from typing_extensions import Unpack
 from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM, methods
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks import BACKENDS, SAMPLING, check_lasting, check_names, document_texts, rename_max_tokens
+from ragbias.frameworks import (
+    BACKENDS,
+    SAMPLING,
+    check_dict,
+    check_lasting,
+    check_names,
+    document_texts,
+    rename_max_tokens,
+)
 from ragbias.generation import GenerationSettings, SamplingArguments
 from ragbias.methods import Method
 
@@ -136,8 +144,7 @@ def identity(model: torch.nn.Module) -> str:
 
 def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Convert ``pipeline_kwargs`` to fields."""
-    if pipeline_kwargs is not None and not isinstance(pipeline_kwargs, Mapping):
-        raise WrongTypeError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
+    check_dict("pipeline_kwargs", pipeline_kwargs)
     settings = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
     if settings.pop("return_full_text", False):
         raise ArgumentError("pipeline_kwargs: return_full_text=True; answers never contain the prompt, so leave it out")
@@ -182,9 +189,11 @@ def stock_arguments(
     if backend not in (*STOCK_BACKENDS, *BACKENDS):
         known = ", ".join(map(repr, BACKENDS))
         raise ArgumentError(f"backend={backend!r}; expected one of {known}")
+    check_dict("model_kwargs", model_kwargs)
     kwargs = dict(model_kwargs or {})
     given: dict[str, Any] = {"model_kwargs": kwargs, "backend": "auto" if backend in STOCK_BACKENDS else backend}
     given |= {"device": device, "device_map": device_map}
     if shared := {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}:
-        given["tokenizer_kwargs"] = {**shared, **kwargs.pop("tokenizer_kwargs", {})}
+        check_dict("tokenizer_kwargs", own := kwargs.pop("tokenizer_kwargs", None))
+        given["tokenizer_kwargs"] = {**shared, **(own or {})}
     return given
