@@ -20,13 +20,17 @@ CHECKED, ORDERS = 2, 6  # number of prompts and of orders for the check of invar
 
 
 def receipt_of(
-    lm: DebiasedLM, method: Method, reader: str, held_out: Sequence[tuple[Example, Lesson]], advance: Callable[[], None]
+    lm: DebiasedLM,
+    method: Method,
+    reader: str,
+    held_out: Sequence[tuple[Example, Lesson]],
+    progress: Callable[[int], None],
 ) -> dict[str, Any]:
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 
     The gain is the log-probability with the reader minus that without it. ``supported`` is whether its interval is
     above zero. If answers are unknown, the plain model's answers are used. Then a gain means that the method is closer
-    to the plain model, not that it is more accurate.
+    to the plain model, not that it is more accurate. ``progress`` is called with the number of finished examples.
     """
     with_reader = replace(method, reader=reader)
     plain, before, after = [], [], []
@@ -36,7 +40,7 @@ def receipt_of(
         seen = orders[:1] if method.invariant else orders
         before.append(fmean(_logprob(lm, example, lesson, order, method) for order in seen))
         after.append(fmean(_logprob(lm, example, lesson, order, with_reader) for order in seen))
-        advance()
+        progress(index + 1)
     by_position = [fmean(values) for values in zip(*plain, strict=True)]
     best = max(range(POSITIONS), key=by_position.__getitem__)
     has_gold = all(example.gold is not None for example, _ in held_out)

@@ -19,8 +19,9 @@ from ragbias.adaptation.examples import Example, draw_examples, prompt_of
 from ragbias.adaptation.receipt import receipt_of
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import BATCH, Lesson, lessons_of
-from ragbias.adaptation.training import Reader, train
+from ragbias.adaptation.training import RESTART, Reader, train, undamaged
 from ragbias.cache import DocumentCache
+from ragbias.checks import check_text
 from ragbias.data.questions import Question
 from ragbias.errors import DataError, PromptTooLongError, ReaderError
 from ragbias.extras import required
@@ -36,7 +37,6 @@ FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
 FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
 HELD_OUT_FILE = "held-out.jsonl"
 SETTINGS = "settings.json"  # of an unfinished training
-RESTART = "restart=True (--restart on the command line), which deletes it"
 EVERY = 10  # steps between checkpoints
 CACHED = "6GB"  # memory for states of documents
 Progress = Callable[[str, int, int], None]  # phase, finished steps, all steps
@@ -67,7 +67,8 @@ def adapt(
         the receipt from ``reader.json``.
 
     Raises:
-        DataError, ReaderError: see ``plan_of``.
+        ArgumentError, DataError: see ``plan_of``.
+        ReaderError: see ``plan_of``, or an unfinished training in this folder is damaged or has other settings.
         MissingExtraError: peft is not installed.
     """
     peft = required("peft", "adapt")
@@ -99,15 +100,12 @@ def adapt(
     scratch = partial / "reader"
     scratch.mkdir(exist_ok=True)
     write_weights(peft, reader, scratch, lm.name)
-    done = iter(range(1, len(held_out) + 1))
-
-    def advance() -> None:
-        progress("Held-out questions", next(done), len(held_out))
-
     unmeasured = {"receipt": {"supported": True}}  # prevents a warning during the measurement
     (scratch / READER).write_text(json.dumps(record | unmeasured))
-    receipt = receipt_of(lm, method, str(scratch), compared, advance)
-    complete(folder, scratch, record | {"receipt": receipt}, held_out)
+    receipt = receipt_of(
+        lm, method, str(scratch), compared, lambda done: progress("Held-out questions", done, len(held_out))
+    )
+    _complete(folder, scratch, record | {"receipt": receipt}, held_out)
     shutil.rmtree(partial)
     return receipt
 
@@ -126,9 +124,11 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     """Validate settings, questions and folder without loading a model, and create the folder.
 
     Raises:
+        ArgumentError: the folder's name is not UTF-8.
         DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
         ReaderError: the folder contains a finished reader or other files.
     """
+    check_text("out", str(out))  # safetensors reads only paths in UTF-8
     folder = Path(out).expanduser()
     usable = [_checked(question) for question in questions if len(question.documents) >= 2]
     training, held_out = _split(usable, settings.seed)
@@ -152,7 +152,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
 
 
 def _opened(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
-    """Return the folder of the unfinished training. Raise ``ReaderError`` if its settings differ."""
+    """Return the folder of the unfinished training. Raise ``ReaderError`` if its settings differ or are damaged."""
     partial = plan.folder / PARTIAL
     if restart:
         shutil.rmtree(partial)
@@ -160,13 +160,15 @@ def _opened(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
             (plan.folder / name).unlink(missing_ok=True)
         partial.mkdir()
     expected = {"settings": asdict(plan.settings), "data": plan.data, "model": model}
-    before = json.loads((partial / SETTINGS).read_text()) if (partial / SETTINGS).exists() else expected
-    if changed := sorted(key for key in expected if before.get(key) != expected[key]):
+    with undamaged(file := partial / SETTINGS):
+        before = json.loads(file.read_text()) if file.exists() else expected
+        changed = sorted(key for key in expected if before.get(key) != expected[key])
+    if changed:
         raise ReaderError(
             f"{str(plan.folder)!r} contains an unfinished training with other {', '.join(changed)}; finish it with "
             f"those, name another folder, or add {RESTART}"
         )
-    write_atomically(partial / SETTINGS, json.dumps(expected).encode())
+    write_atomically(file, json.dumps(expected).encode())
     return partial
 
 
@@ -217,7 +219,10 @@ def _lessons(
         for file, lesson in zip(chunk, lessons_of(lm, chosen, options.objective != "labels"), strict=True):
             write_atomically(file, save(vars(lesson)))
         progress("Plain model's answers", begin + len(chunk), len(distinct))
-    lessons = {file: Lesson(**load_file(file)) for file in distinct}
+    lessons = {}
+    for file in distinct:
+        with undamaged(file):
+            lessons[file] = Lesson(**load_file(file))
     return [lessons[file] for file in files]
 
 
@@ -251,7 +256,7 @@ def write_weights(peft: Any, reader: Reader, folder: Path, base: str) -> None:
     config.save_pretrained(folder)
 
 
-def complete(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
+def _complete(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
     """Write the record and the held-out questions, and move the reader to its folder."""
     write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
     write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())

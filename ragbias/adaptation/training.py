@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
+from ragbias.errors import ReaderError, first_line, out_of_memory
 from ragbias.files import write_atomically
 from ragbias.generation.attached import prepared_model
 from ragbias.lm import DebiasedLM
@@ -25,6 +26,7 @@ from ragbias.readers import Lora, targets
 WARM_UP = 20  # number of steps, but at most a tenth of all
 CLIP = 1.0  # maximum norm of the gradient
 BACKEND = "torch"  # the other backends compute no gradients
+RESTART = "restart=True (--restart on the command line), which deletes it"
 
 
 def dtype_of(name: str) -> torch.dtype | str:
@@ -151,9 +153,22 @@ def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> in
     """Load the checkpoint, if there is one, and return the number of finished steps."""
     if not file.exists():
         return 0
-    tensors: Mapping[str, Tensor] = load_file(file)
-    for name, parameter in reader.named_parameters():
-        parameter.data.copy_(tensors[f"weight {name}"])
-        state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
-        optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
+    with undamaged(file):
+        tensors: Mapping[str, Tensor] = load_file(file)
+        for name, parameter in reader.named_parameters():
+            parameter.data.copy_(tensors[f"weight {name}"])
+            state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
+            optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
     return int(next(iter(optimiser.state.values()))["step"])
+
+
+@contextmanager
+def undamaged(file: Path) -> Iterator[None]:
+    """Raise ``ReaderError`` if this block cannot read a file of an unfinished training."""
+    try:
+        yield
+    except Exception as error:  # damaged files raise errors of any class
+        if out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ReaderError(f"{str(file)!r} of an unfinished training is damaged ({reason}); add {RESTART}") from error

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings, Question, read_questions
@@ -15,7 +16,7 @@ from ragbias.adaptation.examples import draw_examples
 from ragbias.adaptation.run import _split
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
-from ragbias.adaptation.training import Reader, student_logits
+from ragbias.adaptation.training import Reader, _restore, student_logits
 from ragbias.errors import ArgumentError, DataError, ReaderError, UnsupportedReaderWarning
 from ragbias.evaluation.prompts import tiny_question
 from ragbias.methods import get
@@ -113,6 +114,35 @@ def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
     adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}), restart=True)
     with pytest.raises(ReaderError, match="contains a finished reader; name another folder, or add restart=True"):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
+
+
+def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkeypatch):
+    monkeypatch.setattr("ragbias.adaptation.run.EVERY", 2)
+    with pytest.raises(InterruptedTrainingError):
+        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Training", 3))
+    names = ("settings.json", "lesson-*.safetensors", "checkpoint.safetensors")
+    files = [next((tmp_path / "partial").glob(name)) for name in names]
+    damages = [(file, file.read_bytes()[:-7]) for file in files]
+    for file, content in [*damages, (files[0], b"[]")]:
+        whole = file.read_bytes()
+        file.write_bytes(content)
+        with pytest.raises(ReaderError, match=rf"{file.name}' of an unfinished .* is damaged .*; add restart=True"):
+            adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
+        file.write_bytes(whole)
+    files[0].write_bytes(b"")
+    adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=True)
+
+
+def test_a_checkpoint_of_other_tensors_is_damaged(lm, questions, tmp_path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "checkpoint.safetensors")
+    with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .*KeyError.*; add restart=True"):
+        _restore(Reader(lm, 2, 0), SimpleNamespace(state={}), tmp_path / "checkpoint.safetensors")
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_at_once(lm, questions, tmp_path):
+    with pytest.raises(ArgumentError, match=r"out contains '\\udcff', .*; expected text that UTF-8 can encode"):
+        adapt(lm, questions, tmp_path / "a\udcff", AdaptSettings(**SHORT))
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_of_others_are_left(lm, questions, tmp_path):
