@@ -74,7 +74,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError) as error:  # TypeError: not a host name
         raise ArgumentError(f"cannot listen on {host} port {port}: {error}; give another --host or --port") from error
 
 

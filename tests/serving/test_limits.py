@@ -250,6 +250,7 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
         (["tiny", "--model", "tiny"], "two models given; name one"),
         (["tiny", "--method", "pin"], "unknown method 'pin'"),
         (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+        (["tiny", "--host", "a\udcff"], "cannot listen on a\ufffd port 8000: encoding"),
         (["nope/none"], "model 'nope/none' cannot be loaded"),
         (["none.gguf"], "model 'none.gguf': no such file"),
         (
