@@ -244,8 +244,9 @@ class _Regions:
                     leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
                     own = any(candidate.may_be_own for candidate in inner) or len(totals) > 1
                     other = self.edge and len(leads) > 1 and not exact  # a footer contains no number of the question
-                    # the text before the documents may contain a numbered list
-                    other = other or (self.edge == 0 and series[0].opens and not all(c.opens for c in inner))
+                    # the text before the documents may contain other numbers, further away from its document
+                    lines = [self.text.count("\n", c.end, c.region[1]) for c in series]
+                    other = other or (self.edge == 0 and lines[0] not in lines[1:])
                     apart = taken.isdisjoint(candidate.span for candidate in series)
                     if apart and _from_first(series) and not own and not other:
                         yield series

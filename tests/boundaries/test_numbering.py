@@ -230,6 +230,15 @@ def test_metadata_that_numbers_the_documents_is_stripped(item, first):
     assert len(outcomes) == 1
 
 
+@pytest.mark.parametrize("lead", ["Answer in 1 sentence.\n\n", "1. Read.\n", "In 1 word, name it: \n\n"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_number_of_the_text_before_unknown_titles_stays(lead, count):
+    titles = ["Mill Lane", "Mill Lane 2", "Mill Lane 3"]
+    blocks = [f"{title}\n{text}" for title, text in zip(titles, TEXTS, strict=True)][:count]
+    text = lead + "\n\n".join(blocks) + "\n\nQuestion: which?"
+    assert not find_numbering(text, locate(text, documents=TEXTS[:count]).spans).cuts
+
+
 @pytest.mark.parametrize("lead", ["1. Read.\n2. Answer.\n\n", "Here are 3 documents.\n\n"])
 def test_numbers_of_titles_and_of_the_text_before_them_stay(lead):
     titles = ("Mill Lane", "Glass Dome 1", "Salt Yard 2")
