@@ -126,18 +126,27 @@ def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
     headers = labelled if len(labelled) > 1 else every  # documents may hold lists of references
     if len(headers) < 2:
         return [], ""
-    forms = {(h["label"] and h["label"].lower(), h["markup"], h["colon"], *map(bool, h.group(*KINDS))) for h in headers}
-    if len(forms) > 1:
+    numbers, forms = zip(*map(_read, headers), strict=True)
+    if len(set(forms)) > 1:
         return [], "they have several forms"
-    numbers = [int(next(filter(None, header.group(*KINDS)))) for header in headers]
-    if numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+    if numbers[0] > 1 or list(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
         return [], "their numbers are not consecutive"
     tags = list(CONTEXT_TAG.finditer(text, begin, end))
     name = next((tag["name"] for tag in reversed(tags) if tag.end() <= headers[0].start()), "")
     element = [tag for tag in tags if tag["name"] == name]
     if [tag["end"] for tag in element] != ["", "/"] or element[1].start() < headers[-1].end():
         return [], NOT_ENCLOSED
+    within = NUMBERED_HEADER.finditer(text, headers[-1].end(), element[1].start())  # without a label, it is a citation
+    if any(each["label"] and _read(each) == (numbers[-1] + 1, forms[0]) for each in within):
+        return [], "one of them is within a line"
     return _in_element(text, element[0].end(), element[1].start(), [header.span("header") for header in headers])
+
+
+def _read(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
+    """Return the number and the form of a numbered header."""
+    label, numbers = header["label"], header.group(*KINDS)
+    form = (label and label.lower(), header["markup"], header["colon"], *map(bool, numbers))
+    return int(next(filter(None, numbers))), form
 
 
 def _in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:

@@ -152,6 +152,14 @@ def test_of_several_messages_the_last_one_counts():
     assert "unclear" in locate(first + second.replace("</documents>", "")).reason
 
 
+@pytest.mark.parametrize("header", ["Document [{n}](Title: x) ", "Source {n}:\n", "Doc ({n}): "])
+def test_a_last_header_within_a_line_is_refused(header):
+    one, two, three = (header.format(n=number) for number in (1, 2, 3))
+    text = f"<documents>\n{one}{A}\n{two}{B} {three}{C}\n</documents>\nQuery: q"
+    assert "one of them is within a line; pass documents=" in locate(text).reason
+    assert found_texts(text.replace(f" {three}", "")) == [A, f"{B}{C}"]
+
+
 def test_a_worked_example_beside_the_context_is_refused():
     example = (
         "For example:\nSource 1:\nThe sky is red.\nSource 2:\nWater is wet.\nQuery: When?\nAnswer: At night [1].\n"
