@@ -19,7 +19,6 @@ from ragbias.boundaries.text import (
     common_prefix,
     common_suffix,
     gaps_between,
-    holds_words,
     is_separator,
     margin_span,
 )
@@ -181,14 +180,14 @@ def end_alike(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence fills its lines or its quotation marks, except for a label, tag or bullet before it."""
+    """Whether the occurrence fills its lines or its quotation marks, except for a label, tag, bullet or number."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
-    is_begin = not holds_words(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
+    is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)
 
 
 def is_one_of_several(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether the label, tag or bullet before each document also begins other lines or elements."""
+    """Whether the label, tag, bullet or number before each document also begins other lines or elements."""
     end = len(text[: spans[0][0]].rstrip())
     begin = text.rfind("\n", 0, end) + 1
     if own := LABEL_OR_TAG.search(text, begin, end):
@@ -196,7 +195,8 @@ def is_one_of_several(text: str, spans: Sequence[CharSpan]) -> bool:
     elif begin == end or "\n" in text[end : spans[0][0]]:
         return False
     else:
-        mark = rf"^[ \t]*{re.escape(text[begin:end].strip())}[ \t]"
+        bullet = NUMBER.sub(r"\\d+", re.escape(text[begin:end].strip()))
+        mark = rf"^[ \t]*{bullet}[ \t]"
     marks = re.compile(mark, re.MULTILINE | re.IGNORECASE)
     outside = (text[: own.start() if own else begin], text[spans[-1][1] :])
     in_gaps = [len(marks.findall(gap)) for gap in gaps_between(text, spans)]

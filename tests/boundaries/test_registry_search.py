@@ -77,6 +77,8 @@ LABELS = [
     "Passage (1 of 4): {}",
     "Document (wifi.txt): {}",
     "**Source 1 (a.txt):** {}",
+    "1. {}",
+    "[1] {}",
 ]
 
 
@@ -100,7 +102,8 @@ def test_one_whole_document_beside_rewritten_ones_is_not_taken(label, other):
 @pytest.mark.parametrize("source", ["registry", "run", "artifacts"])
 @pytest.mark.parametrize("known", [[INVOICE_17], [INVOICE_17, TERMS]])
 @pytest.mark.parametrize(
-    "label", ["Document: {}", "Doc:\n{}", "<doc>{}</doc>", "- {}", "Passage ({n} of 4): {}", "[{n}] Text: {}"]
+    "label",
+    ["Document: {}", "Doc:\n{}", "<doc>{}</doc>", "- {}", "Passage ({n} of 4): {}", "[{n}] Text: {}", "{n}. {}"],
 )
 def test_documents_beside_unknown_ones_with_the_same_label_are_refused(label, known, source):
     for order in itertools.permutations([*known, "Pay in time.", "Or later."]):
