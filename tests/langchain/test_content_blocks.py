@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
 from ragbias.errors import ArgumentError
@@ -48,6 +48,15 @@ def test_blocks_are_documents_in_any_order(chat, block, carrier):
     assert [each["ragbias"]["n_found"] for each in answers] == [3, 3]
     assert {each["ragbias"]["method_ran"] for each in answers} == {"pine"}
     assert answers[0]["logprobs"] == answers[1]["logprobs"]
+
+
+def test_a_list_without_parts_is_refused_but_a_tool_may_find_nothing(chat):
+    for message in (HumanMessage([]), SystemMessage([])):
+        with pytest.raises(ArgumentError, match=f"a {message.type} message has an empty list as content; give a str"):
+            chat.invoke([message, HumanMessage("Who?")])
+    call = {"name": "search", "args": {}, "id": "1", "type": "tool_call"}
+    for answer in (AIMessage([]), AIMessage([], tool_calls=[call])):
+        chat.invoke([HumanMessage("Who?"), answer, ToolMessage([], tool_call_id="1")], documents=[])
 
 
 def test_a_block_with_an_image_is_refused(chat):

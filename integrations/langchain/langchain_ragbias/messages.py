@@ -70,6 +70,10 @@ def _role(message: BaseMessage) -> str:
 def _content(message: BaseMessage) -> str | list[str | ChatDocument]:
     if isinstance(message.content, str):
         return message.content
+    if not message.content and not isinstance(message, (AIMessage, ToolMessage)):  # a tool may find nothing
+        raise ArgumentError(
+            f"a {message.type} message has an empty list as content; give a string, or at least one part"
+        )
     parts = [_part(block, message) for block in message.content]
     return parts if any(isinstance(part, ChatDocument) for part in parts) else "".join(map(str, parts))
 
