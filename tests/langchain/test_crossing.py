@@ -82,7 +82,7 @@ async def in_task(search: Callable[[], list[Document]]) -> list[Document]:
 @pytest.mark.parametrize("way", [asyncio.to_thread, run_in_threadpool, in_task, in_executor])
 async def test_a_function_in_a_fresh_task_warns_and_is_seen_later(chat, store, way):
     """Only an executor without a copy of the context is never seen."""
-    with pytest.warns(MissingDocumentsWarning, match="Pass documents="):
+    with pytest.warns(MissingDocumentsWarning, match="pass documents="):
         await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
     answer = await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
     assert answer.response_metadata["ragbias"]["n_found"] == (0 if way is in_executor else 3)
@@ -100,7 +100,7 @@ async def test_unknown_documents_beside_known_ones_make_a_request_plain(chat, st
     report = answer.response_metadata["ragbias"]
     assert (report["method_ran"], report["n_found"], report["n_expected"]) == ("none", 0, 3)
     strict = chat.model_copy(update={"on_missing": "raise"})
-    with pytest.raises(NoDocumentsError, match="Pass documents="):
+    with pytest.raises(NoDocumentsError, match="pass documents="):
         await strict.ainvoke(prompt(documents))
     given = await strict.ainvoke(prompt(documents), documents=documents)
     assert given.response_metadata["ragbias"]["n_found"] == 3
@@ -130,7 +130,7 @@ def in_a_pool(store: InMemoryVectorStore) -> list[Document]:
 @pytest.mark.parametrize("search", [in_a_thread, in_a_pool])
 def test_a_search_without_the_context_warns_after_a_success_too(chat, store, search):
     chat.invoke(prompt(store.similarity_search("x", k=3)))
-    with pytest.warns(MissingDocumentsWarning, match="Pass documents=") as seen:
+    with pytest.warns(MissingDocumentsWarning, match="pass documents=") as seen:
         chat.bind(stop=["x"]).invoke(prompt([Document(each.page_content.upper()) for each in search(store)]))
     assert [each.filename for each in seen if each.category is MissingDocumentsWarning] == [__file__]
 
@@ -161,5 +161,5 @@ def test_a_sync_dependency_of_fastapi_warns_and_documents_help(lm, store):
 
     with TestClient(app) as client:
         assert client.get("/given").json() == 3
-        with pytest.warns(MissingDocumentsWarning, match="Pass documents="):
+        with pytest.warns(MissingDocumentsWarning, match="pass documents="):
             assert client.get("/alone").json() == 0

@@ -251,7 +251,7 @@ def test_a_line_that_never_finds_documents_warns_once(lm, how):
     ((filename, text),) = warnings_of(talk)
     assert filename == __file__
     assert "located none in the prompt" in text
-    assert "Pass documents= as they occur in the prompt, or retrieve inside the chain, or documents=[] if" in text
+    assert "pass documents= as they occur in the prompt, or retrieve inside the chain, or documents=[] if" in text
 
 
 async def test_a_warning_names_the_line_that_awaits_the_model(lm):

@@ -4,9 +4,10 @@ import re
 import warnings
 
 import pytest
+from langchain_classic.chains import RetrievalQAWithSourcesChain
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
-from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 
@@ -143,9 +144,25 @@ def test_the_remedy_for_a_segmenter_that_misses_documents_works(llama, byte_toke
     assert reports(whole, chain, "footers")[0][0]["n_found"] == 3
 
 
+def test_a_chain_that_spreads_its_documents_is_treated_when_stuffed(llama, byte_tokenizer):
+    llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
+    prompt = PromptTemplate.from_template("{summaries}\n\n{question}")
+
+    def ask(kind, **prompts):
+        retriever = InOrder(order=ORDERS[0])
+        kwargs = {**prompts, "document_prompt": PromptTemplate.from_template("{page_content}")}
+        by = RetrievalQAWithSourcesChain.from_chain_type(llm, kind, retriever=retriever, chain_type_kwargs=kwargs)
+        by.invoke({"question": "Who?"})
+
+    with pytest.warns(MissingDocumentsWarning, match="If the chain spreads .* use chain_type='stuff', and print"):
+        ask("map_reduce", combine_prompt=prompt, question_prompt=PromptTemplate.from_template("{context} {question}"))
+    ask("stuff", prompt=prompt)
+    assert llm.last_report["n_found"] == 3
+
+
 def test_an_unseen_retrieval_is_treated_with_passed_documents(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
-    with pytest.warns(MissingDocumentsWarning, match="Pass documents= as they occur in the prompt, or retrieve"):
+    with pytest.warns(MissingDocumentsWarning, match="pass documents= as they occur in the prompt, or retrieve"):
         chain(llm, FORMS["upper"], ORDERS[0])
     upper = [each.upper() for each in SENTENCES]
     assert chain(llm.bind(documents=upper), FORMS["upper"], ORDERS[0]).response_metadata["ragbias"]["n_found"] == 3

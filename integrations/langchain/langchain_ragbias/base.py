@@ -82,7 +82,9 @@ class RagBiasModel(BaseModel):
     _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
-            "Pass documents= as they occur in the prompt, or retrieve inside the chain"
+            "If the chain spreads the documents over several calls or rewrites them, use chain_type='stuff', and print "
+            "page_content unchanged; otherwise, pass documents= as they occur in the prompt, or retrieve inside the "
+            "chain"
         )
     )
 
