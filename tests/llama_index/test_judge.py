@@ -13,7 +13,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
 
 from ragbias import DebiasedLM, DocumentCache
-from ragbias.errors import DocumentCacheWarning, RagBiasError
+from ragbias.errors import ArgumentError, DocumentCacheWarning, RagBiasError
 from ragbias.models.tiny.world import Passage, held_out_questions
 
 Judge = PairwiseComparisonEvaluator
@@ -117,6 +117,11 @@ async def test_equal_answers_are_a_tie(make_llm: Callable[..., RagBiasLLM]) -> N
     judge = PairwiseJudge(make_llm(), parser_function=lambda _: pytest.fail("was asked"))
     result = await judge.aevaluate(query="Which?", response="Red.", second_response="Red.")
     assert (result.score, result.passing) == (0.5, None)
+
+
+def test_a_missing_answer_is_named(make_llm: Callable[..., RagBiasLLM]) -> None:
+    with pytest.raises(ArgumentError, match="query, response or second_response is None; give all three"):
+        PairwiseJudge(make_llm()).evaluate(query="Which?", response="Red.")
 
 
 def test_sync_form_and_unparsable_text(make_llm: Callable[..., RagBiasLLM]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llama_index.core.async_utils import asyncio_run
 from llama_index.core.evaluation import EvaluationResult, PairwiseComparisonEvaluator
 from llama_index.core.evaluation.pairwise import DEFAULT_SYSTEM_TEMPLATE, EvaluationSource, _default_parser_function
 from llama_index.core.prompts import BasePromptTemplate, ChatMessage, ChatPromptTemplate, MessageRole, PromptTemplate
@@ -15,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import DebiasedLM, methods
-from ragbias.errors import DocumentCacheWarning, RagBiasError
+from ragbias.errors import ArgumentError, DocumentCacheWarning, RagBiasError
 from ragbias.frameworks import warn
 
 USER_TEMPLATE = (
@@ -86,6 +87,20 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
                 DocumentCacheWarning,
             )
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> EvaluationResult:
+        """Like ``aevaluate``. LlamaIndex's version replaces ``RuntimeError``s, and so all errors of ragbias."""
+
+        async def result_or_error() -> EvaluationResult | RagBiasError:
+            try:
+                return await self.aevaluate(*args, **kwargs)
+            except RagBiasError as error:
+                return error
+
+        result: EvaluationResult | RagBiasError = asyncio_run(result_or_error())
+        if isinstance(result, RagBiasError):
+            raise result
+        return result
+
     async def aevaluate(
         self,
         query: str | None = None,
@@ -98,7 +113,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
     ) -> EvaluationResult:
         """Compare two answers. ``score`` is 1.0 if ``response`` is better, 0.0 if ``second_response`` is."""
         if query is None or response is None or second_response is None:
-            raise ValueError("query, response and second_response must be given")
+            raise ArgumentError("query, response or second_response is None; give all three")
         await asyncio.sleep(sleep_time_in_seconds)
         if response == second_response:
             return EvaluationResult(query=query, score=0.5, feedback="the answers are equal")
