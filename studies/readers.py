@@ -162,6 +162,31 @@ def accuracy(cases: Sequence[Case], answers: list[list[str]]) -> tuple[list[list
     return found, fmean(len(text.split()) for texts in answers for text in texts)
 
 
+def show_scores(scores: dict[str, list[list[float]]]) -> None:
+    """Print each method's log-probability and its differences from the plain model."""
+    print(f"{len(scores['none'])} questions, log-probability of the answer in nats")
+    for name, (mean, minus_mean, minus_best) in compare(scores).items():
+        print(
+            f"{name}: {mean:.2f}; minus the plain mean {minus_mean.estimate:+.2f} ({minus_mean.low:+.2f} to "
+            f"{minus_mean.high:+.2f}), minus its best position {minus_best.estimate:+.2f} ({minus_best.low:+.2f} to "
+            f"{minus_best.high:+.2f})",
+            flush=True,
+        )
+
+
+def show_accuracy(cases: Sequence[Case], answers: dict[str, list[list[str]]]) -> None:
+    """Print each method's share of answers that contain an accepted one."""
+    print("share of generated answers that contain an accepted one, by order of the documents")
+    for name, texts in answers.items():
+        found, length = accuracy(cases, texts)
+        means = share({f"{index:05}": fmean(values) for index, values in enumerate(found)})
+        orders = ", ".join(f"{fmean(values):.3f}" for values in zip(*found, strict=True))
+        print(
+            f"{name}: {orders}; mean {means.estimate:.3f} ({means.low:.3f} to {means.high:.3f}); {length:.1f} words",
+            flush=True,
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("file", type=Path)
@@ -182,22 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = read_cases(parsed.file, parsed.words, parsed.questions)
     methods = parse_methods(parsed.methods, lm.name)
     scores = measure(lm, cases, dict(methods), parsed.prompt, results, parsed.out)
-    print(f"{len(cases)} questions, log-probability of the answer in nats")
-    for name, (mean, minus_mean, minus_best) in compare(scores).items():
-        print(
-            f"{name}: {mean:.2f}; minus the plain mean {minus_mean.estimate:+.2f} ({minus_mean.low:+.2f} to "
-            f"{minus_mean.high:+.2f}), minus its best position {minus_best.estimate:+.2f} ({minus_best.low:+.2f} to "
-            f"{minus_best.high:+.2f})"
-        )
+    show_scores(scores)
     if parsed.generate:
-        print("share of generated answers that contain an accepted one, by order of the documents")
-        for name, answers in generate(lm, cases, dict(methods), parsed.prompt, results, parsed.out).items():
-            found, length = accuracy(cases, answers)
-            means = share({f"{index:05}": fmean(values) for index, values in enumerate(found)})
-            orders = ", ".join(f"{fmean(values):.3f}" for values in zip(*found, strict=True))
-            print(
-                f"{name}: {orders}; mean {means.estimate:.3f} ({means.low:.3f} to {means.high:.3f}); {length:.1f} words"
-            )
+        show_accuracy(cases, generate(lm, cases, dict(methods), parsed.prompt, results, parsed.out))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ The training of `ragbias adapt` in batches: each step computes documents and tea
 orders. One run trains the readers of --readers, one after another, for --minutes in all, and evaluates each on unseen
 questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objectives:
 
-    distil   KL divergence from the plain model with the gold document alone, on known answers and on its own
+    distil   KL divergence from the plain model with the gold document
+             alone, on known answers and on its own
     known    the same on known answers only
-    both     ``known``, and cross-entropy of the known answers
-    free     no labels: KL divergence from the plain model in two orders, on its own answers
-    plain    the control: ``both`` for the plain model, which reads all documents in order
+    both     known, and cross-entropy of the known answers
+    free     no labels: KL divergence from the plain model in two orders,
+             on its own answers
+    plain    the control: both, for the plain model, which reads all
+             documents in order
 """
 
 from __future__ import annotations
@@ -36,7 +39,6 @@ from ragbias.adaptation.run import MOST_HELD_OUT, held_out_example, write_weight
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.training import Reader
 from ragbias.data.questions import Question
-from ragbias.evaluation.measures.bootstrap import share
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.extras import required
 from ragbias.files import write_atomically
@@ -47,7 +49,7 @@ from ragbias.models.control_tokens import encode
 from ragbias.readers import READER, fingerprint
 from studies import arguments_of
 from studies.reader_questions import examples
-from studies.readers import orders_of, prompt_of, read_cases
+from studies.readers import Case, orders_of, prompt_of, read_cases, show_accuracy, show_scores
 from studies.windows import STATES, Row, generated, logprobs, padded, target_logits
 
 PREFIXES = (
@@ -215,9 +217,9 @@ def set_own_answers(
 
 
 def cast_of(model: PreTrainedModel) -> torch.autocast:
-    return torch.autocast(
-        str(model.device).partition(":")[0], torch.bfloat16, enabled=model.device != torch.device("cpu")
-    )
+    """Compute in bfloat16 on accelerators."""
+    device = str(model.device).partition(":")[0]
+    return torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
 
 
 def rows_of(
@@ -287,84 +289,42 @@ def train(
             save(reader, options.out / "unfinished.safetensors")
         if step % 10 == 0:
             mean = float(torch.stack(losses[-10:]).mean())
-            print(
-                f"  {objective} step {step} loss {mean:.3f} {(time.monotonic() - begun) / step:.3f} s/step", flush=True
-            )
+            print(f"  {objective} step {step} loss {mean:.3f}, {time.monotonic() - begun:.0f} s", flush=True)
     return reader, step
 
 
-class Evaluation:
-    """Unseen questions; the plain model's scores and answers, computed once."""
-
-    def __init__(
-        self, model: PreTrainedModel, questions: Questions, cases: dict[str, list[Any]], answers: bool
-    ) -> None:
-        self.model, self.questions = model, questions
-        self.sets = {name: [self._case(lm_case) for lm_case in of_set] for name, of_set in cases.items()}
-        self.answers = list(self.sets)[:1] if answers else []
-        self.plain = {name: self._measure(rows, None, True, name in self.answers) for name, rows in self.sets.items()}
-        self.method = {name: self._measure(rows, None, False, name in self.answers) for name, rows in self.sets.items()}
-
-    def _case(self, case: Any) -> tuple[list[Row], list[str]]:
-        """Return the rows of a question, one per order, and its answers."""
-        lm, rows = self.questions.lm, []
-        for documents in orders_of(case):
-            prompt = prompt_of(lm, documents, case.question, "chat")
-            tokens = lm.prepare(prompt, method="none").tokens
-            target = continuation_ids(lm.tokenizer, prompt.suffix, case.answers[0])
-            rows.append(Row(list(tokens.prefix), [list(d) for d in tokens.documents], list(tokens.suffix), target))
-        return rows, case.answers
-
-    def _measure(self, cases: Any, reader: Reader | None, plain: bool, answers: bool) -> dict[str, Any]:
-        """Log-probabilities and correctness ``[question][order]``. Invariant methods run in one order."""
-        with cast_of(self.model):
-            return self._scored(cases, reader, plain, answers)
-
-    def _scored(self, cases: Any, reader: Reader | None, plain: bool, answers: bool) -> dict[str, Any]:
-        scores: list[tuple[float, ...]] = []
-        right, texts = [], []
-        for begin in range(0, len(cases), CHUNK):
-            part = cases[begin : begin + CHUNK]
-            by_order = list(zip(*(rows if plain else rows[:1] for rows, _ in part), strict=True))
-            runs = [[row.plain for row in rows] if plain else list(rows) for rows in by_order]
-            scores += zip(*(logprobs(self.model, rows, reader) for rows in runs), strict=True)
+@torch.no_grad()
+def evaluate(
+    model: PreTrainedModel,
+    questions: Questions,
+    cases: Sequence[Case],
+    reader: Reader | None,
+    plain: bool,
+    answers: bool,
+) -> tuple[list[list[float]], list[list[str]]]:
+    """Return log-probabilities and, on demand, answers ``[question][order]``. Parallel windows run in one order."""
+    scores: list[list[float]] = []
+    texts: list[list[str]] = []
+    for begin in range(0, len(cases), CHUNK):
+        by_order = zip(*(rows_of_case(questions.lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
+        runs = [[row.plain for row in rows] for rows in by_order] if plain else [list(next(by_order))]
+        with cast_of(model):
+            scores += map(list, zip(*(logprobs(model, rows, reader) for rows in runs), strict=True))
             if answers:
-                decode = self.questions.lm.tokenizer.batch_decode
-                made = [
-                    decode(generated(self.model, rows, self.questions.end, reader), skip_special_tokens=True)
-                    for rows in runs
-                ]
-                for (_, accepted), of_orders in zip(part, zip(*made, strict=True), strict=True):
-                    right.append([float(best_subspan_em(text, accepted)) for text in of_orders])
-                    texts.append(of_orders[0])
-        return {"logprobs": scores, "right": right, "answers": texts}
-
-    def report(self, name: str, reader: Reader | None, plain: bool = False) -> dict[str, Any]:
-        """Print a reader's scores on all questions minus the plain model's, and return them."""
-        results = {}
-        for part, rows in self.sets.items():
-            got = self._measure(rows, reader, plain, part in self.answers) if reader else self.method[part]
-            means = [fmean(values) for values in got["logprobs"]]
-            base = self.plain[part]["logprobs"]
-            best = max(range(len(base[0])), key=lambda at: fmean(values[at] for values in base))
-            minus = _share([m - fmean(values) for m, values in zip(means, base, strict=True)])
-            from_best = _share([m - values[best] for m, values in zip(means, base, strict=True)])
-            line = f"{name} {part}: minus the plain mean {minus}, minus its best position {from_best}"
-            if got["right"]:
-                plain_right = [fmean(values) for values in self.plain[part]["right"]]
-                by_order = ", ".join(f"{fmean(v):.3f}" for v in zip(*self.plain[part]["right"], strict=True))
-                words = fmean(len(text.split()) for text in got["answers"])
-                gain = _share([fmean(a) - b for a, b in zip(got["right"], plain_right, strict=True)])
-                line += f"; right {fmean(map(fmean, got['right'])):.3f} (plain {fmean(plain_right):.3f}: {by_order}; "
-                line += f"difference {gain}), {words:.1f} words"
-            print(line, flush=True)
-            results[part] = got
-        return results
+                made = [generated(model, rows, questions.end, reader) for rows in runs]
+                texts += [[questions.text(ids) for ids in of_orders] for of_orders in zip(*made, strict=True)]
+    return scores, texts
 
 
-def _share(values: Sequence[float]) -> str:
-    interval = share({f"{index:06}": value for index, value in enumerate(values)})
-    return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+def rows_of_case(lm: DebiasedLM, case: Case) -> list[Row]:
+    """Return the rows of a question, one per order."""
+    rows = []
+    for documents in orders_of(case):
+        prompt = prompt_of(lm, documents, case.question, "chat")
+        tokens = lm.prepare(prompt, method="none").tokens
+        target = continuation_ids(lm.tokenizer, prompt.suffix, case.answers[0])
+        rows.append(Row(list(tokens.prefix), [list(part) for part in tokens.documents], list(tokens.suffix), target))
+    return rows
 
 
 def save(reader: Reader, file: Path) -> None:
@@ -389,7 +349,7 @@ def write_reader(reader: Reader, questions: Questions, options: Any, settings: d
     folder.mkdir(exist_ok=True)
     write_weights(required("peft", "adapt"), reader, folder, lm.name)
     write_atomically(folder / READER, json.dumps(record | {"receipt": {"supported": True}}).encode())
-    receipt = receipt_of(lm, method, str(folder), compared, lambda: None)
+    receipt = receipt_of(lm, method, str(folder), compared, lambda done: None)
     write_atomically(folder / READER, (json.dumps(record | {"receipt": receipt}, indent=2) + "\n").encode())
     print(json.dumps(receipt, indent=2))
 
@@ -426,8 +386,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     questions = Questions(lm, options.training, options.one_form)
     print(f"{len(questions.training)} questions for training; {time.monotonic() - begun:.0f} s", flush=True)
     cases = {file.name.partition(".")[0]: read_cases(file, 10_000, options.questions) for file in options.evaluation}
-    evaluation = Evaluation(model, questions, cases, options.generate)
-    results = {"none": evaluation.plain, "pcw": evaluation.report("pcw", None)}
+    results: dict[str, Any] = {file: {"scores": {}, "answers": {}} for file in cases}
+
+    def measure(name: str, reader: Reader | None, plain: bool = False) -> None:
+        """Evaluate on all files, and add the results."""
+        for index, (file, of_file) in enumerate(cases.items()):
+            answers = options.generate and index == 0
+            scores, texts = evaluate(model, questions, of_file, reader, plain, answers)
+            results[file]["scores"][name] = scores
+            results[file]["answers"] |= {name: texts} if answers else {}
+        write_atomically(options.out / "results.json", json.dumps(results).encode())
+
+    measure("none", None, plain=True)
+    measure("pcw", None)
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
     left, groups = options.readers, {}
     stop = begun + options.minutes * 60
@@ -442,8 +413,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.receipt:
             write_reader(reader, questions, options, {"objective": objective, "steps": done, "seed": int(seed)})
         print(f"{name}: {done} steps; {time.monotonic() - begun:.0f} s", flush=True)
-        results[name] = evaluation.report(name, reader, objective == "plain") | {"steps": done}
-        write_atomically(options.out / "results.json", json.dumps(results).encode())
+        measure(name, reader, objective == "plain")
+        for file, of_file in cases.items():
+            print(file)
+            show_scores(results[file]["scores"])
+            if results[file]["answers"]:
+                show_accuracy(of_file, results[file]["answers"])
 
 
 if __name__ == "__main__":

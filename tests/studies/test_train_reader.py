@@ -1,6 +1,8 @@
 import gzip
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from studies import train_reader
+from studies.readers import orders_of, prompt_of, read_cases
 from studies.windows import STATES, Row, generated, logprobs, target_logits
 
 PLACES = [f"{first}{last}" for first in ("Ro", "Os", "Li", "Ky", "Bo", "Ca") for last in "abcdefghij"]
@@ -29,6 +32,18 @@ def file(tmp_path):
         rows.append({"question": f"Where is the box {number}?", "answers": [place], "ctxs": [ctx]})
     path = tmp_path / "training.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return path
+
+
+def questions_of(folder):
+    """A file in the official format, with the gold document first."""
+    rows = []
+    for number, place in enumerate(PLACES[:4]):
+        texts = [f"The key {other} is in {PLACES[other]}." for other in (number, 11, 12, 13)]
+        ctxs = [{"title": f"K{index}", "text": text, "isgold": index == 0} for index, text in enumerate(texts)]
+        rows.append({"question": f"Where is the key {number}?", "answers": [place], "ctxs": ctxs})
+    path = folder / "questions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -74,5 +89,26 @@ def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(train_reader, "HELD_OUT", 2)
     command = [str(file), "--out", str(tmp_path), "--model", "tiny", "--device", "cpu", "--groups", "1", "--group", "6"]
     train_reader.main([*command, "--batch", "3", "--rate", "0.01", "--one-form", "--readers", f"r:{objective}:40"])
-    losses = [float(line.split()[4]) for line in capsys.readouterr().out.splitlines() if " loss " in line]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
     assert losses[-1] < losses[0]
+
+
+def test_a_trained_reader_is_evaluated_and_written(lm, file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_reader, "HELD_OUT", 5)
+    command = [str(file), "--out", str(tmp_path / "out"), "--model", "tiny", "--device", "cpu", "--groups", "1"]
+    command += ["--evaluation", str(questions_of(tmp_path)), "--questions", "4", "--generate", "--receipt"]
+    train_reader.main([*command, "--batch", "2", "--readers", "first:known:3"])
+    results = json.loads((tmp_path / "out/results.json").read_text())["questions"]
+    assert {name: [len(values) for values in of_name] for name, of_name in results["scores"].items()} == {
+        "none": [3] * 4,
+        "pcw": [1] * 4,
+        "first": [1] * 4,
+    }
+    assert "minus the plain mean" in capsys.readouterr().out
+    reader = str(tmp_path / "out/reader")
+    assert json.loads(Path(reader, "reader.json").read_text())["receipt"]["questions"] == 5
+    case = read_cases(tmp_path / "questions.jsonl", 10_000, 4)[0]
+    prompt = prompt_of(lm, orders_of(case)[0], case.question, "chat")
+    score = lm.score(prompt, case.answers[0], method=f"pcw(reader={reader})").total
+    assert score == pytest.approx(results["scores"]["first"][0][0], abs=0.02)  # the reader is saved in bfloat16
+    assert score != pytest.approx(results["scores"]["pcw"][0][0], abs=1e-4)
