@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -111,7 +112,24 @@ def test_the_page_has_the_figures_of_the_stored_results():
         assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[gain]) in page
 
 
-def test_the_page_has_the_figures_of_the_reader_distilled_from_the_gold_passage():
+def test_the_page_has_the_figures_of_trained_windows():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "windows.json").read_text())
+    shown = [line.split("|") for line in page.splitlines() if line.count("|") == 7]
+    rows = {tuple(cell.strip() for cell in cells[1:5]): [cell.strip() for cell in cells[5:7]] for cells in shown}
+    names = {"distil": "distilled", "both": "distilled and with known answers"}
+    for name, run in stored["runs"].items():
+        for file, of_file in run["files"].items():
+            _, *differences = compare(of_file["scores"])[name]
+            count, passages = len(of_file["scores"]["none"]), file.split("-")[2].partition("_")[0]
+            expected = [f"{each.estimate:+.2f} ({each.low:+.2f} to {each.high:+.2f})" for each in differences]
+            assert rows[names[name], str(run["steps"]), str(count), passages] == expected
+            if right := of_file.get("right"):
+                shares = " | ".join(f"{fmean(map(fmean, right[each])):.2f}" for each in (name, "none"))
+                assert f"| {names[name]} | {count} | {shares} |" in page
+
+
+def test_the_page_has_the_figures_of_gold_passages():
     folder = Path(__file__).parents[2] / "docs" / "results"
     results = json.loads((folder / "readers" / "gold-alone.json").read_text())
     page, receipt = (folder / "readers.md").read_text(), results["training"]["receipt"]
