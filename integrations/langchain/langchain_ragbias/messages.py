@@ -24,7 +24,6 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from ragbias.display import shown
 from ragbias.errors import ArgumentError, WrongTypeError, first_line
 from ragbias.frameworks import ChatDocument, block_document, call_id, template_call
 from ragbias.frameworks import ToolCall as ParsedCall
@@ -155,7 +154,7 @@ def response_format(schema: Schema, method: str) -> dict[str, Any]:
         return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
     except ValueError as error:
         expected = "expected a pydantic class, a TypedDict, or a JSON schema with a title"
-        raise WrongTypeError(f"schema={shown(schema)} ({first_line(error)}); {expected}") from error
+        raise WrongTypeError(f"schema={schema!r:.60} ({first_line(error)}); {expected}") from error
 
 
 def parse_answers(llm: Runnable[Any, Any], schema: Schema, include_raw: bool) -> Runnable[Any, Any]:
