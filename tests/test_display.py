@@ -1,4 +1,4 @@
-"""Names and answers that hold codes for a terminal or formulas for a spreadsheet are shown, and do nothing."""
+"""Terminal codes and spreadsheet formulas in names and answers are shown as text."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ def test_a_formula_is_text(text):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A run whose names hold codes and formulas."""
+    """A run whose names contain terminal codes and formulas."""
     run = tmp_path / "run"
     run.mkdir()
     accuracies = {"none": {0: 0.9, 1: 0.2}, "=HYPERLINK(1)": {0: 0.5, 1: 0.5}, "m\x1b[2J": {0: 0.5, 1: 0.5}}

@@ -1,4 +1,4 @@
-"""The examples run as they stand, with the embedded model."""
+"""The examples run unchanged with the embedded model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a script in this process, where the libraries are loaded already, and gives what it printed."""
+    """Run a script in this process, which has loaded the libraries, and return its output."""
 
     def run_script(script: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [script, *arguments])
@@ -44,7 +44,7 @@ def test_all_examples_are_run_here() -> None:
 
 @pytest.fixture
 def notes(tmp_path: Path) -> list[str]:
-    """Text files of a user's own."""
+    """A user's text files."""
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text(f"The gate of house {name} is red.")
     return [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]

@@ -1,4 +1,4 @@
-"""A package of an optional extra that is missing is named in one line, with the command that installs it."""
+"""A missing optional package causes a one-line error with the command that installs it."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ for module in {modules!r}:
 
 
 def import_errors(packages: list[str], modules: tuple[str, ...]) -> list[str]:
-    """What the imports of modules without some packages end in, one line for each that fails."""
+    """Import modules without some packages. Return one line for each import that fails."""
     code = IMPORT.format(packages=packages, modules=modules)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Files are whole for every reader, and nothing is left of those that could not be written."""
+"""File writes are atomic, and failed writes leave no files."""
 
 import pytest
 

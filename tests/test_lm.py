@@ -1,4 +1,4 @@
-"""DebiasedLM: generate, stream, batch and score agree with each other and with transformers."""
+"""``DebiasedLM``: generate, stream, batch and score agree with each other and with transformers."""
 
 import itertools
 import threading

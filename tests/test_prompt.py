@@ -1,4 +1,4 @@
-"""Prompts are split so that the set of document segments does not depend on their order."""
+"""The set of document segments does not depend on the documents' order."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Reader adapters: they act on the tokens after the documents, and nowhere else."""
+"""Reader adapters act only on the tokens after the documents."""
 
 import itertools
 import json
@@ -81,7 +81,7 @@ def test_cached_batched_and_streamed_it_answers_alike(lm, method, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_order_generates_the_same_bits(lm, method, tmp_path):
-    """Alone, from a cache (also the first time), in a batch and as a stream; and the plain methods beside it."""
+    """Alone, from an empty and a filled cache, in a batch and as a stream, next to plain methods."""
     folder = write_reader(tmp_path, lm.model, method)
     chosen, other = get(method, None, folder), Prompt("Context:\n\n", DOCUMENTS[:2], "Who?")
     reusable, settings = get(method).reusable_documents, dict(max_new_tokens=3, logprobs=True)
@@ -124,7 +124,7 @@ def test_the_base_model_is_unchanged_beside_it(lm, reader):
 
 
 def test_the_adapter_is_that_of_peft(tmp_path):
-    """Without documents before them, all tokens are after the documents: the plain model with peft's adapter."""
+    """Without documents, all tokens count as after the documents: the plain model with peft's adapter."""
     model = random_model("llama")
     folder = write_reader(tmp_path, model, "none")
     documents_end = TokenisedPrompt([], [[3], [4]], [5, 6, 7])
@@ -298,7 +298,7 @@ def test_a_client_of_the_server_cannot_name_a_folder(reader):
 
 
 def command_with(command, reader, folder, model="tiny"):
-    """The arguments of a command that reads with a reader."""
+    """Return the arguments of a command with a reader."""
     (folder / "notes.txt").write_text("\n\n".join(text * 20 for text in DOCS))
     rows = [{"question": f"What is passphrase {n}?", "documents": DOCS, "answer": "dagger"} for n in range(5)]
     (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,4 +1,4 @@
-"""Training a reader: what it learns, what it writes, and that an interrupted training ends like one without a stop."""
+"""Training of reader adapters: results, written files, and resumed training."""
 
 import json
 import random
@@ -278,7 +278,7 @@ def test_questions_come_from_files_and_folders(tmp_path):
 
 
 def written(file, questions):
-    """A file of questions as the audit reads it."""
+    """Write a file of questions in the format of the audit."""
     file.write_text("".join(json.dumps(asdict(question)) + "\n" for question in questions))
     return file
 

@@ -19,7 +19,7 @@ def contents(folder):
 
 
 def lines(log, phase):
-    """The numbers of one phase in a log."""
+    """Return the numbers of one phase in a log."""
     return [int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith(phase)]
 
 

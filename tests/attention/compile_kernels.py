@@ -1,4 +1,4 @@
-"""Compiles the Triton kernels for a GPU, which needs no device, and checks that they fit into its shared memory.
+"""Compile the Triton kernels for a GPU and check their shared memory. No GPU is needed.
 
 ``TRITON_INTERPRET=0 python compile_kernels.py 86`` compiles for compute capability 8.6, in the largest block sizes that
 are chosen there for heads of 128 and 256 dimensions, and prints each kernel with the KiB that it takes. ``--all``
@@ -50,7 +50,7 @@ def build(kernel, dtype="fp32", warps=4, stages=3, **constants):
 
 
 def chosen_sizes(dim, half, dtype):
-    """What the backend can choose, from the largest to the smallest."""
+    """Return the block sizes that the backend can choose, largest first."""
     small = dim > 128 or dtype == "fp32"
     found = {
         fitting(_Sizes(False, rows, keys, 2 if small else 3), half, dim, ITEMSIZE[dtype], MEMORY, CAPABILITY < 90)

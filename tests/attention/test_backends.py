@@ -1,4 +1,4 @@
-"""Which backend computes what, what each refuses, and the layout that flash-attn is given."""
+"""Choice of backends, unsupported cases, and the layout that flash-attn receives."""
 
 import importlib
 import subprocess
@@ -34,7 +34,7 @@ PROMPT = Prompt("Read. ", ("Ada was born in 1815. ", "Alan was born in 1912. "),
 
 
 def on_cuda(dtype=torch.bfloat16, dim=64):
-    """What the choice reads of a query on a device that need not be here."""
+    """A stand-in for a query on CUDA, with the attributes that the choice of a backend reads."""
     return SimpleNamespace(device=torch.device("cuda"), dtype=dtype, shape=(4, dim), requires_grad=False)
 
 
@@ -125,7 +125,7 @@ def test_answers_and_scores_come_from_the_named_backend(byte_tokenizer, monkeypa
 
 @pytest.fixture
 def flash(monkeypatch):
-    """The backend on a stand-in for flash-attn; that the tensors are on a CPU is the one check that is left out."""
+    """The flash backend on a stand-in for flash-attn. Only the check of the device is disabled."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "stand_ins"))
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
     monkeypatch.delitem(sys.modules, "ragbias.attention.flash_backend", raising=False)
@@ -139,7 +139,7 @@ def flash(monkeypatch):
 
 @pytest.fixture
 def exact(flash, monkeypatch):
-    """And float32, which flash-attn does not compute in, so that what is left of differences is the layout's."""
+    """Also allow float32, which flash-attn does not support, so that only the layout can cause differences."""
     monkeypatch.setitem(backends.DTYPES, "flash", (torch.float32,))
     return flash
 

@@ -1,4 +1,4 @@
-"""The primitive equals attention written out token by token: PyTorch's reference, and the fused path on CPU."""
+"""The attention primitive against attention computed token by token, for PyTorch's math path and the fused CPU path."""
 
 import pytest
 import torch

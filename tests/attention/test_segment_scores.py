@@ -1,4 +1,4 @@
-"""Scores of few queries with many segments, which take few calls: those of each segment by itself."""
+"""Scores of few queries with many segments, against the scores of each segment alone."""
 
 import pytest
 import torch

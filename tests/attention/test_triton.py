@@ -63,7 +63,7 @@ def assert_same(fast, slow, tolerance=1e-5):
 
 
 def band(queries):
-    """Bounds of a last segment of 9 keys, with a query that sees none of them."""
+    """Key bounds for a last segment of 9 keys. One query sees none of its keys."""
     lower = torch.arange(queries, device=DEVICE) % 9
     return lower, lower + torch.arange(queries, device=DEVICE) % 4
 

@@ -1,4 +1,4 @@
-"""What is special about a model is right, or refused by name."""
+"""Special features of models work, or are refused by name."""
 
 import itertools
 import subprocess

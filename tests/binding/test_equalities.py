@@ -1,4 +1,4 @@
-"""Whatever way a bound model is called, it gives the same."""
+"""A bound model gives the same results however it is called."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""An interrupt at any line of attaching or detaching leaves a model that runs as before, and nothing that stays."""
+"""After an interrupt at any line of attaching or detaching, the model runs as before."""
 
 import signal
 import sys
@@ -19,7 +19,7 @@ METHOD_EVERY = 5  # interrupts the method runs again; the plain model does after
 
 @pytest.fixture(autouse=True)
 def a_lock_of_its_own(monkeypatch):
-    """What a tracer raises at the end of a ``with`` block leaves its lock held, which no signal does by itself."""
+    """Replace the lock. An exception from a tracer at the end of a ``with`` block leaves it held; a signal does not."""
     monkeypatch.setattr(hooks, "_lock", threading.RLock())
 
 
@@ -29,8 +29,7 @@ def first_logits(model):
 
 
 def interrupted(model, at):
-    """Open and close ``debias`` with Ctrl-C at the ``at``-th line of Python that runs on the way; False if there are
-    fewer."""
+    """Open and close ``debias`` with Ctrl-C at the ``at``-th executed line. Return whether that line was reached."""
     lines = 0
 
     def trace(frame, event, argument):
@@ -53,7 +52,7 @@ def interrupted(model, at):
 
 
 def left_over(family, step):
-    """What went wrong after interrupts at every ``step``-th line, and how many there were."""
+    """Interrupt at every ``step``-th line. Return the failures and the number of interrupts."""
     model = random_model(family)
     before, plain = snapshot(model), first_logits(model)
     with ragbias.debias(model, Pine(), SPANS):

@@ -1,4 +1,4 @@
-"""PINE gives the same bits for every order of the documents."""
+"""PINE is bit-identical for every order of the documents."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The model is as it was before and after, however a run ends."""
+"""A binding leaves the model unchanged, however it ends."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What a binding refuses, by name: spans, models, masks and caches."""
+"""Spans, models, masks and caches that a binding refuses, each named in the error."""
 
 import pytest
 import torch

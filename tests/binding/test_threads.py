@@ -1,4 +1,4 @@
-"""Threads do not mix on one model."""
+"""Threads with different bindings on one model do not interfere."""
 
 import contextvars
 import threading

@@ -76,7 +76,7 @@ EVERY = [
 
 @contextmanager
 def fired() -> Iterator[set[str]]:
-    """Collect what fires in this block, in all threads that begin in it."""
+    """Collect the recognisers that fire in this block, also in threads that start in it."""
     found: set[str] = set()
     labels: dict[CodeType, Labels] = {function.__code__: label for function, label in RECOGNISERS.items()}
 

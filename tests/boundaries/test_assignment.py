@@ -1,4 +1,4 @@
-"""Each document is found where it was retrieved to, not in another document or in the question."""
+"""Documents are found in the context, not in other documents or in the question."""
 
 from ragbias.boundaries import locate
 from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt

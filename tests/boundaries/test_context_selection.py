@@ -1,4 +1,4 @@
-"""Documents that the question quotes or another message holds are not the context; titles and tags are no border."""
+"""Documents in the question or in other messages are not part of the context, whatever the titles and tags."""
 
 import itertools
 

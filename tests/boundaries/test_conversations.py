@@ -1,4 +1,4 @@
-"""This turn's documents are found in every conversation, or it runs plain and the reason says why."""
+"""The current turn's documents are found, or the prompt runs plain with a reason."""
 
 import zlib
 
@@ -20,7 +20,7 @@ CASES = [(family, where) for family, where in CASES if where != "tool" or family
 
 
 def known(retrievals):
-    """What the sources of a conversation may know, by how they know it."""
+    """Arguments of ``locate`` for a conversation's retrievals, by source."""
     return {
         "run": dict(run=retrievals),
         "run of this turn": dict(run=retrievals[:1]),

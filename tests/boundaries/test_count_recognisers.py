@@ -1,4 +1,4 @@
-"""The count of recognisers sees what fires in a prompt. ``count_recognisers.py`` counts the public programs."""
+"""``count_recognisers.py`` counts the recognisers that fire in a prompt."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""The latest retrieval and its last occurrence are this turn's documents; quotes and earlier turns are not."""
+"""The current turn's documents are the last occurrence of the latest retrieval, not quotes or earlier turns."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Never two sets of segments under a clean report, whatever the documents, the template and the order."""
+"""The segments are the same in every order, or the report gives a reason."""
 
 import itertools
 import json

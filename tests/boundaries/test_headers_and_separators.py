@@ -1,4 +1,4 @@
-"""What is between documents is split in the same way whatever their order, though nothing of it is known."""
+"""Unknown headers and separators are split in the same way in every order."""
 
 import itertools
 import os

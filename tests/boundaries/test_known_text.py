@@ -1,4 +1,4 @@
-"""Texts that know their metadata: equal to the text alone, bounded, and robust against odd values."""
+"""Texts with metadata: equality with plain strings, bounds, and robustness against odd values."""
 
 import pickle
 

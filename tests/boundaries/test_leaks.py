@@ -1,4 +1,4 @@
-"""Prompts whose segments once depended on the order of the documents without a word in the report."""
+"""Regressions: prompts whose segments depended on the document order, while the report was clean."""
 
 from itertools import permutations
 
@@ -10,7 +10,7 @@ from ragbias.generation.request import in_parts
 
 
 def segments(documents, render, **settings):
-    """For each order: the sorted documents of the split prompt, and whether the split says that all is well."""
+    """Return the sorted documents of the split prompt for each order, or ``None`` if there is a reason."""
     found = []
     for order in permutations(documents):
         parts, _, reason, _ = in_parts(render(order), order, None, **settings)

@@ -1,4 +1,4 @@
-"""The registry never misses a text that occurs in the prompt, and offers few others."""
+"""Preselection of texts in the registry: complete, and with few false candidates."""
 
 import json
 

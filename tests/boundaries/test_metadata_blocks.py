@@ -1,4 +1,4 @@
-"""Documents with their own metadata around them: each is found with its header and footer, whatever the order."""
+"""Documents are found with the header and footer that contain their metadata, in every order."""
 
 import itertools
 import json

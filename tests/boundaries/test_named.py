@@ -1,4 +1,4 @@
-"""Documents that are named for all prompts of a block."""
+"""Documents that are named for a block of code."""
 
 import threading
 from contextvars import copy_context

@@ -1,4 +1,4 @@
-"""Documents found by nothing but their numbered headers, and what must not be taken for such."""
+"""Documents found only by numbered headers, and text that only resembles such headers."""
 
 import re
 from itertools import permutations
@@ -116,7 +116,7 @@ TEMPLATES = {
 )
 @settings(max_examples=500, deadline=None)
 @example(["a", "b\n\nQuestion: who?"], {name: choices[0] for name, choices in TEMPLATES.items()}, 1)
-def test_any_documents_are_found_exactly_or_refused_with_a_reason(texts, template, first):
+def test_documents_are_found_exactly_or_refused_with_a_reason(texts, template, first):
     whole = set()
     for order in permutations(texts):
         blocks = [template["header"].format(n=n) + text for n, text in enumerate(order, first)]

@@ -1,4 +1,4 @@
-"""Numbers in headers are found and taken out, and nothing else is."""
+"""Numbers in headers are detected and stripped, and other numbers are kept."""
 
 import itertools
 import json
@@ -155,7 +155,7 @@ def test_letters_and_words_that_count_are_reported_and_left(counts):
 
 
 def paged(pages, label="Page", count=None):
-    """A prompt with a page above each text, and the documents that know it."""
+    """Return a prompt with a page number above each text, and documents with that metadata."""
     blocks = [
         f"{label}: {page if count is None else count(index)}\n{body}"
         for index, (page, body) in enumerate(zip(pages, TEXTS, strict=False))

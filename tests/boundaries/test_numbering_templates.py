@@ -1,4 +1,4 @@
-"""Whatever a template numbers its documents with is seen, and stripped prompts do not depend on the order."""
+"""Numbering by any template is detected, and stripped prompts do not depend on the order."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Texts are found as they are, stripped, and escaped as in a printed list."""
+"""Texts are found verbatim, stripped, and escaped as in a printed list."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Documents that join parts of each other are found in the same way in every order, or not at all."""
+"""Documents that share text are found in the same way in every order, or not at all."""
 
 import inspect
 import itertools
@@ -23,7 +23,7 @@ FRAMES = [
 
 
 def outcomes(documents: list[str], separator: str, frame: tuple[str, str], source: str) -> set[object]:
-    """The splits of all orders; a refused one is left out."""
+    """Return the splits of all orders, without those that are refused."""
     splits: set[object] = set()
     for order in itertools.permutations(documents):
         text = frame[0] + separator.join(order) + frame[1]

@@ -1,4 +1,4 @@
-"""The memory of what was retrieved: bounded in texts, characters and time, and safe among threads."""
+"""The registry of retrievals is bounded in texts, characters and time, and thread-safe."""
 
 import pickle
 import threading
@@ -12,7 +12,7 @@ from support.side_by_side import side_by_side
 
 
 def size(registry: Registry) -> int:
-    """Bytes of everything that the registry keeps."""
+    """Return the bytes of everything in the registry."""
     fields = {name: value for name, value in vars(registry).items() if name not in ("_lock", "_clock")}
     return len(pickle.dumps(fields))
 

@@ -1,4 +1,4 @@
-"""What was retrieved lately is found in a prompt in full, together, and nowhere by chance."""
+"""The registry finds whole documents of recent retrievals in a prompt, and no chance matches."""
 
 import itertools
 
@@ -83,7 +83,7 @@ LABELS = [
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_one_document_after_a_label_a_bullet_or_in_a_tag_is_found(label):
+def test_one_document_after_a_label_or_in_a_tag_is_found(label):
     text = f"Is it relevant?\n{label.format(INVOICE_17)}\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS, INVOICE_99]))
     assert (found.source, found.n_found, found.n_expected, found.reason) == ("registry", 1, 1, "")
@@ -105,7 +105,7 @@ def test_one_whole_document_beside_rewritten_ones_is_not_taken(label, other):
     "label",
     ["Document: {}", "Doc:\n{}", "<doc>{}</doc>", "- {}", "Passage ({n} of 4): {}", "[{n}] Text: {}", "{n}. {}"],
 )
-def test_documents_beside_unknown_ones_with_the_same_label_are_refused(label, known, source):
+def test_unknown_documents_with_the_same_label_are_refused(label, known, source):
     for order in itertools.permutations([*known, "Pay in time.", "Or later."]):
         context = "\n".join(label.format(text, n=n) for n, text in enumerate(order, 1))
         given = {"registry": registry_of(known)} if source == "registry" else {source: [known]}
@@ -224,7 +224,7 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
         assert (found.source, found.n_found, len(parts.documents), reason) == ("registry", 3, 3, "")
 
 
-def test_documents_with_different_scores_are_refused_with_the_reason():
+def test_documents_with_different_scores_are_refused():
     text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
     assert "put this text before each document" in in_parts(text, None, found)[2]

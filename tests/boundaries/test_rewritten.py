@@ -1,4 +1,4 @@
-"""Documents of this run are found though the formatter rewrote all of them alike, in the same way in every order."""
+"""A run's documents are found in every order if a formatter rewrote all of them alike."""
 
 import itertools
 import textwrap

@@ -1,4 +1,4 @@
-"""Documents found by the user's own separator, pattern or function."""
+"""Documents found by a user's separator, pattern or function."""
 
 import itertools
 import re

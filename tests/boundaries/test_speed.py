@@ -1,4 +1,4 @@
-"""Finding twenty documents costs less than a token does. Times are compared with a yardstick on the same machine."""
+"""Finding twenty documents is faster than generating a token. Times are relative to a reference task."""
 
 import random
 import re
@@ -43,20 +43,20 @@ SEPARATED = "Use the context.\n---\n" + "\n---\n".join(DOCUMENTS) + "\n---\nQues
 
 
 def seconds_of_thread(action) -> float:
-    """Processor time of this thread for one call."""
+    """Return the thread's processor time for one call."""
     begin = time.thread_time()
     action()
     return time.thread_time() - begin
 
 
 def yardstick() -> None:
-    """Some of Python's own work on text; it takes about 2 ms on a machine where a token of a small model takes 30."""
+    """A reference task. It takes about 2 ms on a machine where a token of a small model takes 30 ms."""
     for _ in range(6):
         sorted(re.findall(r"\w+", PLAIN))
 
 
 def ratio(action, calls: int = 20) -> float:
-    """Time of an action in yardsticks, the least of calls that alternate with the yardstick."""
+    """Return the minimum time of an action relative to the reference task. Calls alternate."""
     pairs = [(seconds_of_thread(action), seconds_of_thread(yardstick)) for _ in range(calls)]
     return min(first for first, _ in pairs) / min(second for _, second in pairs)
 
@@ -88,7 +88,7 @@ HOSTILE = {
 
 
 def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:
-    """2,048 texts in retrievals of this size, the documents last."""
+    """Return a registry with 2,048 texts in retrievals of this size. The documents come last."""
     registry = Registry()
     texts = [document() for _ in range(2028)]
     for begin in range(0, len(texts), size):

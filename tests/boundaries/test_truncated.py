@@ -1,4 +1,4 @@
-"""A document that the edge of the context cut off is missing, with the reason. A segmenter finds it."""
+"""A document that is cut off at the edge of the context is missing, with a reason. A segmenter finds it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Entries in a folder: whole or not there, whatever happens to the files."""
+"""Entries in a folder are complete or absent, whatever happens to the files."""
 
 import copy
 import os
@@ -165,7 +165,7 @@ def test_what_was_read_stays_as_it_was_when_its_file_changes(tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """No file may grow beyond 1 kB, which ends writing as a full disk does."""
+    """Limit files to 1 kB, so that writes fail as on a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))

@@ -1,4 +1,4 @@
-"""What is kept belongs to the very model that computed it, and to how it was computed."""
+"""Cached states are used only by the same model in the same setup."""
 
 from types import SimpleNamespace
 

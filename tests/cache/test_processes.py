@@ -1,4 +1,4 @@
-"""One folder under several processes, kills and a full disk: no wrong bit, no crash, nothing left behind."""
+"""Several processes, kills and a full disk leave a shared folder correct, without crashes or stray files."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ BUDGET = 6 * SIZE  # half of the entries
 
 
 def hammer(folder, kills, *uses):
-    """Use the folder from processes of their own; each is given how often, and ``kills`` processes are killed."""
+    """Use the folder in one process per count, and kill ``kills`` more processes."""
     command = [sys.executable, cache_hammer.__file__, *map(str, (folder, BUDGET, kills, *uses))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -25,7 +25,7 @@ def hammer(folder, kills, *uses):
 
 
 def all_right(folder, budget=BUDGET):
-    """Every file is an entry, whole and with the right bits."""
+    """Whether every file is a complete entry with the right bits."""
     cache = DocumentCache(None, folder, budget)  # which removes what killed processes left half-written
     assert cache.verify() == {} and cache.stats().broken == 0
     names = [path.name for path in Path(folder).iterdir()]
@@ -54,7 +54,7 @@ def test_fifty_random_kills_leave_only_whole_entries(tmp_path):
 
 @pytest.fixture
 def disk_of_one_megabyte(tmp_path):
-    """A file system of its own, where this user may have one."""
+    """A separate file system, if this user may mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]

@@ -1,4 +1,4 @@
-"""The whole search on the embedded model at a small size: results, resuming, the command line."""
+"""The whole search on the embedded model at a small size: results, resumption, the command line."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_every_number_of_the_record_has_six_significant_digits(whole):
 
 
 def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, monkeypatch):
-    """Interrupted among the random strings and again among the losses; nothing is measured twice."""
+    """Interrupt during the random strings, then during the losses. Nothing is measured twice."""
     expected, original = whole
     out, calls = tmp_path / "p.json", {"strings": 0, "losses": 0}
     states, measure = measurements.summed_states, calibrate.losses

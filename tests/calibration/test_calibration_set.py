@@ -1,4 +1,4 @@
-"""Calibration sets: what they ask, the gold document's position, and files that do not fit."""
+"""Calibration sets: questions, the position of the gold document, and invalid files."""
 
 import json
 import string
@@ -129,7 +129,7 @@ def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
 
 
 def test_an_answer_has_the_tokens_that_follow_its_prompt(llama, byte_tokenizer, tmp_path):
-    """A tokenizer that begins every text with a space, as Llama 2's does, puts none before an answer in a chat."""
+    """Llama 2's tokenizer adds a space before every text, but not before an answer in a chat."""
     vocabulary = {letter: index for index, letter in enumerate(dict.fromkeys("▁" + string.printable))}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)

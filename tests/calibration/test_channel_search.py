@@ -31,8 +31,10 @@ def test_search_equals_the_reference(name):
 
 
 def planted(n_hs: int, length: int, channels: dict[int, range], seed: int = 0) -> np.ndarray:
-    """Waves in 16 channels, of whole periods where the test looks, so that no cubic fit is monotone by chance; the
-    planted channels follow the position in the given layers (counted without the embeddings)."""
+    """Return hidden states with waves in 16 channels and planted channels that follow the position in some layers.
+
+    The waves have whole periods, so no cubic fit is monotone by chance. Layers are counted without the embeddings.
+    """
     rng = np.random.default_rng(seed)
     wave = np.cos(np.linspace(0, 12 * np.pi, length))
     states = wave[None, :, None] * rng.uniform(0.5, 1, (n_hs, 1, 16))
@@ -65,7 +67,7 @@ def test_without_candidates_the_most_monotone_channels_rank():
 
 
 def noisy(states, channel, layers, by=0.5):
-    """The states with a channel that is rough in some of its layers."""
+    """Return the states with a channel that is rough in some of its layers."""
     for layer in layers:
         states[layer + 1, :, channel] += by * np.random.default_rng(layer).standard_normal(states.shape[1])
     return states

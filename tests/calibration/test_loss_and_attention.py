@@ -1,4 +1,4 @@
-"""Losses and attention against what the public interface computes."""
+"""Losses and attention, against results from the public interface."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ METHODS = [NoMethod(), ChannelScaling(3, -1.0, layers=(0, 1)), ChannelScaling((2
 
 
 def token_by_token(model, sample, method):
-    """The loss as generation would meet it: the prompt in one pass, then the answer on its cache."""
+    """Compute the loss as in generation: the prompt in one pass, then the answer on its cache."""
     with torch.no_grad(), ragbias.debias(model, method):
         output = model(torch.tensor([sample.prompt.ids]), use_cache=True)
         found = []
@@ -36,14 +36,14 @@ def prompts_of(samples):
 
 
 def shapeless_samples():
-    """Two prompts of different length without text, for models without a tokenizer."""
+    """Return two prompts of different length without text, for models without a tokenizer."""
     tokens = torch.arange(3, 63).tolist()
     prefixes, documents = ([3, 4, 5], [4, 5]), [tokens[9:20], tokens[20:]]
     return [Sample(TokenisedPrompt(prefix, documents, [5]), [7, 8], 0, n) for n, prefix in enumerate(prefixes)]
 
 
 def test_attention_by_layer_is_that_of_eager_attention():
-    """Unequal prompts in one batch, against the weights that the model itself gives out."""
+    """Prompts of different length in one batch, against the weights that the model returns."""
     model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
     prompts = prompts_of(shapeless_samples())
     for prompt, found in zip(prompts, attention_to(model, prompts, 2), strict=True):

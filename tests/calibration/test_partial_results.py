@@ -1,4 +1,4 @@
-"""What an unfinished calibration leaves on disk."""
+"""Files that an unfinished calibration leaves on disk."""
 
 import multiprocessing
 import os
@@ -97,7 +97,7 @@ def test_a_refused_calibration_leaves_no_files(tmp_path):
 
 
 def search_fails(out):
-    """A calibration whose random strings show no channel; what it had kept until then is not the next one's."""
+    """Run a calibration whose random strings show no channel. Its partial results must not be reused."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithm, "search", lambda states, top, **settings: search(np.zeros((3, 20, 4)), top))
         calibrate(CalibrationSettings("tiny", strings=1, length=20, questions=1, documents=2), out)

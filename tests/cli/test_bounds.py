@@ -1,4 +1,4 @@
-"""Every number that a command line takes has a least and a greatest value, which its error names.
+"""Every numeric option has a minimum and a maximum, which its error names.
 
 Options and parameters are discovered: a new one without bounds fails here.
 """
@@ -27,7 +27,7 @@ NONSENSE = ("1e26", "1" + "0" * 26, "inf", "-inf", "nan", "0x10", "٣", "０", "
 
 
 def parameters() -> Iterator[tuple[str, str, ParameterInfo, Any]]:
-    """Command, parameter, what typer is told of it, and its type."""
+    """Return each parameter with its command, its typer settings and its type."""
     for command, function in COMMANDS.items():
         for name, hint in get_type_hints(function, include_extras=True).items():
             for option in getattr(hint, "__metadata__", ()):

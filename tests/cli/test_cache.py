@@ -1,4 +1,4 @@
-"""``ragbias cache``: chunks computed before they are asked for, looked after and found by ``ragbias ask``."""
+"""``ragbias cache``: documents computed in advance, shown, and found by ``ragbias ask``."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command line as typed: what it writes, and how it refuses."""
+"""Commands as typed: output and errors."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How a command fails: one line and code 2 for what its user can mend, a traceback and code 1 for a bug."""
+"""Failures of commands: one line and code 2 for user errors, a traceback and code 1 for bugs."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ cli.main()
 
 
 def run(statement, arguments="'broken'"):
-    """Exit code and standard error of a command that is this statement."""
+    """Return the exit code and standard error of a command that executes this statement."""
     program = COMMAND.format(statement=statement, arguments=arguments)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stdout == ""

@@ -1,4 +1,4 @@
-"""A disk, a memory or a reader that is not enough: one line that names the file, and nothing begun is left."""
+"""Too little disk or memory, or a closed pipe: one line that names the file, and no partial output."""
 
 import resource
 import signal
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets limits as 
 
 
 def limited(kind, size):
-    """A function that gives a process this limit; Python ignores the signal of a file that is too large."""
+    """Return a function that sets this limit for a process. Python ignores the signal for files that are too large."""
     return lambda: resource.setrlimit(kind, (size, size))
 
 
@@ -81,7 +81,7 @@ def test_too_little_memory_is_reported_in_one_line(tmp_path, mebibytes):
 
 @pytest.mark.parametrize("seconds", [0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 def test_ctrl_c_in_the_first_moments_ends_in_one_line(seconds):
-    """From the moment on when the interpreter itself has started."""
+    """The interpreter itself has already started."""
     program = "import os; os.write(1, b'!'); from ragbias.__main__ import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", program, "bench", "--model=tiny", "--task=tiny", "--methods=none"],

@@ -1,4 +1,4 @@
-"""The table of methods in the docs is the generated one, and says what the classes do."""
+"""The docs' table of methods is the generated one and agrees with the classes."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The list of methods, and the advice, as a terminal shows them."""
+"""The list of methods and the advice in the terminal."""
 
 import json
 

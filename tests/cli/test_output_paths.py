@@ -1,4 +1,4 @@
-"""Where a command shall write is checked before it works: the models and questions named here do not exist."""
+"""Output paths are checked before any work. The models and questions named here do not exist."""
 
 import pytest
 

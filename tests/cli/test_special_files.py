@@ -1,4 +1,4 @@
-"""What is no regular file is refused at once wherever a command reads: reading from it might never end."""
+"""Commands refuse pipes, devices and other special files, which might block forever."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
 
 def ends_soon(cli, *arguments):
-    """Code and error of a command; one that waits for a pipe is given its end, so that the test ends as well."""
+    """Return the exit code and error of a command. The pipe is closed after a while, so that the test ends."""
     waited = threading.Event()
 
     def release():

@@ -1,4 +1,4 @@
-"""The command line starts at once: it imports what a command needs when that runs, and no extra before."""
+"""The command line starts quickly and imports optional packages only for commands that need them."""
 
 import importlib.metadata
 import re
@@ -27,7 +27,7 @@ finally:
 
 
 def run(*arguments, blocked=()):
-    """What was printed, the exit code, the error, the packages that were imported and the processor time."""
+    """Run a command. Return its output, exit code, error, imported packages and processor time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     program = PROGRAM.format(blocked=sorted(blocked), arguments=arguments)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -39,7 +39,7 @@ def run(*arguments, blocked=()):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Byte code of what the commands import, which the first run in a new environment writes."""
+    """Write the byte code of all imports, as the first run in a new environment does."""
     run("methods", "pine")
 
 

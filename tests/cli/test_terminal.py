@@ -1,4 +1,4 @@
-"""What the commands print: names, paths and answers as they are, whatever brackets they hold."""
+"""Terminal output shows names, paths and answers unchanged, including brackets."""
 
 import io
 import itertools
@@ -16,7 +16,7 @@ NAME = "runs/[bold]x[/i] :owl: [/]"
 
 @pytest.fixture
 def shown(monkeypatch):
-    """The console, and a function that gives what it printed."""
+    """The console, and a function that returns its output."""
     written = io.StringIO()
     monkeypatch.setattr(terminal.console, "_file", written)
     return written.getvalue

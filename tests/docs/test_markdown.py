@@ -38,14 +38,14 @@ every_page_of_text = pytest.mark.parametrize(
 
 
 def rows(page: Path) -> Iterator[list[str]]:
-    """The cells of each table row, without the lines of dashes."""
+    """Return the cells of each table row, without the lines of dashes."""
     for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
         if line.startswith("|") and not re.fullmatch(r"[|\s:-]+", line):
             yield [cell.strip() for cell in CELL.split(line.strip()[1:-1])]
 
 
 def words(cell: str) -> int:
-    """The number of words a reader sees: a link or a piece of code counts as its text."""
+    """Count the words that a reader sees. A link or code counts as its text."""
     return len(LINK.sub("]", cell).split())
 
 
@@ -66,7 +66,7 @@ def test_lines_have_at_most_600_characters(page: Path) -> None:
 
 @every_page_of_text
 def test_sentences_have_at_most_two_measured_numbers(page: Path) -> None:
-    """Decimal numbers outside of tables and code, not counting their intervals; more of them belong in a table."""
+    """Decimal numbers outside tables and code, without intervals. More numbers belong in a table."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     text = re.sub(r"`[^`]*`|\]\([^)]+\)|\[\d{4}\.\d{4,5}|https?://\S+", "", INTERVAL.sub("", text))
     lines = [line for line in text.splitlines() if not line.startswith(("|", "#", "<!--"))]

@@ -1,4 +1,4 @@
-"""Every command on the papers' page parses, and so do the methods and interventions that it names."""
+"""Every command, method and intervention on the papers' page parses."""
 
 import re
 import shlex

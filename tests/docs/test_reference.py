@@ -1,4 +1,4 @@
-"""The reference pages are complete: each command, each field of a report, each error."""
+"""The reference pages list every command, report field and error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLI = (REFERENCE / "cli.md").read_text(encoding="utf-8")
 
 
 def listed_objects() -> Iterator[Any]:
-    """Classes and functions on the pages of the Python interface; of a module, the public ones."""
+    """Return the classes and functions on the pages of the Python interface. A module stands for its public ones."""
     for page in ("api.md", "integrations.md"):
         for path in re.findall(r"^::: ([\w.]+)", (REFERENCE / page).read_text(), re.MULTILINE):
             listed = resolve_name(path)
@@ -41,7 +41,7 @@ def listed_objects() -> Iterator[Any]:
 
 
 def signatures(listed: Any) -> Iterator[Any]:
-    """A function, or the public methods and properties of a class and its ``__init__``."""
+    """Return a function's signature, or those of a class: ``__init__``, public methods and properties."""
     members = vars(listed).items() if inspect.isclass(listed) else [("function", listed)]
     for name, member in members:
         if name == "__init__" or not name.startswith("_"):
@@ -51,7 +51,7 @@ def signatures(listed: Any) -> Iterator[Any]:
 
 
 def own_classes(function: Any) -> Iterator[type]:
-    """Classes of this repository in the annotations of a function."""
+    """Return this repository's classes in a function's annotations."""
     for annotation in function.__annotations__.values():
         for name in re.findall(r"[A-Za-z_]\w*", annotation if isinstance(annotation, str) else repr(annotation)):
             named = function.__globals__.get(name)
@@ -110,7 +110,7 @@ def test_what_a_page_outside_the_site_links_to_is_there(page: str) -> None:
 
 
 def listed_paths() -> set[str]:
-    """Public paths: those on the pages of the Python interface, their packages, and all errors."""
+    """Return the public paths: those on the pages of the Python interface, their packages, and all errors."""
     pages = "".join((REFERENCE / page).read_text() for page in ("api.md", "integrations.md"))
     paths = re.findall(r"^::: ([\w.]+)", pages, re.MULTILINE)
     return {*paths, *(path.rpartition(".")[0] for path in paths), *(f"ragbias.errors.{name}" for name in vars(errors))}
@@ -124,7 +124,7 @@ def test_the_api_page_lists_what_a_package_exports(package: str) -> None:
 
 
 def imported(text: str) -> Iterator[str]:
-    """Paths of this repository that a program imports."""
+    """Return this repository's paths that a program imports."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and OWN.match(node.module or ""):
             yield from (f"{node.module}.{each.name}" for each in node.names)

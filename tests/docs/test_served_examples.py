@@ -1,4 +1,4 @@
-"""The first examples of docs/how-to/serve.md print what the page shows, from its model with its method."""
+"""The first examples of docs/how-to/serve.md print the output that the page shows."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What methods cost."""
+"""Cost of methods, relative to the plain model."""
 
 import pytest
 

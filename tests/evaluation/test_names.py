@@ -1,4 +1,4 @@
-"""The names that are listed where nothing may be loaded are those of the classes."""
+"""Lists of names that exist to avoid imports agree with the classes."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Blocking work beside an event loop: results, errors, context, cancelling, and threads of its own."""
+"""Blocking work next to an event loop: results, errors, context, cancellation, and separate threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content blocks that are documents: what is read, and what is refused instead of dropped."""
+"""Document content blocks are read, or refused instead of dropped."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests to servers that break off, split their lines, or are asked by forked processes."""
+"""Connections to servers: broken off, with split lines, and in forked processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENT = 'data: {"choices": [{"text": "one\u2028two\u0085three", "finish_reason":
 
 
 class Stub:
-    """A server that counts what is open, and answers a stream with one event and no end."""
+    """A server that counts open connections and streams one event without an end."""
 
     def __init__(self) -> None:
         self.app, self.open, self.most = FastAPI(), 0, 0

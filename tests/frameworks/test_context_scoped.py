@@ -1,4 +1,4 @@
-"""Values of a context: copies start with them and go their own way, but for those that are made in a run."""
+"""Context-local values: a copied context starts with them and then diverges, except inside a run."""
 
 from __future__ import annotations
 

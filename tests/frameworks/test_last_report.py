@@ -1,4 +1,4 @@
-"""The last report: the caller finds it, other contexts do not."""
+"""The last report is visible to the caller and not to other contexts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method that misses documents leads to, whichever framework found them."""
+"""Handling of missing documents, for both frameworks."""
 
 from __future__ import annotations
 

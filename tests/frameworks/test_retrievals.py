@@ -1,4 +1,4 @@
-"""Recent retrievals: separate for each context, unless they are process-wide."""
+"""Recent retrievals are separate for each context, unless they are process-wide."""
 
 from __future__ import annotations
 

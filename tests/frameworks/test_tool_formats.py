@@ -1,4 +1,4 @@
-"""Tool calls are read from every format, whole and as they grow."""
+"""Parsing of tool calls in every format, complete and streamed."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Tool choices, and answers that may call tools, as both frameworks read them."""
+"""Tool choices, and parsing of answers with tool calls, for both frameworks."""
 
 from __future__ import annotations
 

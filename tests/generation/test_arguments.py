@@ -1,4 +1,4 @@
-"""Arguments of a generation are declared with their types, and checked when it is asked for."""
+"""Generation arguments: their declared types, and validation at the call."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Between two tokens: log-probabilities, special tokens, stop strings, sampling, streams, refused logits."""
+"""Decoding: log-probabilities, special tokens, stop strings, sampling, streams, rejected logits."""
 
 import copy
 import threading
@@ -86,7 +86,7 @@ def test_a_seed_repeats_a_sample_without_the_global_generator(lm):
 
 
 def test_sampling_follows_the_distribution_of_the_model(lm):
-    """Gumbel noise samples the softmax: frequencies of the first token match its probabilities."""
+    """Gumbel noise samples from the softmax: frequencies of the first token match its probabilities."""
     ids = lm.tokenizer(PROMPT.text, return_tensors="pt").input_ids
     with torch.no_grad():
         probabilities = (lm.model(ids).logits[0, -1] / 4).softmax(-1)

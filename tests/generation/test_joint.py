@@ -1,4 +1,4 @@
-"""Parallel experts: prompts with one document each, decoded side by side."""
+"""Parallel experts: prompts with one document each, decoded together."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def lm(byte_tokenizer):
 
 @torch.no_grad()
 def restated(lm, documents, steps, method):
-    """Token by token, each prompt run alone and whole."""
+    """Compute the expected tokens one by one, with a full pass of each prompt."""
 
     def prompt(text):
         return [1, *lm.tokenizer(text, add_special_tokens=False)["input_ids"]]

@@ -1,4 +1,4 @@
-"""A request that needs too much memory says what ran and what would need less."""
+"""Out-of-memory errors name the running request and a remedy."""
 
 import subprocess
 import sys

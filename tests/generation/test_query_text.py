@@ -1,4 +1,4 @@
-"""The query that ``icr`` takes out of a prompt of text."""
+"""The query that ``icr`` finds in a text prompt."""
 
 import pytest
 

@@ -27,13 +27,13 @@ SEPARATOR = [77, 78]
 
 @torch.no_grad()
 def eager_weights(family, ids):
-    """The weights of transformers' own eager attention, float64 ``[layers, heads, T, T]``."""
+    """Return the weights of transformers' eager attention, float64 ``[layers, heads, T, T]``."""
     model = random_model(family, attn_implementation="eager")
     return torch.cat(model(ids, output_attentions=True).attentions).double()
 
 
 def separated():
-    """The same documents with a separator after each, which the spans leave out."""
+    """Return the documents with a separator after each. The spans exclude separators."""
     ids, spans = list(SEGMENTS.prefix), []
     for document in SEGMENTS.documents:
         spans.append((len(ids), len(ids) + len(document)))
@@ -42,7 +42,7 @@ def separated():
 
 
 def restated_contrast(family, ids, without, spans, begin):
-    """The paper's score of each document, from the weights of two whole prompts."""
+    """Compute the paper's score of each document from the weights of two whole prompts."""
     query, content_free = (eager_weights(family, each)[:, :, begin:].mean(2).sum((0, 1)) for each in (ids, without))
     x = query[:begin] - content_free[:begin]
     return [float(x[b:e][x[b:e] > x[b:e].mean() - 2 * x[b:e].std()].sum()) for b, e in spans]

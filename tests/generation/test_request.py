@@ -1,4 +1,4 @@
-"""Prompts made ready: what runs together, what runs plain, and what is refused."""
+"""Prepared requests: batching, plain runs, and errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Documents that were computed before: the same bits in every order and batch, kept or not, and as in one pass."""
+"""Cached documents are bit-identical in every order and batch, and equal to computing in one pass."""
 
 import random
 import threading
@@ -106,7 +106,7 @@ def lms(byte_tokenizer):
 
 
 def prompts():
-    """With other documents, other prefixes, other questions."""
+    """Prompts with other documents, prefixes and questions."""
     orders = ([0, 1, 2], [2, 0], [4, 3, 1, 0], [1, 2, 4])
     texts = [[CORPUS[index] for index in order] for order in orders]
     ends = (QUESTION, "Why?", f"{QUESTION} And", "Who says so?")

@@ -1,4 +1,4 @@
-"""Streams end with the interpreter, and one that was never made is dropped in silence."""
+"""Open streams are closed when the interpreter exits, and interrupted ones are dropped silently."""
 
 import signal
 import subprocess

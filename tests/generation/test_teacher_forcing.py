@@ -1,4 +1,4 @@
-"""Several continuations of one prompt: each as probable as if it were scored alone, or as the method's formula says."""
+"""Several continuations of one prompt score as they do alone, or by the method's formula."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_a_vote_has_the_mean_of_its_orders_probabilities(model):
 
 @pytest.mark.parametrize("method", [ParallelExperts(), ParallelExperts(contrast=0.5)], ids=["divergence", "contrast"])
 def test_parallel_experts_have_the_softmax_of_their_fused_scores(model, method):
-    """Restated token by token, each prompt run alone and whole."""
+    """Compare with scores computed token by token, with a full pass of each prompt."""
     request = model.prepare(PROMPT, method=method)
     targets = targets_of(model, ["owl", "no"])
     found = teacher_forced(model.model, request, targets)

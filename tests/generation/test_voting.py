@@ -1,4 +1,4 @@
-"""Votes over several orders of the documents, and the choice between two methods by confidence."""
+"""Votes over document orders, and the choice between two methods by confidence."""
 
 import itertools
 from collections import Counter

@@ -40,7 +40,7 @@ def lm(small_lm: DebiasedLM) -> DebiasedLM:
 
 @pytest.fixture(scope="session")
 def tool_lm(lm: DebiasedLM) -> DebiasedLM:
-    """The same model with a chat template that shows tools."""
+    """The small model with a chat template that renders tools."""
     tokenizer = copy.deepcopy(lm.tokenizer)
     tokenizer.chat_template = TOOL_TEMPLATE
     return DebiasedLM(lm.model, tokenizer, name="tools")
@@ -48,7 +48,7 @@ def tool_lm(lm: DebiasedLM) -> DebiasedLM:
 
 @pytest.fixture
 def forwards(lm: DebiasedLM) -> Iterator[list[int]]:
-    """The number of sequences in each forward pass."""
+    """Record the number of sequences in each forward pass."""
     with forward_passes(lm.model) as sizes:
         yield sizes
 
@@ -86,7 +86,7 @@ def retriever(index: FAISS) -> BaseRetriever:
 
 @pytest.fixture
 def rag(retriever: BaseRetriever) -> Callable[[BaseLanguageModel], Runnable]:
-    """LangChain's stock retrieval chain around a model."""
+    """Wrap a model in LangChain's stock retrieval chain."""
 
     def build(llm: BaseLanguageModel) -> Runnable:
         prompt = ChatPromptTemplate.from_messages([("system", SYSTEM), ("human", "{input}")])
@@ -97,9 +97,9 @@ def rag(retriever: BaseRetriever) -> Callable[[BaseLanguageModel], Runnable]:
 
 @pytest.fixture(scope="session")
 def tiny_with_tools() -> DebiasedLM:
-    """The embedded model, which was not trained on tools, with a chat template that shows them.
+    """The embedded model, which was not trained on tools, with a chat template that renders them.
 
-    It says nothing at all to a mere "Hello", so it has to write a few tokens.
+    Its answer to "Hello" is empty, so it has to write a few tokens.
     """
     lm = DebiasedLM.from_pretrained("tiny")
     lm.tokenizer.chat_template = TOOL_TEMPLATE

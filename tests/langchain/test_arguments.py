@@ -1,4 +1,4 @@
-"""The arguments of a call, as a type checker and an editor see them."""
+"""Arguments of a call, as type checkers and editors see them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_argument_of_a_call_is_declared():
 
 @pytest.fixture
 def validated(monkeypatch):
-    """The arguments of each validation."""
+    """Record the arguments of each validation."""
     calls, check = [], arguments.check_arguments
 
     def counted(given):

@@ -1,4 +1,4 @@
-"""Several conversations run as one padded batch, and each keeps its own run, documents, cache entry and error."""
+"""A padded batch of conversations keeps runs, documents, cache entries and errors separate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOO_LONG = "book " * 17000
 
 
 class Runs(BaseCallbackHandler):
-    """Counts what happens to each run."""
+    """Count the events of each run."""
 
     def __init__(self) -> None:
         self.started, self.ended, self.failed = [], [], []
@@ -212,7 +212,7 @@ def test_nobody_waits_for_a_run_without_a_request():
 
 
 def interrupts(times: int, seed: int) -> int:
-    """Send Ctrl-C to a program that answers batches; gives its exit code. It has seconds to obey each time."""
+    """Send Ctrl-C to a program that answers batches and return its exit code. Each interrupt has a time limit."""
     program = Path(__file__).parents[1] / "support" / "interrupted_batches.py"
     rng = random.Random(seed)
     process = subprocess.Popen([sys.executable, program, str(times)], stdout=subprocess.PIPE, text=True)

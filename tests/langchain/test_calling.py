@@ -1,4 +1,4 @@
-"""Tools reach the model through its chat template, and its calls come back as LangChain's."""
+"""Tools reach the model through its chat template, and its tool calls become LangChain's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def llm(tool_lm) -> ChatRagBias:
 
 @pytest.fixture
 def prompts(llm) -> list[str]:
-    """The prompts that reach the model."""
+    """Record the prompts that reach the model."""
     return llm.lm.prompts
 
 

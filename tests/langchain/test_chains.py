@@ -1,4 +1,4 @@
-"""Real chains: the documents that were retrieved are the documents that the method runs on."""
+"""In real chains, the method runs on exactly the retrieved documents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def joined(documents: list[Document]) -> str:
 
 
 def token_spans(llm, text: str, documents: list[Document]) -> list[list[int]]:
-    """Where the documents are in a templated prompt, in tokens."""
+    """Return the documents' token spans in a templated prompt."""
     starts = [text.index(document.page_content) for document in documents]
     spans = [(start, start + len(document.page_content)) for start, document in zip(starts, documents, strict=True)]
     return [list(span) for span in tokenise(Prompt.from_text(text, spans), llm.lm.tokenizer).spans]

@@ -1,4 +1,4 @@
-"""Content blocks that carry a document are documents, with title and text."""
+"""Document content blocks count as documents, with title and text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_blocks_are_documents_in_any_order(chat, block, carrier):
     assert answers[0]["logprobs"] == answers[1]["logprobs"]
 
 
-def test_a_list_without_parts_is_refused_but_a_tool_may_find_nothing(chat):
+def test_empty_content_is_refused_only_from_users_and_system(chat):
     for message in (HumanMessage([]), SystemMessage([])):
         with pytest.raises(ArgumentError, match=f"a {message.type} message has an empty list as content; give a str"):
             chat.invoke([message, HumanMessage("Who?")])

@@ -1,4 +1,4 @@
-"""Retrievals in other threads and tasks reach the task that started them, or the request warns."""
+"""Retrievals in other threads and tasks reach the task that started them, or a warning is raised."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def in_task(search: Callable[[], list[Document]]) -> list[Document]:
 
 @pytest.mark.parametrize("way", [asyncio.to_thread, run_in_threadpool, in_task, in_executor])
 async def test_a_function_in_a_fresh_task_warns_and_is_seen_later(chat, store, way):
-    """Only an executor without a copy of the context is never seen."""
+    """Only a search in an executor that copies no context stays unknown."""
     with pytest.warns(MissingDocumentsWarning, match="pass documents="):
         await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
     answer = await chat.ainvoke(prompt(await way(lambda: store.similarity_search("x", k=3))))
@@ -89,7 +89,7 @@ async def test_a_function_in_a_fresh_task_warns_and_is_seen_later(chat, store, w
 
 
 @pytest.mark.parametrize("known", [1, 2])
-async def test_unknown_documents_beside_known_ones_make_a_request_plain(chat, store, known):
+async def test_unknown_documents_beside_known_ones_run_plain(chat, store, known):
     """An earlier turn retrieved some of them. The answer would depend on the order of the others."""
     await asyncio.to_thread(store.similarity_search, "x", k=known)
     documents = await in_executor(lambda: store.similarity_search("x", k=3))
@@ -107,7 +107,7 @@ async def test_unknown_documents_beside_known_ones_make_a_request_plain(chat, st
 
 
 async def test_sibling_tasks_do_not_see_each_others_searches(chat, store):
-    """A server may answer a user in each."""
+    """A server may handle one user per task."""
     documents = await asyncio.create_task(store.asimilarity_search("x", k=3))
     with pytest.warns(MissingDocumentsWarning):
         answer = await asyncio.create_task(chat.ainvoke(prompt(documents)))

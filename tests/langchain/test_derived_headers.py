@@ -1,4 +1,4 @@
-"""Headers and footers that a chain makes of the metadata, so that they are known nowhere word for word."""
+"""Headers and footers that a chain derives from metadata, so that no source knows them verbatim."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def tiny():
 
 
 def answers(tiny, form, question):
-    """What is answered in each order, and what ran."""
+    """Run every order. Return the methods that ran, by answer."""
     llm = ChatRagBias(lm=tiny, max_tokens=6, logprobs=True, on_missing="ignore")
     prompt = PromptTemplate.from_template("Context:\n\n{context}\n\nQuestion: {question}\nAnswer:")
     given = {}

@@ -1,4 +1,4 @@
-"""What goes wrong is seen where it matters: at the caller, in the report, or in a warning."""
+"""Failures reach the caller, the report or a warning."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def boom(module, args):
 
 @pytest.fixture
 def failing_model(lm):
-    """The model raises at its third forward pass."""
+    """A model that raises in its third forward pass."""
     boom.after = 2
     hook = lm.model.register_forward_pre_hook(boom)
     yield
@@ -224,7 +224,7 @@ def test_a_chain_that_rewrites_its_documents_warns(lm, retriever):
 
 
 def warnings_of(work) -> list[tuple[str, str]]:
-    """File and text of each warning that documents are missing."""
+    """Return file and text of each warning about missing documents."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         work()

@@ -26,7 +26,7 @@ def judge():
 
 
 def both_ways(judge, pair, question="Which emblem does Heron Bridge have?", **known):
-    """The judge's results for a pair and for the pair swapped."""
+    """Return the judge's results for a pair and for the swapped pair."""
     return [
         judge.evaluate_string_pairs(prediction=one, prediction_b=other, input=question, **known)
         for one, other in (pair, pair[::-1])

@@ -1,4 +1,4 @@
-"""The passive listener: attached everywhere, keeps nothing of runs that ended, hides no failure, can be taken off."""
+"""The listener is passive: it keeps nothing of finished runs, hides no failure, and can be removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ragbias.frameworks import MAX_AGE
 
 @pytest.fixture
 def own() -> RetrievalCallbackHandler:
-    """A handler that no run of LangChain's reaches."""
+    """A handler that no LangChain run calls."""
     handler = RetrievalCallbackHandler()
     handler.installed = True
     return handler

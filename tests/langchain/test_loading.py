@@ -1,4 +1,4 @@
-"""The arguments of the stock classes work as they are."""
+"""The stock classes' arguments work unchanged."""
 
 from __future__ import annotations
 

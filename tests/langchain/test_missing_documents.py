@@ -1,4 +1,4 @@
-"""Warnings of missing documents: at the user's line, and none for steps that hold one document by design."""
+"""Warnings about missing documents name the user's line. Steps with one document by design do not warn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found_in(texts: list[str]) -> list[Document]:
 
 
 def test_each_stock_chain_warns_at_its_own_line(lm, retriever):
-    """Its steps run in threads without the user's frames."""
+    """The chain's steps run in threads without the user's frames."""
     llm = ChatRagBias(lm=lm, max_tokens=2)
     answer = ChatPromptTemplate.from_template("{input}, without context") | llm
 
@@ -123,7 +123,7 @@ def test_steps_that_hold_one_document_by_design_are_no_mistake(lm, retriever, pr
         )
 
 
-def test_a_document_beside_a_rewritten_one_with_its_label_is_a_mistake(lm):
+def test_a_rewritten_document_with_the_same_label_raises(lm):
     llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
     known, other = "The old mill has a red gate.", "The hall of the old town has blue walls."
     text = f"Document: {known}\nDocument: {other.upper()}\n\nWhich gate is red?"

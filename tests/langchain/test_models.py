@@ -1,4 +1,4 @@
-"""The models as LangChain expects them: usage, overrides, streams, async, caches."""
+"""LangChain's model interface: usage, overrides, streams, async, caches."""
 
 from __future__ import annotations
 

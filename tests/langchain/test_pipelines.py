@@ -1,4 +1,4 @@
-"""What is found of every pipeline's documents is what the docs' table says, and never a wrong one; `-s` prints it."""
+"""Every pipeline finds the documents that the docs' table lists, and no wrong ones. ``-s`` prints the table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_is_found_is_what_the_docs_say_and_nothing_wrong(name, tiny, index:
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name.startswith(("LCEL", "create_retrieval_chain"))])
 def test_the_same_documents_in_any_order_are_the_same_segments(name, tiny, index: FAISS, questions, tmp_path):
     class Shuffled(FAISS):
-        """Finds the same documents, and returns them in another order each time."""
+        """Return the same documents in another order each time."""
 
         def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
             found = index.similarity_search(query, k, **kwargs)

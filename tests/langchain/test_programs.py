@@ -1,4 +1,4 @@
-"""LangChain's public programs: the order of the documents counts for nothing, or a warning names what helps."""
+"""LangChain's public programs: document order has no effect, or a warning names a remedy."""
 
 from __future__ import annotations
 

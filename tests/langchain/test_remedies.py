@@ -1,4 +1,4 @@
-"""Every remedy that a warning names works: what it was about is treated, with one answer for every order."""
+"""Every remedy from a warning works: the method then runs and is order-invariant."""
 
 import re
 import warnings
@@ -54,7 +54,7 @@ def in_own_code(llm, form, order):
 
 
 def reports(llm, call, form):
-    """The reports for all orders, and the answers."""
+    """Return reports and answers for all orders."""
     answers = [call(llm, FORMS[form], order) for order in ORDERS]
     return [each.response_metadata["ragbias"] for each in answers], {each.content for each in answers}
 
@@ -144,7 +144,7 @@ def test_the_remedy_for_a_segmenter_that_misses_documents_works(llama, byte_toke
     assert reports(whole, chain, "footers")[0][0]["n_found"] == 3
 
 
-def test_a_chain_that_spreads_its_documents_is_treated_when_stuffed(llama, byte_tokenizer):
+def test_the_remedy_for_a_chain_that_spreads_documents_works(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
     prompt = PromptTemplate.from_template("{summaries}\n\n{question}")
 

@@ -1,4 +1,4 @@
-"""``ChatRagBias(base_url=...)``: the same chains, with the model at a server; the same answers and reports."""
+"""``ChatRagBias(base_url=...)``: same chains, answers and reports with the model on a server."""
 
 from __future__ import annotations
 

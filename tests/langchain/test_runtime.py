@@ -1,4 +1,4 @@
-"""Caches, events, closing, errors and the event loop, as applications use them."""
+"""Caches, events, closing, errors and the event loop in applications."""
 
 from __future__ import annotations
 

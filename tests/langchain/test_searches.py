@@ -1,4 +1,4 @@
-"""Direct searches on vector stores are seen as retrievals, and are none the wiser."""
+"""Direct searches of vector stores are recorded as retrievals, and their results are unchanged."""
 
 from __future__ import annotations
 

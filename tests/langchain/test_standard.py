@@ -1,6 +1,6 @@
 """LangChain's own suite for chat models, on the embedded model; offline. It has no suite for completion models.
 
-What the suite itself skips, and why that is right here:
+Tests that the suite itself skips, with reasons:
 
 - ``init_from_env_params``, ``test_serdes``: a local model has no key in the environment and is not serialised
 - model override: a model object holds one loaded model; a call cannot name another

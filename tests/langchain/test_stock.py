@@ -1,4 +1,4 @@
-"""``method="none"`` reads and answers what LangChain's stock classes do, token for token."""
+"""``method="none"`` has the same prompts and tokens as LangChain's stock classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two users of one process neither see nor change what the other's requests find; one user's own steps go together."""
+"""Users of one process are isolated from each other, while each user's steps share retrievals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocume
 
 @pytest.fixture
 def texts(retriever) -> list[str]:
-    """What a question retrieves, known from elsewhere."""
+    """The texts that a question retrieves, from another context."""
     return copy_context().run(lambda: [each.page_content for each in retriever.invoke(QUESTION)])
 
 
@@ -34,7 +34,7 @@ def report(chat: ChatRagBias, prompt) -> dict:
 
 
 def prompts(texts: list[str]) -> list:
-    """Prompts of somebody who guesses what others retrieve, flat, as a question and as a system message."""
+    """Prompts that guess the documents of others: flat, as a question, and in a system message."""
     joined = "\n\n".join(texts)
     return [
         f"Context:\n\n{joined}\n\n{QUESTION}",
@@ -87,7 +87,7 @@ async def test_a_task_learns_nothing_of_what_another_retrieved(chat, retriever, 
 
 @pytest.mark.parametrize("at_startup", ["retriever", "chain", "dropped stream", "model"])
 async def test_what_a_server_did_at_its_start_joins_no_requests(chat, retriever, rag, texts, at_startup):
-    """All requests run in copies of the context in which the server began."""
+    """All requests run in copies of the server's initial context."""
     if at_startup == "retriever":
         retriever.invoke("Warm up.")
     elif at_startup == "model":

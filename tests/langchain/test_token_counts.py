@@ -1,4 +1,4 @@
-"""Tokens are counted by the model's own tokenizer, so that histories are trimmed to what the model reads."""
+"""The model's own tokenizer counts tokens, so histories are trimmed correctly."""
 
 from __future__ import annotations
 

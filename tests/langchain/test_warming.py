@@ -1,4 +1,4 @@
-"""Documents computed at indexing time are found by the chain that retrieves them."""
+"""Documents cached at indexing time are reused by the chain that retrieves them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(kind, byte_tokenizer, **fields):
 
 
 def cached(llm):
-    """Cached tokens of the last answer."""
+    """Return the number of cached tokens of the last answer."""
     return llm.last_report["cached_tokens"]
 
 

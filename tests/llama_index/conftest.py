@@ -78,7 +78,7 @@ def make_index(embedding: HuggingFaceEmbedding) -> Callable[..., VectorStoreInde
 
 @pytest.fixture(scope="session")
 def index(make_index: Callable[..., VectorStoreIndex], corpus: list[Passage]) -> VectorStoreIndex:
-    """A FAISS index of the corpus, the passages' titles as metadata."""
+    """A FAISS index of the corpus, with titles as metadata."""
     return make_index([TextNode(text=passage.text, metadata={"title": passage.title}) for passage in corpus])
 
 

@@ -1,4 +1,4 @@
-"""Everything that `HuggingFaceLLM` takes is taken with the same meaning, or refused by name with the reason."""
+"""Every argument of ``HuggingFaceLLM`` works the same, or is refused by name with a reason."""
 
 from __future__ import annotations
 

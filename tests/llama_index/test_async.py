@@ -1,4 +1,4 @@
-"""Async calls: the same answers, a free event loop, reports of their own, cancellation."""
+"""Async calls: equal answers, a free event loop, separate reports, cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``CitationQueryEngine`` writes ``Source 1:`` into the nodes themselves, below their metadata."""
+"""``CitationQueryEngine`` writes ``Source 1:`` into the nodes, below their metadata."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Many queries at once on one LLM: each finds its own documents and gives the answer that it gives alone."""
+"""Concurrent queries on one LLM find their own documents and give the same answers as alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCUMENTS = 3
 
 @pytest.fixture(scope="module")
 def indexes(make_index: Callable[..., VectorStoreIndex], corpus: list[Passage]) -> list[VectorStoreIndex]:
-    """An index of its own for each client."""
+    """A separate index for each client."""
     shares = [corpus[start * DOCUMENTS : (start + 1) * DOCUMENTS] for start in range(CLIENTS)]
     return [make_index([TextNode(text=passage.text) for passage in share]) for share in shares]
 
@@ -84,7 +84,7 @@ Answer = tuple[str, set[str]]  # and the retrieved documents
 
 @pytest.fixture(scope="module")
 def shared(make_index: Callable[..., VectorStoreIndex]) -> tuple[VectorStoreIndex, list[str]]:
-    """An index, and fifty questions about it."""
+    """An index and fifty questions about it."""
     passages = held_out_corpus(60, seed=2)
     index = make_index([TextNode(text=passage.text, metadata={"title": passage.title}) for passage in passages])
     return index, [each.question for each in held_out_questions(passages, MANY, seed=2)]
@@ -92,7 +92,7 @@ def shared(make_index: Callable[..., VectorStoreIndex]) -> tuple[VectorStoreInde
 
 @pytest.fixture(scope="module")
 def alone(lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]]) -> list[Answer]:
-    """The answers to the fifty questions, asked one after the other."""
+    """The answers to the fifty questions, one after the other."""
     index, questions = shared
     recording, engine = recorded_engine(lm, index, streaming=False)
     responses = [engine.query(question) for question in questions]
@@ -113,7 +113,7 @@ def texts_of(response: RESPONSE_TYPE) -> set[str]:
 
 
 def assert_right_documents(recording: RecordingLM, questions: list[str], answers: list[Answer]) -> None:
-    """In each question's prompt exactly the documents that were retrieved for it were found."""
+    """Assert that each prompt's found documents are exactly those retrieved for its question."""
     assert len(recording.seen) == MANY
     retrieved = dict(zip(questions, (texts for _, texts in answers), strict=True))
     for prompt, found in recording.seen:

@@ -1,4 +1,4 @@
-"""Documents as content blocks, in the message or as the chat template renders them."""
+"""Documents as content blocks, in the message or rendered by the chat template."""
 
 from __future__ import annotations
 

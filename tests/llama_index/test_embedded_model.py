@@ -1,4 +1,4 @@
-"""The embedded model, which needs no download, answers from an index without more."""
+"""The embedded model answers from an index without a download."""
 
 from __future__ import annotations
 

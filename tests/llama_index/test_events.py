@@ -1,4 +1,4 @@
-"""What observers see: LlamaIndex's instrumentation events and callbacks carry tokens, usage and the report."""
+"""LlamaIndex's instrumentation events and callbacks contain tokens, usage and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge of two answers: swapping them never changes the verdict, where the stock evaluator's does change."""
+"""Swapping two answers never changes the judge's verdict, but changes the stock evaluator's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pairs(corpus: list[Passage]) -> list[tuple[str, str, str]]:
 
 
 async def verdicts(judge: Judge, pairs: list[tuple[str, str, str]]) -> tuple[list[Any], list[Any]]:
-    """Scores of the first answer of each pair, shown first and shown second."""
+    """Return the scores of each pair's first answer, shown first and shown second."""
     first, second = [], []
     for query, one, two in pairs:
         first.append((await judge.aevaluate(query=query, response=one, second_response=two)).score)

@@ -1,4 +1,4 @@
-"""The listener: passive, bounded, removable, and honest about its failures."""
+"""The listener is passive, bounded and removable, and reports its failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_synthesis_is_closed_after_success_and_after_failure(
 
 
 class BrokenNode(TextNode):
-    """A node that cannot be read the first time, which is by the listener."""
+    """A node that fails when it is first read, which the listener does."""
 
     reads: int = 0
 

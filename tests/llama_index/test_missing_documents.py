@@ -1,4 +1,4 @@
-"""Documents that a method needs and that do not occur in the prompt: say so, warn or raise."""
+"""Documents that are missing in the prompt: ignore, warn or raise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REWRITTEN = PromptTemplate(
 
 
 class MultiStepLike(CustomQueryEngine):
-    """Asks the LLM for another question before it retrieves."""
+    """Ask the LLM for another question before retrieving."""
 
     llm: RagBiasLLM
     engine: Any
@@ -114,7 +114,7 @@ def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[...,
 def test_parts_of_a_document_that_joins_nodes_count_as_the_nodes(
     make_llm: Callable[..., RagBiasLLM], make_index: Callable[..., VectorStoreIndex], step: int
 ) -> None:
-    """How a splitter cuts the document depends on the order of the nodes."""
+    """A splitter may cut the document, and the cuts depend on the order of the nodes."""
     texts = [
         " ".join(f"Room {number} of the {place} is dry." for number in range(4)) for place in ("mill", "hall", "inn")
     ]

@@ -1,4 +1,4 @@
-"""The distribution is what LlamaIndex's other packages are: a namespace package with LlamaHub's metadata."""
+"""The distribution is a namespace package with LlamaHub's metadata, like LlamaIndex's other packages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stock pipelines, every way to ask: the documents found in the prompts are the retrieved ones and no others.
+"""Stock pipelines in every kind of call find the retrieved documents and no others.
 
-What is measured here is the table of docs/results/pipelines-llama-index.md, and each of its rows is compared.
+The results are compared with each row of docs/results/pipelines-llama-index.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "results" / "pipelines-llama-index.m
 
 @dataclass(frozen=True)
 class World:
-    """What the pipelines are made of."""
+    """Indexes and the embedding model of the pipelines."""
 
     index: VectorStoreIndex
     windows: VectorStoreIndex
@@ -55,7 +55,7 @@ class World:
 
 
 class FixedQuestions(BaseQuestionGenerator):
-    """Asks each tool one question."""
+    """Ask each tool one question."""
 
     def generate(self, tools: Sequence[ToolMetadata], query: QueryBundle) -> list[SubQuestion]:
         return [SubQuestion(sub_question=f"{query.query_str} ({tool.name})", tool_name=tool.name) for tool in tools]
@@ -156,7 +156,7 @@ def world(
 
 
 async def ask(engine: Any, form: str) -> list[NodeWithScore]:
-    """Ask, read the answer to its end, and give the nodes that LlamaIndex says it was made from."""
+    """Ask, read the whole answer, and return the source nodes that LlamaIndex reports."""
     name = "query" if hasattr(engine, "query") else "stream_chat" if "stream" in form else "chat"
     if "async" in form:
         response = await getattr(engine, f"a{name}")(QUESTION)
@@ -170,14 +170,14 @@ async def ask(engine: Any, form: str) -> list[NodeWithScore]:
 
 
 def bare(text: str) -> str:
-    """A document as it occurs in a prompt, without the escapes of a printed list."""
+    """Return a document as it occurs in a prompt, without the escapes of a printed list."""
     if "\\n" in text:
         text = ast.literal_eval('"' + text.replace('"', '\\"') + '"')
     return text.strip()
 
 
 def counts(retrieved: Sequence[NodeWithScore], seen: Sequence[tuple[str, Boundaries]]) -> tuple[int, int, int, int]:
-    """Documents retrieved, found in some call, taken for one but not retrieved, and together in one call at most."""
+    """Count documents: retrieved, found in any call, found but not retrieved, and the most found in one call."""
     wanted = {node.get_content(MetadataMode.LLM).strip() for node in retrieved}
     found = [{bare(text[begin:end]) for begin, end in boundaries.spans} for text, boundaries in seen]
     everything = set().union(*found)

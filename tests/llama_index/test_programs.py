@@ -1,4 +1,4 @@
-"""LlamaIndex's public programs: the order of the documents counts for nothing, or a warning names what helps."""
+"""LlamaIndex's public programs: document order has no effect, or a warning names a remedy."""
 
 from __future__ import annotations
 

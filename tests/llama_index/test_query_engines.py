@@ -1,4 +1,4 @@
-"""Stock query and chat engines over real FAISS indexes: every way to ask finds the retrieved documents."""
+"""Stock query and chat engines over real FAISS indexes find the retrieved documents in every kind of call."""
 
 from __future__ import annotations
 

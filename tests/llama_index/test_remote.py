@@ -1,4 +1,4 @@
-"""``RagBiasLLM(base_url=...)``: the same engines, with the model at a server; the same answers and reports."""
+"""``RagBiasLLM(base_url=...)``: same engines, answers and reports with the model on a server."""
 
 from __future__ import annotations
 

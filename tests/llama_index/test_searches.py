@@ -1,4 +1,4 @@
-"""Direct queries on vector stores are seen as retrievals, and are none the wiser."""
+"""Direct queries of vector stores are recorded as retrievals, and their results are unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODES = [TextNode(text=text, metadata={"title": text[4:8]}) for text in TEXTS]
 
 
 class Store(SimpleVectorStore):
-    """Keeps texts, as most stores do, and finds all."""
+    """A store that keeps texts, as most stores do, and returns all of them."""
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
         return VectorStoreQueryResult(nodes=NODES, ids=[node.node_id for node in NODES], similarities=[1.0] * 3)

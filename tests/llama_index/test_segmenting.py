@@ -1,4 +1,4 @@
-"""Documents that nothing retrieved: a segmenter of the user's, numbered headers, and their numbers taken out."""
+"""Documents that were not retrieved: segmenters, numbered headers, and stripped numbers."""
 
 import re
 

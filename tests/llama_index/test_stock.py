@@ -1,4 +1,4 @@
-"""``method="none"`` reads and answers what LlamaIndex's stock class does, token for token."""
+"""``method="none"`` has the same prompts and tokens as LlamaIndex's stock class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: their pieces, their last chunk, errors inside, and what happens when nobody listens any more."""
+"""Streams: chunks, the last chunk, errors, and abandoned streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = {"max_new_tokens": 2000, "min_new_tokens": 2000}
 
 
 def steps_at_rest(steps: list[int]) -> int:
-    """The number of forward passes once no more come."""
+    """Wait until no forward passes run, and return their number."""
     before = -1
     deadline = time.monotonic() + 60
     while before != len(steps) and time.monotonic() < deadline:

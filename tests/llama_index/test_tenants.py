@@ -1,4 +1,4 @@
-"""Two users of one process neither see nor change what the other's requests find; one user's own steps go together."""
+"""Users of one process are isolated from each other, while each user's steps share retrievals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::llama_index.llms.ragbias.Missin
 
 @pytest.fixture
 def texts(index: VectorStoreIndex) -> list[str]:
-    """What a question retrieves, known from elsewhere."""
+    """The texts that a question retrieves, from another context."""
     return copy_context().run(lambda: [node.get_content() for node in retrieve(index)])
 
 
@@ -73,7 +73,7 @@ def test_a_thread_learns_nothing_of_what_another_retrieved(
 async def test_a_task_learns_nothing_of_what_another_retrieved(
     llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str], nodes: list[NodeWithScore], at_startup: str
 ) -> None:
-    """All requests run in copies of the context in which the server began."""
+    """All requests run in copies of the server's initial context."""
     open_response = None
     others = [node for node in nodes if node.get_content() not in "".join(texts)]
     if at_startup != "nothing":
@@ -106,7 +106,7 @@ async def test_a_task_learns_nothing_of_what_another_retrieved(
 
 
 class Silent(CustomQueryEngine):
-    """Answers without any LLM."""
+    """A query engine that calls no LLM."""
 
     def custom_query(self, query_str: str) -> str:
         return "Empty Response"

@@ -1,4 +1,4 @@
-"""Tokens are counted by the model's own tokenizer where LlamaIndex is given it."""
+"""The model's own tokenizer counts tokens if it is passed to LlamaIndex."""
 
 from __future__ import annotations
 

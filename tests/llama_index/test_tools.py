@@ -1,4 +1,4 @@
-"""Tools through the chat template: what the model is shown, and what its calls become."""
+"""Tools through the chat template: prompts and parsed calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes computed at indexing time are found by the query engine that retrieves them."""
+"""Nodes cached at indexing time are reused by the query engine that retrieves them."""
 
 from __future__ import annotations
 

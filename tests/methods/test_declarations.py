@@ -1,4 +1,4 @@
-"""What methods declare of themselves is true."""
+"""The declarations of methods are true."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ WITH_DOCUMENTS = [
 
 
 def states(model, method, other):
-    """Keys and values ``[1, G, L, d]`` of the last layer for ``DOCUMENT``, after another document."""
+    """Return the last layer's keys and values ``[1, G, L, d]`` for ``DOCUMENT`` after another document."""
     ids = PREFIX + other + DOCUMENT + SUFFIX
     begin, end = len(PREFIX) + len(other), len(PREFIX) + len(other) + len(DOCUMENT)
     spans = [(len(PREFIX), begin), (begin, end)]

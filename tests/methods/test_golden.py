@@ -25,7 +25,7 @@ STEPS = 8
 
 
 def assert_equal_to_reference(case, method, spans=None, input_ids=None):
-    """Logits of the last rows of the prefill and of the decoding, and the generated ids."""
+    """Compare the last logits of the prefill, the decoding logits and the generated ids."""
     with ragbias.debias(case.model, method, spans):
         prefill, decoded, ids = run(case.model, case.tensors["input_ids"] if input_ids is None else input_ids, STEPS)
     suffix = case.tensors["suffix_logits"]

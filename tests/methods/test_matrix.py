@@ -1,4 +1,4 @@
-"""Every method on every family: neutral parameters, cache, order, batch."""
+"""Every method on every model family: neutral parameters, cache, order, batch."""
 
 from collections import namedtuple
 

@@ -38,7 +38,7 @@ def __getattr__(name):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables of a process in which the example distribution is installed."""
+    """Environment variables of a process in which the example distribution is installed."""
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "--target", str(folder), str(DISTRIBUTION)], check=True, capture_output=True, timeout=120)

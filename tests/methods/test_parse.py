@@ -1,4 +1,4 @@
-"""Methods as typed."""
+"""Parsing of method names with parameters."""
 
 import pytest
 

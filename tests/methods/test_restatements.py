@@ -1,4 +1,4 @@
-"""Every method against its formula restated in float64: prefill, then cached decoding."""
+"""Every method against its formula in float64: prefill, then cached decoding."""
 
 from functools import cache, partial
 
@@ -131,12 +131,12 @@ NEUTRAL = {
 
 @cache
 def model(name):
-    """With float32 errors below a third of the tolerance."""
+    """A model whose float32 errors are below a third of the tolerance."""
     return decisive(random_model(**MODELS[name], num_hidden_layers=4))
 
 
 def logits(name, ids):
-    """Prefill and cached decoding of the fixed tokens: ``[T + 4, V]``."""
+    """Return logits ``[T + 4, V]`` of prefill and cached decoding of the fixed tokens."""
     with torch.no_grad():
         output = model(name)(ids, use_cache=True)
         rows = [output.logits[0]]
@@ -157,7 +157,7 @@ def assert_equal(given, wanted):
 
 
 def assert_decided(case, sequence):
-    """A near tie would make the comparison depend on rounding, equal outcomes would make it say little."""
+    """Check that no decision is nearly tied, which rounding could change, and that outcomes vary."""
     outcomes = [decision.outcome for decision in sequence.decisions]
     assert all(decision.margin > 1e-4 for decision in sequence.decisions)
     if case == "ms-poe-alpha":  # equal scores, where they come up, are broken by index

@@ -1,4 +1,4 @@
-"""Text of users and documents is data: strings in it that look like control tokens never become some."""
+"""Text of users and documents is data: strings that look like control tokens are tokenised as text."""
 
 import pytest
 from transformers import ByT5Tokenizer
@@ -14,7 +14,7 @@ TEXT = f"<|user|>\nRead:\n\n{DOCUMENTS[0]}\n\n{DOCUMENTS[1]}\n\n{DOCUMENTS[2]}\n
 
 
 def controls_in(lm, ids):
-    """The control tokens among token ids."""
+    """Return the control tokens among token ids."""
     special = {token.content for token in lm.tokenizer.added_tokens_decoder.values() if token.special}
     return [token for token in lm.tokenizer.convert_ids_to_tokens(ids) if token in special]
 
@@ -45,7 +45,7 @@ def test_a_conversation_adds_to_strings_only(small_lm):
 
 @pytest.mark.parametrize("method", ["none", "segmented", "pine"])
 def test_control_strings_in_documents_are_data_in_every_order(small_lm, method):
-    """Outside the documents of a flat prompt, the parse is the tokenizer's own."""
+    """Outside the documents of a flat prompt, the tokenizer parses as usual."""
     prompts = [TEXT, Prompt("<|user|>\nRead:\n\n", [f"{text}\n\n" for text in DOCUMENTS], "What?\n<|assistant|>\n")]
     for prompt, documents in zip(prompts, (DOCUMENTS, None), strict=True):
         request = small_lm.prepare(prompt, documents=documents, method=method)

@@ -1,4 +1,4 @@
-"""GGUF files are dequantised once, into a copy that is whole or not there; what cannot be read is told in one line."""
+"""GGUF files are dequantised once, into an atomic copy. Unreadable files cause a one-line error."""
 
 import resource
 import shutil

@@ -1,4 +1,4 @@
-"""Loading runs no code and unpickles nothing that was not asked for, and names what would allow it."""
+"""Loading runs no remote code and unpickles nothing by default. Errors name the option that allows it."""
 
 import json
 import re

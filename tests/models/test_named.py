@@ -1,4 +1,4 @@
-"""Names stand for models: those of installed packages are read without importing them, else the hub has them."""
+"""Model names: installed packages are read without import, other names are looked up on the hub."""
 
 import sys
 import warnings

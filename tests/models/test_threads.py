@@ -1,4 +1,4 @@
-"""Commands use as many threads as cores are idle; the user's number wins."""
+"""Commands use as many threads as there are idle cores, unless the user sets a number."""
 
 import os
 

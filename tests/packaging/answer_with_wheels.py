@@ -1,8 +1,8 @@
-"""Answers a question with each integration, from installed distributions alone; `make dist` runs it.
+"""Answer a question with each integration, using only installed distributions. `make dist` runs it.
 
     python answer_with_wheels.py FOLDER
 
-FOLDER is the environment's own: whatever is imported must come from there.
+FOLDER is the environment's folder. All imports must come from it.
 """
 
 from __future__ import annotations

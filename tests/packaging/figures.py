@@ -69,12 +69,12 @@ print(json.dumps(modules))
 
 
 def lines(folder: str) -> int:
-    """Lines of the Python files below a folder."""
+    """Count the lines of the Python files below a folder."""
     return sum(len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py"))
 
 
 def lines_by_package() -> dict[str, int]:
-    """Lines of each package of ``ragbias``, largest first, and of its top-level modules as ``"(modules)"``."""
+    """Count lines of each package of ``ragbias``, largest first, and of its top-level modules as ``"(modules)"``."""
     package = ROOT / "ragbias"
     sizes = {path.parent.name: lines(f"ragbias/{path.parent.name}") for path in package.glob("*/__init__.py")}
     sizes["(modules)"] = sum(len(path.read_text().splitlines()) for path in package.glob("*.py"))

@@ -1,4 +1,4 @@
-"""Examples and the proxy import only what the documented commands install; models are installed one by one."""
+"""Examples and the proxy import only packages from the documented commands. Models are installed one by one."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ OURS = {*sys.stdlib_module_names, "ragbias", "langchain_ragbias", "ragbias_vllm"
 
 
 def installed_by(commands):
-    """The distributions that the editable installs of a text bring, in full."""
+    """Return all distributions that a text's editable installs bring."""
     pending = [
         Requirement(f"{NAMES[folder]}[{extras}]" if extras else NAMES[folder])
         for folder, extras in re.findall(r'-e "?(\.|integrations/[\w-]+)(?:\[([\w,-]+)\])?', commands)
@@ -60,7 +60,7 @@ def installed_by(commands):
 
 
 def providers(module):
-    """The distributions that may provide a module; of a shared namespace, those named like it."""
+    """Return the distributions that may provide a module. In a shared namespace, their names must match."""
     top = module.partition(".")[0]
     found = {canonicalize_name(name) for name in MODULES.get(top, [])}
     if len(found) == 1 or find_spec(top).origin is not None:

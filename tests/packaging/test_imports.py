@@ -1,4 +1,4 @@
-"""Imports run one way, as the contracts in pyproject.toml have it; those for types count."""
+"""Imports follow the layers in pyproject.toml, type-only imports included."""
 
 import subprocess
 import sys

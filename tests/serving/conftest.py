@@ -1,4 +1,4 @@
-"""One server with the embedded model for all tests of a module, and the questions that it is asked."""
+"""A server with the embedded model for all tests of a module, and questions for it."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def http(address: str) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def conversation() -> list[dict[str, str]]:
-    """Documents in the system message, a blank line apart, and the question."""
+    """Documents in the system message, separated by blank lines, and the question."""
     return [{"role": "system", "content": "\n\n".join(DOCUMENTS)}, {"role": "user", "content": QUESTION}]

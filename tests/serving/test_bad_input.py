@@ -1,4 +1,4 @@
-"""Bad requests: OpenAI's shape, the right status, the field's name; and the server stays up."""
+"""Bad requests: OpenAI's error format, the right status, the field's name. The server stays up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server with a document cache: the same answers, and less to compute from the second request on."""
+"""A server with a document cache: equal answers, and less computation from the second request on."""
 
 from __future__ import annotations
 

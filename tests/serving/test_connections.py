@@ -1,4 +1,4 @@
-"""Connections that send no request do not make the server unreachable, and open ones end in order."""
+"""Connections without a request do not block the server, and open connections are closed in order."""
 
 from __future__ import annotations
 

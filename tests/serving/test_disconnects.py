@@ -1,4 +1,4 @@
-"""A client that leaves: the computation stops at the next token, and what runs beside it goes on."""
+"""If a client disconnects, its computation stops at the next token, and other requests continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEW = 3  # passes: the one that runs, and what the news of the disconnect takes 
 
 
 class Slow:
-    """Makes each forward pass of a model take a while, and counts them."""
+    """Slow down each forward pass of a model, and count them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.passes = 0
@@ -39,7 +39,7 @@ class Slow:
         self._handle.remove()
 
     def stops(self, within: float = 5.0) -> int:
-        """Waits until no pass comes any more, and gives how many came meanwhile."""
+        """Wait until no more passes run, and return their number."""
         begin, last, deadline = self.passes, -1, time.monotonic() + within
         while self.passes != last:
             assert time.monotonic() < deadline, "it goes on"
@@ -99,7 +99,7 @@ async def test_who_leaves_a_batch_does_not_stop_the_others(server, slow):
 
 
 async def passes(slow: Slow, count: int) -> None:
-    """Wait for so many forward passes more."""
+    """Wait for this many further forward passes."""
     least = slow.passes + count
     while slow.passes < least:
         await asyncio.sleep(STEP)

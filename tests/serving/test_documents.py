@@ -1,4 +1,4 @@
-"""Documents that are put in front of a message are where they were put."""
+"""Documents that are prepended to a message are found there."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""The frameworks' own classes for OpenAI's API against the server: the answers are those of ``DebiasedLM``."""
+"""The frameworks' own OpenAI clients get the answers of ``DebiasedLM`` from the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key, the queue, readiness, metrics, the log, and the end."""
+"""API key, queue, readiness, metrics, log, and shutdown."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_errors_logged_by_libraries_are_written_without_text(capfd):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
 def test_the_command_serves_and_finishes_requests_on_a_signal(tmp_path):
-    """Starts, answers, and finishes a running answer after SIGTERM."""
+    """Start, answer, and finish a running answer after SIGTERM."""
     command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--served-name=mine"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     logged = json.loads(process.stderr.readline())

@@ -1,4 +1,4 @@
-"""Many clients at once: all are answered, each with its own answer."""
+"""Many concurrent clients each get their own answer."""
 
 from __future__ import annotations
 

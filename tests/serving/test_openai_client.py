@@ -1,4 +1,4 @@
-"""The official client against a real server: what it gets is what ``DebiasedLM`` answers."""
+"""The official client against a real server gets the answers of ``DebiasedLM``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ragbias proxy`` in front of other OpenAI-compatible servers: one that tells what it was sent, and a real one."""
+"""``ragbias proxy`` in front of OpenAI-compatible servers: one that echoes requests, and a real one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SORTED = sorted(DOCUMENTS)
 
 
 class Echo:
-    """A plain server that answers with what it was sent, whole or in events."""
+    """A plain server that returns the request, in one piece or as events."""
 
     def __init__(self) -> None:
         self.app = FastAPI()
@@ -204,7 +204,7 @@ def test_answers_and_streams_of_a_real_server_come_through(address, tiny, conver
 
 
 class Odd:
-    """A server whose answers are at the edge of what HTTP and JSON allow, or beyond."""
+    """A server with answers that stretch or break HTTP and JSON."""
 
     def __init__(self) -> None:
         self.app, self.cookies = FastAPI(), []

@@ -1,4 +1,4 @@
-"""Two replicas in processes of their own, one killed under load: takes a minute, so only where it is asked for."""
+"""Two replicas in separate processes, one killed under load. It takes a minute and runs only on request."""
 
 from __future__ import annotations
 

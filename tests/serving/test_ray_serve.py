@@ -1,4 +1,4 @@
-"""Ray Serve's engine: the same answers, errors and streams; where requests go; what happens when a replica dies."""
+"""Ray Serve's engine: equal answers, errors and streams, routing of requests, and replicas that die."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "m
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The application over a replica in this process, which Ray's local mode puts there."""
+    """The application over a replica in this process, in Ray's local mode."""
     model = ReplicatedModel(model="tiny", name="mine")
     with logs_restored():
         handle = serve.run(ray_serve.Replica.bind(model, ServerSettings()), _local_testing_mode=True)
@@ -94,7 +94,7 @@ def test_the_order_of_documents_does_not_change_the_replica():
 
 
 class Dying:
-    """Stands for a handle whose first replicas die, as Ray tells it."""
+    """A stand-in for a handle whose first replicas die, with Ray's errors."""
 
     def __init__(self, deaths: int, after: int = 0) -> None:
         self.deaths, self.after, self.n_requests = deaths, after, 0

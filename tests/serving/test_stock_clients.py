@@ -1,4 +1,4 @@
-"""Documents from clients that know nothing of ragbias: the snippets of the docs, and the fields that they send."""
+"""Documents from clients without ragbias: the docs' snippets, and the fields that they send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chat template decides: documents that it renders, tools that it shows, JSON that it is asked for."""
+"""Features that depend on the chat template: documents, tools and JSON output."""
 
 from __future__ import annotations
 

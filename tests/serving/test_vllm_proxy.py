@@ -1,4 +1,4 @@
-"""``ragbias proxy`` for methods inside vLLM, in front of a server that answers only from stored documents."""
+"""``ragbias proxy`` for methods in vLLM, in front of a server that answers only from stored documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of ``ragbias proxy`` to vLLM: turns of tenants, clients that leave, lost documents, checks, and secrets."""
+"""Requests from ``ragbias proxy`` to vLLM: fairness, disconnects, lost documents, checks, and secrets."""
 
 import asyncio
 from contextlib import nullcontext
@@ -27,7 +27,7 @@ def segments(scope, first, count, prefix=PREFIX):
 
 
 class Upstream:
-    """Answers store requests when they are released, and records scope and document of each."""
+    """A server that answers store requests on release, and records scope and document of each."""
 
     def __init__(self):
         self.sent, self.gate, self.error = [], asyncio.Semaphore(0), None

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def study(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs ``python -m studies.NAME`` in this process; gives the exit code, and what went to stdout and stderr."""
+    """Run ``python -m studies.NAME`` in this process. Return the exit code, stdout and stderr."""
 
     def run(name: str, *arguments: object) -> tuple[int, str, str]:
         try:

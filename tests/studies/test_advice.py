@@ -1,4 +1,4 @@
-"""Recommendations follow from intervals alone, and name their figures and evidence."""
+"""Recommendations depend only on intervals, and name their figures and evidence."""
 
 from dataclasses import replace
 
@@ -24,13 +24,13 @@ ONE_FACT, SEVERAL, JUDGE, _ = KINDS
 
 
 def effect(low, high, acts_on="attention", invariant=True, cost=None):
-    """A method whose mean less the plain mean has this interval."""
+    """Make a method whose mean minus the plain mean has this interval."""
     mean = ((low + high) / 2, low, high)
     return Effect(acts_on, invariant, mean, worst=None, best=None, cost=cost)
 
 
 def case(**changes):
-    """120 questions about 10 documents, by log-probability, unless changed."""
+    """Make a case of 120 questions about 10 documents, by log-probability, unless changed."""
     known = dict(
         study="made-up", model="m", task="mdqa", documents=10, measure="logprob", questions=120, tokens=800.0,
         gap=(1.0, 0.5, 1.5), effects={},

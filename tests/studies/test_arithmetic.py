@@ -1,4 +1,4 @@
-"""What the arithmetic asks for, against counting by hand and pair by pair."""
+"""Operation counts, against counts by hand and pair by pair."""
 
 import pytest
 from transformers import AutoConfig
@@ -34,7 +34,7 @@ LENGTHS = PromptLengths(prefix=2, documents=(3, 1, 4), suffix=2)
 
 
 def visible(lengths, sees_others):
-    """Pairs that a method of segments lets be seen, one by one."""
+    """Count the visible pairs of a segment method one by one."""
     parts = [0] * lengths.prefix + [part for part, length in enumerate(lengths.documents, 1) for _ in range(length)]
     parts += [len(lengths.documents) + 1] * lengths.suffix
     last = len(lengths.documents) + 1

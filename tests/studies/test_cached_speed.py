@@ -1,4 +1,4 @@
-"""``python -m studies.cached_speed``: what is computed and what is cached, beside what arithmetic could save."""
+"""``python -m studies.cached_speed``: computed and cached tokens, next to the arithmetic limits."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is kept of calibrations and told of them, and the questions that they are made by."""
+"""Stored calibrations, their tables, and the questions for them."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from studies.calibration_tables import calibrations_in_words, read_calibrations,
 
 @pytest.fixture
 def made(tmp_path):
-    """A calibration that is finished, one that is not, and one of parameters."""
+    """A finished calibration, an unfinished one, and one of parameters."""
     folder = tmp_path / "made"
     folder.mkdir()
     profile = {**json.loads((SHIPPED / "tiny.json").read_text())}

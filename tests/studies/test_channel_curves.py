@@ -27,7 +27,7 @@ def found(lm):
 
 
 def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
-    """Given to the model itself: tokens 20 to 29 do not see those before them, or stand ten positions earlier."""
+    """In the reference runs, tokens 20 to 29 do not see earlier tokens, or have positions lower by ten."""
     ids = random_strings(lm, 0, 5, 50, seed=1)
     visible = torch.ones(50, 50, dtype=torch.bool).tril()
     positions = torch.arange(50)

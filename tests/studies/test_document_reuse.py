@@ -1,4 +1,4 @@
-"""What reuse of documents changes in a pipeline's answers, and what the gate makes of it."""
+"""The effect of document reuse on a pipeline's answers, and the verdict of the gate."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Evidence comes from summaries, and its file gives back what was put in."""
+"""Evidence comes from summaries, and its file round-trips."""
 
 import json
 from dataclasses import asdict

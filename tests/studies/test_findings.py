@@ -1,4 +1,4 @@
-"""The page of findings claims no figure that the kept studies do not give, and none without an interval."""
+"""Every figure on the page of findings comes from the stored studies, and has an interval."""
 
 import re
 
@@ -22,7 +22,7 @@ def figures(text):
 
 @pytest.fixture(scope="module")
 def known():
-    """The figures of all kept summaries and calibrations, and of the commands that the page names."""
+    """The figures of all stored summaries and calibrations, and of the commands that the page names."""
     found = [tables.with_interval(figure, "+.2f") for name in studies() for figure in _triples(_summary(name))]
     found += [
         tables.with_interval(figure, "+.2f")

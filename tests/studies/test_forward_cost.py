@@ -1,4 +1,4 @@
-"""Times and memory of methods beside the plain model's."""
+"""Time and memory of methods relative to the plain model."""
 
 import time
 
@@ -60,7 +60,7 @@ def test_work_that_takes_long_is_seen_where_it_is_done():
 
 
 def test_padded_sequences_decode_as_they_do_alone():
-    """What is timed is the real thing: each sequence of the batch gets the tokens that it gets without padding."""
+    """In a padded batch, each sequence generates the same tokens as without padding."""
     model = random_model("qwen2")
     batch = draw([8, 8, 8], 3, model.config.vocab_size, CPU, ragged=True)
 

@@ -36,7 +36,7 @@ ORDER = [2, 0, 3, 1]
 
 
 def eager_masses(family, ids, spans):
-    """Sums of the weights that transformers' own eager attention gives."""
+    """Return sums of the weights of transformers' eager attention."""
     model = random_model(family, attn_implementation="eager")
     with torch.no_grad():
         attentions = model(torch.tensor([ids]), output_attentions=True).attentions
@@ -76,7 +76,7 @@ def test_neutral_methods_look_where_the_plain_model_looks(lm):
 
 
 def test_pine_weighs_at_the_positions_it_assigns(lm):
-    """Against a softmax over the scores with the documents positioned by importance, all in one segment list."""
+    """Compare with a softmax over documents positioned by importance, all in one segment list."""
     weighed = []
 
     class Placed(Pine):
@@ -155,7 +155,7 @@ def test_layers_that_look_at_the_gold_document_are_marked():
 
 
 def moved_view(gold, documents=3):
-    """Of layers that give the gold document so much wherever it stands, and every other one 0.1."""
+    """Return a view: some layers give the gold document this weight at any position, all others 0.1."""
     moved = torch.full((3, len(gold), documents), 0.1)
     for index, position in enumerate((0, (documents - 1) // 2, documents - 1)):
         moved[index, :, position] = torch.tensor(gold)

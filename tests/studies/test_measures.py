@@ -1,4 +1,4 @@
-"""The other experiments: what they measure against the eager model's weights, their bounds, and their commands."""
+"""The other experiments: measurements against the eager model's weights, bounds, and commands."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def samples(small_lm):
 
 
 def weights_and_norms(lm, sample):
-    """``[L, H, T]`` each: transformers' own weights of the last token, and the norms of the values they weigh."""
+    """Return transformers' weights of the last token and the norms of the values, ``[L, H, T]`` each."""
     eager = AutoModelForCausalLM.from_config(lm.model.config, attn_implementation="eager")
     eager.load_state_dict(lm.model.state_dict())
     with torch.no_grad():

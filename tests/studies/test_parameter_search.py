@@ -1,4 +1,4 @@
-"""Parameters of APE, SIW and layer-wise interpolation, searched on the embedded model at a small size."""
+"""Search of parameters of APE, SIW and layer-wise interpolation, on the embedded model at a small size."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_the_divergence_is_that_of_the_next_tokens_distributions():
 
 @pytest.fixture
 def scored(monkeypatch):
-    """The methods whose log-probabilities were computed, one for each run of a prompt."""
+    """Record the methods whose log-probabilities are computed, once per run of a prompt."""
     logits, names = parameter_search.continuation_logits, []
 
     def counted(model, tokens, method, *others):

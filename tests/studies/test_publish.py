@@ -1,4 +1,4 @@
-"""A run of the embedded model, kept as a result, and what is written from it; and what the repository keeps."""
+"""Publishing a run of the embedded model, its tables, and the results in the repository."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ out: /nowhere/else
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder of runs, with one that is finished."""
+    """A folder of runs, one of them finished."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "run.yaml").write_text(YAML)
     silently(read_settings(folder / "run.yaml", {"out": folder / NAME}))
@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def root(tmp_path):
-    """A clone as far as it is written to: marks in pages that are otherwise empty."""
+    """The files of a clone that publishing writes: pages with only marks."""
     for path in (*PAGES, EVIDENCE, SETTINGS / f"{NAME}.yaml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("".join(MARKED.sub(r"\1\3", (ROOT / path).read_text())) if path in PAGES else YAML)
@@ -120,7 +120,7 @@ def test_evidence_and_advice_need_only_the_stored_summary(runs, root, tmp_path):
 
 @pytest.fixture
 def unfinished(runs, tmp_path):
-    """The run as it was when five questions and a part of the sixth were answered."""
+    """The run after five questions and a part of the sixth."""
     folder = tmp_path / "runs" / NAME
     shutil.copytree(runs / NAME, folder)
     (folder / "summary.json").unlink()

@@ -12,7 +12,7 @@ from support.bench_records import record
 
 
 def judged(scores):
-    """Records of pairs by subset, with the scores for both orders of each pair."""
+    """Make records of pairs by subset, with the scores for both orders of each pair."""
     return [
         record(
             id=f"{subset}-{n}-{shown}", task="judge", question=f"{subset}-{n}", group=subset, gold_position=shown,

@@ -1,4 +1,4 @@
-"""``python -m studies.speed`` with its arguments."""
+"""``python -m studies.speed`` with its options."""
 
 import json
 
@@ -20,7 +20,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def speed(monkeypatch, capsys):
-    """Run the study; gives exit code, output and errors."""
+    """Run the study. Return exit code, output and errors."""
 
     def run(*arguments, width=80):
         monkeypatch.setattr(console, "width", width)

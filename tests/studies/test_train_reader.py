@@ -36,7 +36,7 @@ def file(tmp_path):
 
 
 def questions_of(folder):
-    """A file in the official format, with the gold document first."""
+    """Write a file in the official format, with the gold document first."""
     rows = []
     for number, place in enumerate(PLACES[:4]):
         texts = [f"The key {other} is in {PLACES[other]}." for other in (number, 11, 12, 13)]
@@ -48,7 +48,7 @@ def questions_of(folder):
 
 
 def rows_of(lm):
-    """Prompts with the same prefix, and windows, suffixes and targets of different lengths."""
+    """Make prompts with the same prefix, and windows, suffixes and targets of different lengths."""
     rng = random.Random(0)
 
     def ids(length):

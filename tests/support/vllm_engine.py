@@ -1,4 +1,4 @@
-"""A vLLM engine with the connector, in processes of its own, and random prompts for it."""
+"""A vLLM engine with the connector in separate processes, and random prompts for it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def plan_of(prompt: TokenisedPrompt, method: str = "pcw", scope: str = "") -> Pl
 
 
 def tokens_of(output: Any) -> list[int]:
-    """The tokens of an answer without the one that ends it, as ``Generation.token_ids``; fails for a failed request."""
+    """Return an answer's tokens without the end token, as ``Generation.token_ids``. Raise for a failed request."""
     (answer,) = output.outputs
     assert answer.finish_reason in ("stop", "length")
     return list(answer.token_ids)

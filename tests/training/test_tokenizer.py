@@ -1,4 +1,4 @@
-"""The tokenizer: a passage has the same ids wherever it stands, and any text survives."""
+"""The tokenizer: a passage has the same ids at every position, and any text round-trips."""
 
 import random
 from itertools import chain

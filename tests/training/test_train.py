@@ -1,4 +1,4 @@
-"""Training runs end to end, and its pieces do what they say."""
+"""Training runs end to end, and its parts work as documented."""
 
 import json
 import random

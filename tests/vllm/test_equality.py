@@ -1,4 +1,4 @@
-"""vLLM with the connector gives the tokens and log-probabilities of ``DebiasedLM``, for every order."""
+"""vLLM with the connector gives the same tokens and log-probabilities as ``DebiasedLM``, for every order."""
 
 from pathlib import Path
 

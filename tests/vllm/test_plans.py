@@ -1,4 +1,4 @@
-"""Requests for the connector, without vLLM: what is refused, salts, and positions."""
+"""Connector requests without vLLM: validation, salts, and positions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stored documents that are missing, damaged, deleted or of another tenant, and requests that cannot run."""
+"""Stored documents that are missing, damaged, deleted or another tenant's, and requests that cannot run."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Answers stay right in a small cache under load: chunked prefill, preemption, shared prefixes, mixed requests."""
+"""Answers stay correct in a small cache under load: chunked prefill, preemption, shared prefixes, mixed requests."""
 
 import random
 

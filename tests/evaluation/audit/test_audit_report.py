@@ -1,4 +1,4 @@
-"""What an audit says, and what its report shows, for outcomes made by hand."""
+"""Verdicts and reports of audits, for hand-made outcomes."""
 
 import io
 
@@ -32,7 +32,7 @@ def outcome(method, answers, preference=None):
 
 
 def audit_of(answers, preferences=None):
-    """By label: what each question is answered in two orders."""
+    """Make an audit from the answers to each question in two orders, by label."""
     methods = {label: NoMethod() if label == "none" else Pine() for label in answers}
     known = preferences or {}
     found = {label: outcome(methods[label], own, known.get(label)) for label, own in answers.items()}

@@ -1,4 +1,4 @@
-"""What the audit computes, against numbers worked out by hand."""
+"""Figures of the audit, against numbers computed by hand."""
 
 import pytest
 import torch
@@ -125,7 +125,7 @@ def test_each_attempt_at_a_sampled_answer_has_another_seed(lm):
 
 @pytest.fixture
 def batches(monkeypatch):
-    """The number of prompts of each batch that the model answers."""
+    """Record the number of prompts in each batch of the model."""
     sizes, answer = [], DebiasedLM.answer
 
     def counted(self, requests, settings):
@@ -140,7 +140,7 @@ DOCUMENTS = ("A tin owl.\n", "Brass whales.\n", "Iron cats.\n")
 
 
 def test_the_orders_of_a_question_run_once_in_one_batch(lm, batches):
-    """Three orders for ``none``, and one for each invariant method, unless its prompt ran before."""
+    """``none`` runs three orders, and each invariant method runs one, unless its prompt ran before."""
     cases = [case_of(lm, f"Who{'?' * index}", DOCUMENTS, max_new_tokens=2) for index in range(5)]
     vote = PermutationVote(samples=2)
     methods = {
@@ -213,7 +213,7 @@ def test_answers_without_labels_are_compared_by_their_words(first, second, same)
 
 
 def labelled(flips, better, method=None):
-    """An outcome whose rightness flips for each of 100 questions, and the change of accuracy."""
+    """Make an outcome whose correctness flips for each of 100 questions, and the change of accuracy."""
     rates = Flips.of(flips, [0.0] * len(flips))
     quiet = Flips.of([1.0] * len(flips), [0.0] * len(flips))  # the wording of every answer changes
     interval = Interval(*better)

@@ -26,7 +26,7 @@ def tiny() -> DebiasedLM:
 
 
 class ByQuestion(BaseRetriever):
-    """Retrieves the documents of a question."""
+    """Retrieve the documents of a question."""
 
     def _get_relevant_documents(self, query, *, run_manager):
         return retrieve(query)
@@ -40,7 +40,7 @@ def tiny_with_tools(tiny) -> DebiasedLM:
 
 
 def calls(questions):
-    """What the model of an agent writes for each question: a call of its tool, and an answer."""
+    """The output of an agent's model for each question: a tool call, then an answer."""
     return [each for one in questions for each in (call("lookup", json.dumps({"query": one.question})), "I know.")]
 
 
@@ -135,7 +135,7 @@ def test_llama_index_workflow_is_run_under_the_key_it_takes(tiny, key):
 
 
 def test_what_is_left_to_do_is_done_before_the_next_question(tiny):
-    """A coroutine is awaited, a stream read to its end."""
+    """A coroutine is awaited, and a stream is read to its end."""
     ask = Unframed(tiny)
 
     async def awaited(question):

@@ -1,4 +1,4 @@
-"""Auditing a model behind a server: the figures are those of the same model audited here."""
+"""Audits of a model on a server have the same figures as local audits of that model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ragbias bench`` as typed."""
+"""``ragbias bench`` on the command line."""
 
 import json
 from functools import partial
@@ -83,7 +83,7 @@ def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
 
 
 def official(path, gold):
-    """A file of lost-in-the-middle with one question, its gold document at this position."""
+    """Write a lost-in-the-middle file with one question whose gold document has this position."""
     texts = [{"title": name, "text": f"{name} is blue.", "isgold": False} for name in ("Ash", "Elm")]
     texts.insert(gold, {"title": "Oak", "text": "Oak is red.", "isgold": True})
     path.write_text(json.dumps({"question": "What is Oak?", "answers": ["red"], "ctxs": texts}) + "\n")
@@ -151,7 +151,7 @@ def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
 
 @pytest.mark.parametrize("name", ["settings.json", "cost.json"])
 def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
-    """Put back: all goes on. Removed, where that is offered: the bench and its report go on without it."""
+    """Restore or, if the error offers it, remove the file: bench and report then continue."""
     out = tmp_path / "run"
     whole = (*QUICK, "--methods", "none", "--out", out)
     assert bench(*whole)[0] == 0

@@ -1,4 +1,4 @@
-"""BenchConfiguration of a bench, from YAML and from the command line's values."""
+"""Bench configurations from YAML and from command-line options."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ LIMIT = 50  # questions, each with two positions and two methods
 
 
 def run_here(out):
-    """The bench of ``command`` in this process."""
+    """Run the bench of ``command`` in this process."""
     settings = {
         "models": "tiny",
         "methods": METHODS,
@@ -49,7 +49,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def signalled(out, number, records):
-    """Start a bench, send it a signal when it has so many records; gives exit code and output."""
+    """Start a bench and send it a signal after a number of records. Return exit code and output."""
     file = out / "rows.jsonl"
     process = subprocess.Popen(command(out), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200

@@ -1,4 +1,4 @@
-"""Runs that measure the log-probability of the gold answer, alone and beside accuracy."""
+"""Runs that measure the gold answer's log-probability, with or without accuracy."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ def settings(out, **changes):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of log-probabilities alone."""
+    """A run that measures only log-probabilities."""
     out = tmp_path_factory.mktemp("logprob") / "run"
     silently(settings(out))
     return out
@@ -128,7 +128,7 @@ def test_a_judge_that_explains_itself_has_no_log_probability(tmp_path):
 
 
 def test_invariant_methods_run_once_give_the_same_records(folder, tmp_path):
-    """Two methods that are invariant, and two that are not, in both measures and in batches of several questions."""
+    """Two invariant and two other methods, in both measures and in batches of several questions."""
     changes = {"methods": "none,pine,canonical-order,attention-sorting", "measure": "accuracy,logprob"}
     each, once = tmp_path / "each", tmp_path / "once"
     silently(settings(each, **changes))

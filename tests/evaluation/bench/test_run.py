@@ -1,4 +1,4 @@
-"""Runs in this process: what they leave, and that a stopped one ends as if it had not been."""
+"""Runs in this process: their files, and resumption after an interrupt."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def settings(out, **changes):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nothing interrupted."""
+    """A run without interruption."""
     folder = tmp_path_factory.mktemp("bench") / "whole"
     silently(settings(folder))
     return folder
@@ -110,7 +110,7 @@ def test_costs_are_measured_once_for_each_number_of_documents(tmp_path):
 
 @pytest.fixture(scope="module")
 def reordered(tmp_path_factory):
-    """The aggregates of methods that reorder six documents, which come in three orders."""
+    """Aggregates of methods that reorder six documents, over three orders."""
     methods = "none,canonical-order,long-context-reorder,attention-sorting,pine"
     task = {"name": "tiny", "documents": [6], "positions": [0, 3, 5]}
     summary = silently(settings(tmp_path_factory.mktemp("reordered") / "run", methods=methods, tasks=[task]))
@@ -118,7 +118,7 @@ def reordered(tmp_path_factory):
 
 
 def mean_tau(orders):
-    """scipy's, over all pairs of orders of the same things."""
+    """Return the mean of scipy's tau over all pairs of orders of the same items."""
     positions = [[order.index(each) for each in sorted(order)] for order in orders]
     return fmean(kendalltau(*pair).statistic for pair in combinations(positions, 2))
 

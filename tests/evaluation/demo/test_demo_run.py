@@ -13,7 +13,7 @@ FIGURES = ("mean", "worst", "gap", "flip_rate")
 
 
 def test_tiny_has_a_bias_and_pine_removes_it():
-    """On 16 questions at three positions: margins far from what was measured on hundreds."""
+    """16 questions at three positions. The margins are far below those measured on hundreds of questions."""
     prepared = demo.Demo(questions=16, positions=3, corpus=120, seed=5)
     task, _ = prepared.task(20)
     rows = shared.measured(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))

@@ -1,4 +1,4 @@
-"""The notes that the demo of a real model asks about."""
+"""The notes for the demo of a real model."""
 
 from ragbias.evaluation.demo.notes_run import notes
 

@@ -1,4 +1,4 @@
-"""The demo of a real model, on a small scale and with the embedded one."""
+"""The demo of a real model, at a small size with the embedded model."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""lm-eval with its model ``ragbias``, on tasks of a few lines over local files."""
+"""The model ``ragbias`` of lm-eval, on small tasks over local files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregates of made-up records whose figures are known."""
+"""Aggregates of synthetic records with known figures."""
 
 import json
 from dataclasses import replace
@@ -83,7 +83,7 @@ def test_noise_and_cost_are_given_with_their_method():
 
 
 def test_a_judge_that_takes_the_first_answer_is_found_out():
-    """The fair one is always right; the other takes what it sees first, so a swap changes its verdict each time."""
+    """The fair judge is always right. The other prefers the first answer, so each swap changes its verdict."""
     records = [
         record(
             id=f"{n}-{shown}", task="judge", question=f"q{n}", method=method, gold_position=shown, order=shown,
@@ -100,7 +100,7 @@ def test_a_judge_that_takes_the_first_answer_is_found_out():
 
 
 def judged(scores, task="judge"):
-    """Records of pairs by subset, with the scores for both orders of each."""
+    """Make records of pairs by subset, with the scores for both orders of each pair."""
     return [
         record(
             id=f"{subset}-{n}-{shown}", task=task, question=f"{subset}-{n}", group=subset, gold_position=shown,

@@ -1,4 +1,4 @@
-"""Which document an answer was taken from."""
+"""Attribution of an answer to a document."""
 
 from ragbias.evaluation.measures.metrics import source
 

@@ -1,4 +1,4 @@
-"""Bootstrap: hand-worked cases, scipy's figures, and what must hold for any scores."""
+"""Bootstrap: hand-computed cases, scipy's figures, and properties for any scores."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_scores_are_means_over_orders_and_seeds_with_gaps():
 
 
 def test_figures_of_a_curve_worked_by_hand():
-    """Four questions asked at the first position and three at the second."""
+    """Four questions at the first position and three at the second."""
     found = point(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
     np.testing.assert_allclose(found.by_position, [[3 / 4, 1 / 3]])
     assert [found.mean[0], found.worst[0], found.best[0], found.gap[0]] == pytest.approx(
@@ -80,7 +80,7 @@ def test_worst_and_gap_intervals_span_two_scipy_bootstraps(name):
     ("accuracies", "same"), [([0.7] * 8, False), ([0.9, 0.6, 0.4, 0.6, 0.85], False), ([0.95] * 5, True)]
 )
 def test_worst_position_intervals_hold_on_flat_and_bent_curves(accuracies, same):
-    """Percentile intervals miss it in most runs where a curve is flat, basic ones in 1 of 4 near accuracy 1."""
+    """Percentile intervals mostly miss the minimum of flat curves, basic ones in 1 of 4 runs near accuracy 1."""
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(200):
@@ -109,7 +109,7 @@ def test_identical_methods_differ_by_exactly_zero():
 
 
 def test_paired_differences_have_narrower_intervals():
-    """Questions are as hard for one method as for the other; the same values under other questions' names are not."""
+    """Pairing helps if questions are equally hard for both methods. Shuffled pairs have wider intervals."""
     rng = np.random.default_rng(0)
     hard = rng.random((100, 1))
     first, second = (hard < 0.6).astype(float), (hard < 0.7).astype(float)

@@ -1,4 +1,4 @@
-"""Figures of made-up log-probabilities: what is paired by question is sure although questions differ widely."""
+"""Figures of synthetic log-probabilities: pairing by question keeps differences precise."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Scores worked out by hand from the definitions of the benchmarks."""
+"""Scores computed by hand from the benchmarks' definitions."""
 
 from __future__ import annotations
 

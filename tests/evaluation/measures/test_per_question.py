@@ -1,4 +1,4 @@
-"""Flips, judges and orders by question: hand-worked cases, and scipy's figures."""
+"""Flips, judges and orders by question: hand-computed cases, and scipy's figures."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -39,7 +39,7 @@ def test_the_noise_floor_compares_with_a_cases_first_answer():
 
 
 def test_verdicts_for_the_answer_shown_first():
-    """Right with the better one first, or wrong with it second; ties are no verdicts."""
+    """Right with the better answer first, or wrong with it second. Ties are not verdicts."""
     judged = [
         record(question=question, gold_position=position, score=score)
         for question, scores in {

@@ -1,4 +1,4 @@
-"""Differences to any method of a run, against those to the plain model that the summary holds."""
+"""Differences from any method of a run, against the summary's differences from the plain model."""
 
 import json
 from dataclasses import replace

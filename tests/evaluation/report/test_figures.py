@@ -1,4 +1,4 @@
-"""What the figures show; how they look was checked by eye."""
+"""Content of the figures. Their look was checked by eye."""
 
 import io
 
@@ -38,7 +38,7 @@ def texts(figure):
 
 
 def overlapping(figure, wanted):
-    """Pairs of texts that lie on each other."""
+    """Return the pairs of overlapping texts."""
     figure.draw_without_rendering()
     found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text() in wanted]
     assert len(found) == len(wanted)

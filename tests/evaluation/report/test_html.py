@@ -1,4 +1,4 @@
-"""The HTML file: whole, self-contained, and nothing in it that a name or a setting could run."""
+"""The HTML file is complete and self-contained, and escapes names and settings."""
 
 import re
 from dataclasses import replace
@@ -51,7 +51,7 @@ def run(settings=None, documents=(10, 20), **fields):
 
 
 def figures(page):
-    """Each figure as its tree of SVG elements."""
+    """Return each figure as its tree of SVG elements."""
     return [fromstring(unquote(address.removeprefix("data:image/svg+xml,"))) for address in Page(page).addresses]
 
 

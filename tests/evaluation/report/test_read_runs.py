@@ -1,4 +1,4 @@
-"""Folders of runs, and the command that reports them."""
+"""Folders of runs, and the command that reports on them."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The table in the terminal, as Markdown and as CSV."""
+"""Tables in the terminal, as Markdown and as CSV."""
 
 import csv
 import io

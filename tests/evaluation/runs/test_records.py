@@ -1,4 +1,4 @@
-"""Records as they are written, and as somebody may have edited them."""
+"""Records as written, and after edits by hand."""
 
 import gzip
 import json

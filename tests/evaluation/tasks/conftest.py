@@ -15,7 +15,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file of examples, gzipped if its name says so."""
+    """Write a file of examples, gzipped if its name says so."""
 
     def of(name: str, *examples: dict[str, Any]) -> Path:
         raw = "".join(json.dumps(example) + "\n" for example in examples).encode()

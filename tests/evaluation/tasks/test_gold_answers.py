@@ -1,4 +1,4 @@
-"""The log-probability of a case's gold answers, and how far a method moves the next token."""
+"""The log-probability of gold answers, and a method's effect on the next token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of the gold document, and the order in which documents are shown."""
+"""Positions of the gold document, and orders of the documents."""
 
 from __future__ import annotations
 

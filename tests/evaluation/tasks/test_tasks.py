@@ -1,4 +1,4 @@
-"""What holds of all tasks, and how they are made by name."""
+"""Properties of all tasks, and their creation by name."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ ORACLE = [
 def test_cases_that_differ_in_order_only_are_one_group(
     write: Any, name: str, examples: list[Any], options: dict[str, Any], drawn: bool, seeds: tuple[int, ...]
 ) -> None:
-    """As ``flips`` groups: the order of the file and its shuffles belong together, sets of other documents do not."""
+    """Same groups as for ``flips``: an order and its shuffles belong together, other sets of documents do not."""
     data = {"data": [write("a.jsonl", *examples)]} if examples else {}
     groups: dict[tuple[str, int, int], list[Case]] = {}
     found = {case.id: case for seed in seeds for case in make(name, **data, **options, orders=3, seed=seed).cases()}

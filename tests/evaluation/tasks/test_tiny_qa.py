@@ -34,7 +34,7 @@ def test_orders_hold_the_same_documents_and_place_the_gold_one() -> None:
 
 
 def alone(tiny: DebiasedLM, case: Case, method: Method) -> str:
-    """What the model itself generates, the method attached to the spans of the passages with their separators."""
+    """Generate with the model itself and a binding on the spans of the passages, separators included."""
     parts = [PREFIX, *(document + SEPARATOR for document in case.documents)]
     suffix = case.text.removeprefix("".join(parts))
     ids = tiny.tokenizer([*parts, suffix], add_special_tokens=False)["input_ids"]

@@ -1,4 +1,4 @@
-"""The smallest method that another distribution can bring: the retriever's documents, last one first."""
+"""A minimal method in a separate distribution: the retriever's documents, last one first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles: saved and read, refused with the file and the field named, and turned into a method."""
+"""Profiles: saved, read, validated with file and field named, and turned into a method."""
 
 import json
 from dataclasses import replace

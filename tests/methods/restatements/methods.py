@@ -1,4 +1,4 @@
-"""The methods' formulas restated, as views or rules of ``model``, without a line of the package under test."""
+"""The methods' formulas as views or rules of ``model``, independent of the package under test."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def self_extend(group: int, window: int) -> View:
 
 
 def pine_at_input_positions(sequence: Sequence) -> View:
-    """Documents see each other whole, and nothing is moved."""
+    """All documents see each other, and positions are unchanged."""
 
     def visible(i: int, j: int) -> bool:
         if sequence.document(i) is None:
@@ -73,7 +73,7 @@ def pine_in_canonical_order(sequence: Sequence) -> View:
 
 
 def pine_in_canonical_order_with_documents_alone(sequence: Sequence, first: int, last: int) -> Rule:
-    """In layers before the first and after the last, a document sees the prefix and itself, and begins after it."""
+    """Outside the given layers, a document sees only the prefix and itself, and starts right after the prefix."""
     together = pine_in_canonical_order(sequence)
 
     def apart(i: int) -> Seen:
@@ -87,7 +87,7 @@ def pine_in_canonical_order_with_documents_alone(sequence: Sequence, first: int,
 
 
 def alone(sequence: Sequence, i: int, j: int) -> bool:
-    """Whether i sees j where documents do not see each other."""
+    """Whether i sees j if documents do not see each other."""
     if j > i:
         return False
     if sequence.document(i) is None or j < sequence.begin:
@@ -100,7 +100,7 @@ def no_inter_document_attention(sequence: Sequence) -> View:
 
 
 def parallel_windows(sequence: Sequence, document_bias: float = 0.0) -> View:
-    """``document_bias`` is added where tokens after the documents look at document tokens."""
+    """``document_bias`` is added to scores of tokens after the documents with document tokens."""
 
     def position(token: int) -> int:
         document = sequence.document(token)
@@ -167,7 +167,7 @@ def ms_poe(
     prompt, last = sequence.prompt_length, sequence.prompt_length - 1
 
     def by_awareness(attn: AttentionLayer) -> list[int]:
-        """Key heads, the most position-aware first."""
+        """Key heads, most position-aware first."""
         weights = attention(attn, *attn.query_key(attn.hidden), [vanilla] * attn.heads, [last])[:, last, :prompt]
         threshold = alpha * (1 / prompt)
         scores = []
@@ -178,7 +178,7 @@ def ms_poe(
         return sorted(range(attn.key_heads), key=lambda key_head: (-scores[key_head], key_head))
 
     def by_entropy(attn: AttentionLayer) -> list[int]:
-        """Key heads, the one whose query heads look at the fewest keys first."""
+        """Key heads, sorted by how few keys their query heads attend to."""
         weights = attention(attn, *attn.query_key(attn.hidden), [vanilla] * attn.heads, [last])[:, last, :prompt]
         entropy = [-float((row * row.log()).sum()) for row in weights]
         of_key_head = [
@@ -215,7 +215,7 @@ def ms_poe(
 
 
 def adaptive_parallel_encoding(sequence: Sequence, temperature: float = 0.9, scale: float = 0.9) -> Rule:
-    """A document's key weighs ``exp(s / T) Z^(S T - 1)``, Z the sum over all of them, any other key ``exp(s)``."""
+    """A document's key weighs ``exp(s / T) Z^(S T - 1)``, where Z sums over all of them; others weigh ``exp(s)``."""
     view = cache(parallel_windows(sequence))
 
     def rule(attn: AttentionLayer) -> Tensor:
@@ -283,7 +283,7 @@ def channel_scaling(
     last: int = 1,
     plain: Rule | None = None,
 ) -> Rule:
-    """``plain`` gives the queries that are not replaced: those of the prompt except its last ones."""
+    """``plain`` returns the queries that are not replaced: those of the prompt except its last ones."""
 
     def rule(attn: AttentionLayer) -> Tensor:
         weights = (plain or by_view(vanilla))(attn)

@@ -1,4 +1,4 @@
-"""A model restated: slow, dense, in float64, and without a line of the package it is compared with.
+"""A reference model: slow, dense, in float64, and independent of the package under test.
 
 A full sequence (a prompt and the tokens generated after it) runs through a Llama or Qwen2 model. Every attention layer
 gets its weights from a *rule*; most rules come from a *view*: for a query, which keys it sees and at which positions.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass
 class Decision:
-    """What a rule decided from the attention of one layer, and how far, relatively, the nearest tie was."""
+    """The outcome of a rule in one layer, and the relative margin of its nearest tie."""
 
     outcome: tuple
     margin: float
@@ -56,7 +56,7 @@ View = Callable[[int], Seen]  # of the query's index
 
 @dataclass
 class AttentionLayer:
-    """One attention layer with the normed states it is given."""
+    """One attention layer with its normalised input states."""
 
     layer: int
     layers: int
@@ -73,7 +73,7 @@ class AttentionLayer:
         return projected.view(projected.shape[0], heads, -1).transpose(0, 1)
 
     def query_key(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Without position, both ``[heads, T, d]``: each key head is repeated for every query head that uses it."""
+        """Return queries and keys without position, ``[heads, T, d]`` each. Key heads repeat for their query heads."""
         query = self.split(linear(self.module.q_proj, hidden), self.heads)
         key = self.split(linear(self.module.k_proj, hidden), self.key_heads)
         return query, torch.stack([key[self.key_head(head)] for head in range(self.heads)])
@@ -99,7 +99,7 @@ def rms_norm(module: torch.nn.Module, x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
-    """RoPE of the rows of ``x``: component c of the first half turns with component c of the second half."""
+    """Apply RoPE to the rows of ``x``. Component c of the first half is paired with component c of the second half."""
     angle = positions[:, None] * frequencies
     cos, sin = angle.cos(), angle.sin()
     first, second = x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :]
@@ -108,7 +108,7 @@ def rotate(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
 
 @torch.no_grad()
 def restated_logits(model: torch.nn.Module, sequence: Sequence, rule: Rule) -> Tensor:
-    """Logits ``[T, V]`` of all tokens, prompt and generated, in float64."""
+    """Return float64 logits ``[T, V]`` of all tokens, prompt and generated."""
     config, core = model.config, model.model
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     width = core.layers[0].self_attn.head_dim
@@ -130,7 +130,7 @@ def restated_logits(model: torch.nn.Module, sequence: Sequence, rule: Rule) -> T
 def attention(
     attn: AttentionLayer, query: Tensor, key: Tensor, views: list[View], rows: list[int] | None = None
 ) -> Tensor:
-    """Weights ``[heads, T, T]`` with one view per head; rows that are not asked for stay zero."""
+    """Return weights ``[heads, T, T]`` with one view per head. Rows that are not requested stay zero."""
     tokens = query.shape[1]
     weights = torch.zeros(attn.heads, tokens, tokens, dtype=torch.float64)
     for head in range(attn.heads):
@@ -143,7 +143,7 @@ def attention(
 
 
 def scores_of(attn: AttentionLayer, query: Tensor, key: Tensor, seen: Seen) -> Tensor:
-    """Of one query ``[d]`` with the keys ``[T, d]`` that it sees."""
+    """Return the scores of one query ``[d]`` with its visible keys ``[T, d]``."""
     keys = list(seen)
     at_query, at_key, bias = torch.tensor([seen[j] for j in keys], dtype=torch.float64).T
     q = rotate(query.expand(len(keys), -1), at_query, attn.frequencies)
@@ -161,7 +161,7 @@ def by_view(view: View) -> Rule:
 
 
 def within(window: int, view: View) -> View:
-    """Of a view, the keys whose position is less than ``window`` before the query's."""
+    """Restrict a view to keys whose position is less than ``window`` before the query's."""
 
     def near(i: int) -> Seen:
         return {j: (q, k, bias) for j, (q, k, bias) in view(i).items() if q - k < window}

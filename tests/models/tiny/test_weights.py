@@ -1,4 +1,4 @@
-"""The shipped weights: small, loadable by stock classes, and able to answer held-out questions."""
+"""The shipped weights are small, load in stock classes, and answer held-out questions."""
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer

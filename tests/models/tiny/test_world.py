@@ -1,4 +1,4 @@
-"""The synthetic world: what is held out, what a corpus promises."""
+"""The synthetic world: held-out names, and properties of a corpus."""
 
 import random
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from training.tokenizer import build
 
 
 def _trained(count: int) -> set[world.Fact]:
-    """At least so many facts, drawn the way training draws them."""
+    """Draw at least this many facts as in training."""
     rng = random.Random(0)
     drawn: set[world.Fact] = set()
     while len(drawn) < count:

@@ -1,4 +1,4 @@
-"""Every intervention against a plain restatement in float64, on the plain model and on top of methods."""
+"""Every intervention against a simple float64 version, on the plain model and on top of methods."""
 
 from functools import cache
 
@@ -40,13 +40,13 @@ END = len(SEQUENCE.ids)
 
 @cache
 def model(**changes):
-    """As in the restatements of the methods."""
+    """A model as in the restatements of the methods."""
     shape = dict(hidden_size=96, num_attention_heads=6, num_key_value_heads=3)
     return decisive(random_model("llama", seed=22, **shape, **changes))
 
 
 def logits(of=None, **first):
-    """Of prefill and cached decoding of the fixed tokens: ``[T + 4, V]``."""
+    """Return logits ``[T + 4, V]`` of prefill and cached decoding of the fixed tokens."""
     of = of or model()
     with torch.no_grad():
         output = of(IDS, use_cache=True, **first)
@@ -71,7 +71,7 @@ def assert_equal(given, wanted):
 
 
 def weighted(rule, queries, keys, factor, renormalise=True, layers=(0, 3)):
-    """A rule's weights of the queries on the keys times a factor, each query's sum kept or not."""
+    """Multiply a rule's weights of the queries on the keys by a factor, with or without keeping each query's sum."""
 
     def changed(attn):
         weights = rule(attn)
@@ -87,7 +87,7 @@ def weighted(rule, queries, keys, factor, renormalise=True, layers=(0, 3)):
 
 
 def with_channel(rule, channel, change, of="both", layers=(0, 3)):
-    """A rule whose queries, keys or both come from states with a changed channel."""
+    """Wrap a rule so that queries, keys or both come from states with a changed channel."""
 
     class Changed(AttentionLayer):
         def query_key(self, hidden):
@@ -103,7 +103,7 @@ def with_channel(rule, channel, change, of="both", layers=(0, 3)):
 
 
 def shifted(span, by, more=()):
-    """The plain view with the positions of spans shifted."""
+    """Shift the positions of spans in the plain view."""
     moved = {i: i for i in range(END)}
     for (begin, end), amount in ((span, by), *more):
         moved |= {i: moved[i] + amount for i in range(begin, end)}
@@ -315,7 +315,7 @@ def test_shifting_is_refused_where_a_method_gives_positions():
 
 
 def test_nearly_all_weight_may_lie_on_hidden_keys():
-    """Of sharp attention the weights left over are 0 in float32; the plain model's scores are changed instead."""
+    """With sharp attention, the remaining weights are 0 in float32, so the plain model's scores are changed instead."""
     sharp, eager = (random_model("llama", attn_implementation=name) for name in ("sdpa", "eager"))
     hidden = HideKeys((20, 40), (0, 20))
     mask = torch.ones(56, 56, dtype=torch.bool).tril()

@@ -1,4 +1,4 @@
-"""Interventions that make no sense, as objects and as text: errors that name the value and what was expected."""
+"""Invalid interventions, as objects and as text: errors name the value and the expectation."""
 
 import math
 

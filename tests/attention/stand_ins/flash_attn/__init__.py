@@ -1,4 +1,4 @@
-"""What flash-attn 2 promises of ``flash_attn_varlen_func``, with its signature, in plain PyTorch on any device."""
+"""A stand-in for flash-attn 2: ``flash_attn_varlen_func`` in plain PyTorch, for any device."""
 
 from itertools import pairwise
 
