@@ -1,4 +1,4 @@
-"""The answers of the plain model, which is the teacher, and its distributions over their tokens."""
+"""The teacher: answers of the plain model, and its probability distributions over their tokens."""
 
 from __future__ import annotations
 

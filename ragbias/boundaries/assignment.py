@@ -108,7 +108,7 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Return occurrences in ascending order. Drop overlaps with longer ones, and short ones without neighbours."""
+    """Return occurrences without overlaps, in order. Longer ones win, and short ones count only next to others."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)

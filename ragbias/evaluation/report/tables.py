@@ -57,7 +57,7 @@ Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. Cells such as ``0.71 (0.62 to 0.79)`` contain their interval. ``keys`` columns name the rows."""
+    """A table of figures with intervals: ``0.71 (0.62 to 0.79)``. The first ``keys`` columns name the rows."""
 
     title: str
     head: Sequence[str]

@@ -36,9 +36,9 @@ class _Row(Row):
 class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
-    The documents are the pairs ``"key": "value"``. Only the first pair has no separator before it. For methods that
-    need documents, ``Prompt.from_text`` adds one: ``{,`` and a line break. Therefore the segment of each pair has the
-    same text in any order.
+    The documents are the pairs ``"key": "value"``. A comma and a line break precede each pair except the first. For
+    methods that need documents, ``Prompt.from_text`` also adds them before the first pair, after ``{``. Therefore the
+    segment of each pair has the same text in any order.
 
     Args:
         documents: numbers of pairs, including the gold pair. Other pairs are drawn with the seed. Default: all pairs.

@@ -1,8 +1,8 @@
-"""A listener that records retrieved nodes, with a span handler on LlamaIndex's root dispatcher and a search watch.
+"""Record retrieved nodes, from spans of LlamaIndex's root dispatcher and from direct searches of vector stores.
 
-It stores the nodes of the current synthesis in each context. For agents and the user's own prompts, it also stores a
-limited number of recent retrievals of the context or its run. LlamaIndex calls the LLM of a stream when the stream is
-read, perhaps in another thread. Then the synthesis is found in the stack frames.
+Each context stores the nodes of its current synthesis. For agents and prompts of users, it also stores a limited number
+of recent retrievals per context or run. LlamaIndex calls the LLM of a stream only when the stream is read, perhaps in
+another thread. In this case, the synthesis is looked up in the stack frames.
 """
 
 from __future__ import annotations
