@@ -11,7 +11,7 @@ from typing import Any
 from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.checks import check_text
-from ragbias.errors import ArgumentError, MethodError, ServerError
+from ragbias.errors import ArgumentError, MethodError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Origin, PromptTokensDetails, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
@@ -139,15 +139,16 @@ class RemoteLM:
 
         Raises:
             ServerError: the server did not answer.
+            WrongTypeError: a request is for a model in this process.
         """
-        remote = [request for request in requests if isinstance(request, RemoteRequest)]
+        remote = [_remote(request) for request in requests]
         bodies = [self._body(request, settings) for request in remote]
         answers = self._connection.post_all([request.path for request in remote], bodies, cancelled)
         return [_generation(request, answer) for request, answer in zip(remote, answers, strict=True)]
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Answer a request piece by piece. Errors of the server are raised with the first piece."""
-        assert isinstance(request, RemoteRequest)
+        request = _remote(request)
         body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -189,6 +190,12 @@ class RemoteLM:
         body |= {"model": self.name, "documents": _documents(request)}
         options = {"method": format_method(request.method), "on_missing": "ignore", "raw": True}
         return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
+
+
+def _remote(request: Request) -> RemoteRequest:
+    if not isinstance(request, RemoteRequest):
+        raise WrongTypeError(f"a {type(request).__name__} is for a model in this process; use RemoteLM.prepare")
+    return request
 
 
 def _documents(request: RemoteRequest) -> list[Json] | None:

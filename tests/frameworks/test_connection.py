@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from ragbias.boundaries import locate
-from ragbias.errors import MissingExtraError, ServerError
+from ragbias.errors import MissingExtraError, ServerError, WrongTypeError
 from ragbias.frameworks import connection as connections
 from ragbias.frameworks.connection import MAX_PARALLEL, Connection
-from ragbias.frameworks.remote import RemoteLM
+from ragbias.frameworks.remote import RemoteLM, order_text, text_origin
 from ragbias.generation import GenerationSettings
 from ragbias.methods import NoMethod
 from support.live_server import listening_app
@@ -67,6 +67,15 @@ def test_lines_end_at_a_line_feed_and_cut_answers_are_errors(stub):
     assert next(stream) == "one\u2028two\u0085three"
     with pytest.raises(ServerError, match="broke off before its end"):
         list(stream)
+
+
+def test_requests_of_models_in_this_process_are_refused(stub):
+    lm = RemoteLM(stub[1])
+    remote = lm.prepare("p", boundaries=locate("p"), method=NoMethod())
+    local = order_text(text_origin("p", locate("p"), NoMethod()))
+    for refused in (lm.stream_answer, lambda request, settings: lm.answer([remote, request], settings)):
+        with pytest.raises(WrongTypeError, match="use RemoteLM.prepare"):
+            refused(local, GenerationSettings())
 
 
 def test_many_requests_of_one_call_run_in_bounded_parallel(stub):
