@@ -1,4 +1,14 @@
-"""Recent retrievals and last reports, which the steps of one run share. A context is a thread or a task."""
+"""Recent retrievals and last reports, which the steps of one run share. A context is a thread or a task.
+
+Each context inherits these variables when it is copied:
+
+- ``Retrievals._seen``: recent retrievals and the last failure, from the first retrieval until ``clear``. Retrievals
+  are dropped by age, see ``Registry``. A run shares them among its steps until it ends.
+- ``Retrievals._tasks``: the running asyncio tasks that see this context's retrievals, from ``enter_task`` on.
+- ``Retrievals._requests``: what the task that began a request sees of its threads and child tasks, from ``begin``
+  until the request ends.
+- ``LastReports``: the last report of each LLM object, from its answer until ``forget`` or ``invalidate``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
@@ -174,14 +184,12 @@ class Retrievals:
         """
         below = self._below()
         self._requests.set(below)
-        ends: list[Callable[[], None]] = [below.clear, remember_call_site()]
-        ends += [self._seen.begin()] if shared else []
-
-        def end() -> None:
-            for finish in ends:
-                finish()
-
-        return end
+        ends = ExitStack()
+        ends.callback(below.clear)
+        ends.callback(remember_call_site())
+        if shared:
+            ends.callback(self._seen.begin())
+        return ends.close
 
     def _copy(self, seen: _Seen | None) -> _Seen:
         if seen is None:
@@ -218,6 +226,7 @@ class LastReports(ContextScoped[Reports]):
         return (self.get() or {}).get(ref(owner))
 
 
+@dataclass(eq=False)
 class SearchWatch:
     """Pass the results of direct searches on vector stores to ``seen``, which must not raise.
 
@@ -234,28 +243,24 @@ class SearchWatch:
         before: called when a search or one of ``calls`` is looked up, in the context that gets the result.
     """
 
-    def __init__(
-        self,
-        base: type,
-        names: tuple[str, ...],
-        retriever: type,
-        steps: tuple[str, ...],
-        seen: Callable[[Any], None],
-        calls: tuple[str, ...],
-        before: Callable[[], object],
-    ) -> None:
-        self._base, self._names, self._retriever, self._steps = base, names, retriever, steps
-        self._calls, self._before = calls, before
+    base: type
+    names: tuple[str, ...]
+    retriever: type
+    steps: tuple[str, ...]
+    seen: Callable[[Any], None]
+    calls: tuple[str, ...]
+    before: Callable[[], object]
+
+    def __post_init__(self) -> None:
         self._installed: dict[type, Callable[[Any, str], Any]] = {}
-        self._seen = seen
         self._watched = functools.lru_cache(maxsize=256)(self._watch)
 
     def install(self) -> None:
         """Start watching; a second call does nothing."""
         if self._installed:
             return
-        self._hook(self._base, self._names)
-        self._hook(self._retriever, self._calls)
+        self._hook(self.base, self.names)
+        self._hook(self.retriever, self.calls)
 
     def _hook(self, watched: type, names: tuple[str, ...]) -> None:
         lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # unbound
@@ -264,9 +269,9 @@ class SearchWatch:
             member = lookup(owner, name)
             if not name.startswith(names) or not self._installed or self._is_retrieving():
                 return member
-            self._before()
+            self.before()
             method = isinstance(member, MethodType) and isinstance(member.__func__, FunctionType)
-            searches = watched is self._base and method and member.__self__ is owner
+            searches = watched is self.base and method and member.__self__ is owner
             return MethodType(self._watched(member.__func__), owner) if searches else member
 
         self._installed[watched] = look_up
@@ -283,7 +288,7 @@ class SearchWatch:
     def _is_retrieving(self) -> bool:
         frame = sys._getframe(1)
         while frame := frame.f_back:  # type: ignore[assignment]
-            if frame.f_code.co_name in self._steps and isinstance(frame.f_locals.get("self"), self._retriever):
+            if frame.f_code.co_name in self.steps and isinstance(frame.f_locals.get("self"), self.retriever):
                 return True
         return False
 
@@ -304,18 +309,16 @@ class SearchWatch:
 
     def _reported(self, result: Any, is_outermost: bool) -> Any:
         if is_outermost and self._installed:  # the method may have been looked up before ``uninstall``
-            self._seen(result)
+            self.seen(result)
         return result
 
 
 @contextmanager
 def _outermost() -> Iterator[bool]:
     """Yield whether a search is not part of another search."""
-    if _searching.get():
-        yield False
-        return
+    is_outermost = not _searching.get()
     _searching.set(True)
     try:
-        yield True
+        yield is_outermost
     finally:
-        _searching.set(False)
+        _searching.set(not is_outermost)
