@@ -296,16 +296,17 @@ class DebiasedLM:
             if documents is not None or boundaries is not None or method is not None:
                 raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
             return prompt
-        parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
+        split = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._method(method)
-        if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "present":
+        if isinstance(prompt, str) and requested.needs_documents and split.boundaries.numbering == "present":
             remedy = "make the model with strip_numbering=True to take the numbers out"
             if self.strip_numbering:  # some numbers remain; the report's reason says why
                 remedy = "take the numbers out of the template"
             message = f"the documents are numbered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
-        tokens = tokenise(parts, self.tokenizer)
-        return self._resolve(Origin(parts, tokens, flat, requested, boundaries, reason), cancelled)
+        tokens = tokenise(split.parts, self.tokenizer)
+        origin = Origin(split.parts, tokens, split.flat, requested, split.boundaries, split.reason)
+        return self._resolve(origin, cancelled)
 
     def variant(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None

@@ -89,11 +89,11 @@ def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depth
 
 def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
     """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
-    parts, _, reason, _ = in_parts(text, documents, None)
-    if reason:
-        raise MethodError(f"a prompt cannot be split at its documents: {reason}")
-    ids = continuation_ids(lm.tokenizer, parts.suffix, answer)
-    prompt = tokenise(parts, lm.tokenizer)
+    split = in_parts(text, documents, None)
+    if split.reason:
+        raise MethodError(f"a prompt cannot be split at its documents: {split.reason}")
+    ids = continuation_ids(lm.tokenizer, split.parts.suffix, answer)
+    prompt = tokenise(split.parts, lm.tokenizer)
     length = len(prompt.ids) + len(ids)
     if length > lm.window:
         raise MethodError(

@@ -284,11 +284,11 @@ def check_arranges_text(method: Method) -> None:
 
 def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
     """Prepare a prompt without changing the order of its documents. UTF-8 bytes replace tokens."""
-    parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
-    prefix, *documents, suffix = (
-        list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
-    )
-    return Origin(parts, TokenisedPrompt(prefix, documents, suffix), flat, method, found, reason)
+    split = in_parts(prompt, None, boundaries, strip_numbering)
+    texts = (split.parts.prefix, *split.parts.documents, split.parts.suffix)
+    prefix, *documents, suffix = (list(text.encode("utf-8", "replace")) for text in texts)
+    tokens = TokenisedPrompt(prefix, documents, suffix)
+    return Origin(split.parts, tokens, split.flat, method, split.boundaries, split.reason)
 
 
 def order_text(origin: Origin) -> Request:

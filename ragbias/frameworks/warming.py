@@ -53,8 +53,8 @@ def warm(
 
             some = documents[begin:end]
             texts = [text(document) for document in some]
-            parts, _, reason, _ = in_parts(prompt(some), texts, None, lm.strip_numbering)
-            if reason:
-                raise SpanError(f"the prompt cannot be split at its documents: {reason}")
-            computed += lm.warm(parts.prefix, parts.documents, progress=done)
+            split = in_parts(prompt(some), texts, None, lm.strip_numbering)
+            if split.reason:
+                raise SpanError(f"the prompt cannot be split at its documents: {split.reason}")
+            computed += lm.warm(split.parts.prefix, split.parts.documents, progress=done)
     return computed

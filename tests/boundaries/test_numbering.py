@@ -191,7 +191,7 @@ def test_pages_in_printed_metadata_are_no_numbering(pages, write):
 def test_metadata_that_count_by_accident_are_reported_and_left(pages):
     text, documents = paged(pages, label="Part")
     found = locate(text, run=[documents])
-    assert in_parts(text, None, found)[1].numbering == "present"
+    assert in_parts(text, None, found).boundaries.numbering == "present"
     parts, after, *_ = in_parts(text, None, found, strip_numbering=True)
     assert (after.numbering, "may belong to the documents" in after.reason) == ("present", True)
     assert parts.text == text
@@ -207,7 +207,7 @@ def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
 
 def test_a_prompt_in_parts_is_reported_and_left():
     prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
-    assert in_parts(prompt, None, None)[1].numbering == "present"
+    assert in_parts(prompt, None, None).boundaries.numbering == "present"
     parts, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
     assert (parts, after.numbering, "passed in parts" in after.reason) == (prompt, "present", True)
 

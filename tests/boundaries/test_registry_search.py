@@ -227,7 +227,7 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
 def test_documents_with_different_scores_are_refused():
     text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
-    assert "put this text before each document" in in_parts(text, None, found)[2]
+    assert "put this text before each document" in in_parts(text, None, found).reason
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_segmenter_gives_the_same_segments_in_every_order(form):
         text = f"Use it.\n\nContext:\n{FORMS[form](docs)}\n\nQuestion: who?"
         found = locate(text, run=[[each.page_content for each in docs]], segmenter=SEGMENTERS[form])
         prompt = Prompt.from_text(text, found.spans, strip_numbering=True)
-        assert in_parts(text, None, found, strip_numbering=True)[0] == prompt
+        assert in_parts(text, None, found, strip_numbering=True).parts == prompt
         parts.add((prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix))
     assert len(parts) == 1
     assert len(prompt.documents) == 3

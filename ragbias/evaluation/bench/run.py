@@ -127,6 +127,6 @@ def _typical(task: Task) -> dict[int, list[Case]]:
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
     """Split the prompt of a case into parts. Return None if the window is too short to time decoding."""
-    prompt, *_ = in_parts(task.prompt(lm, case), case.documents, None)
+    prompt = in_parts(task.prompt(lm, case), case.documents, None).parts
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED < lm.window else None

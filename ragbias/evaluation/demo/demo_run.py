@@ -124,7 +124,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
 def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
     """Measure each method's median time to the first token, relative to ``none`` on the same prompts."""
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
-    prompts = [in_parts(case.text, case.documents, None)[0] for case in cases[: shared.ROUNDS]]
+    prompts = [in_parts(case.text, case.documents, None).parts for case in cases[: shared.ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
     return {name: cost.prefill_ratio[0] for name, cost in costs.items()}
 

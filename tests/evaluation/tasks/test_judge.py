@@ -75,7 +75,7 @@ def test_letters_by_position_make_the_prompt_of_the_benchmark(data: Path) -> Non
 
 def test_both_orders_are_the_same_set_of_segments(data: Path) -> None:
     first, second, *_ = cases(data)
-    one, other = (in_parts(case.text + judging.CUE, case.documents, None)[0] for case in (first, second))
+    one, other = (in_parts(case.text + judging.CUE, case.documents, None).parts for case in (first, second))
     assert one.documents == other.documents[::-1]
     assert (one.prefix, one.suffix) == (other.prefix, other.suffix)
 
