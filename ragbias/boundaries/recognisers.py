@@ -24,6 +24,8 @@ Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[CharSpan
 
 HEADER_LINE = re.compile(rf"(?:^[ \t]*|(?<=>))(?P<header>{NUMBERED_HEADER.pattern})", re.VERBOSE | re.MULTILINE)
 CONTEXT_TAG = re.compile(rf"<(?P<end>/?)(?P<name>{DOCUMENT_LABEL}s|context)>", re.IGNORECASE)
+ELEMENT = "(?:document|doc|passage|chunk)"  # not ``DOCUMENT_LABEL``: elements such as <source> occur in documents
+ELEMENT_TAG = re.compile(rf"<{ELEMENT}\d*(?:\s[^<>]*)?>|(</{ELEMENT}\d*>)")  # group 1 is an end tag
 KINDS = ("square", "round", "plain", "bare")  # groups of ``NUMBERED_HEADER`` that capture a number
 CLOSING = ".!?\u2026\"'\u201d\u2019\u00bb)]}%\u3002\uff01\uff1f"  # ends of sentences, which separate no documents
 NOT_ENCLOSED = (
@@ -106,6 +108,18 @@ def _edges(span: object, whose: str) -> CharSpan:
         value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
         raise SegmenterError(f"{whose} returned {value}; expected only (begin, end), or only texts") from error
     return begin, end
+
+
+def document_elements(text: str) -> list[CharSpan]:
+    """Return the spans of elements such as ``<doc>...</doc>`` in linear time. Each ends at the next end tag."""
+    spans, begin = [], None
+    for tag in ELEMENT_TAG.finditer(text):
+        if tag[1] is None:
+            begin = tag.start() if begin is None else begin
+        elif begin is not None:
+            spans.append((begin, tag.end()))
+            begin = None
+    return spans
 
 
 def below_headers(text: str) -> tuple[list[CharSpan], str]:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias import limits, methods
-from ragbias.boundaries.recognisers import Segmenter
+from ragbias.boundaries.recognisers import Segmenter, document_elements
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
 from ragbias.checks import Bounds
@@ -19,21 +19,6 @@ from ragbias.models.gguf import find_gguf_file, is_gguf
 from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
 from ragbias.readers import check_readers
-
-NAME = "(?:document|doc|passage|chunk)"
-DOCUMENT_TAG = re.compile(rf"<{NAME}\d*(?:\s[^<>]*)?>|(</{NAME}\d*>)")  # usual XML tags; group 1 is an end tag
-
-
-def document_elements(text: str) -> list[tuple[int, int]]:
-    """Return the spans of elements such as ``<doc>...</doc>`` in linear time. Each ends at the next end tag."""
-    spans, begin = [], None
-    for tag in DOCUMENT_TAG.finditer(text):
-        if tag[1] is None:
-            begin = tag.start() if begin is None else begin
-        elif begin is not None:
-            spans.append((begin, tag.end()))
-            begin = None
-    return spans
 
 
 def _within(bounds: Bounds, default: int | None) -> Any:

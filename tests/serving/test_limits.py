@@ -16,9 +16,10 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
+from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError, ModelFileError
 from ragbias.serving.server import JsonLines, log_to_stderr
-from ragbias.serving.settings import ModelSettings, document_elements
+from ragbias.serving.settings import ModelSettings
 from support.live_server import listening_app, local_app, logs_restored, serving
 
 CHAT = "/v1/chat/completions"
