@@ -111,8 +111,8 @@ def outermost(text: str, known: Known) -> list[Occurrence]:
     """Return occurrences without overlaps, in order. Longer ones win, and short ones count only next to others."""
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
-    taken = _apart(text, [], long or known)
-    near = _apart(text, taken, short)
+    taken = _longest_first(text, [], long or known)
+    near = _longest_first(text, taken, short)
     for occurrence in (*near, *reversed(near)):  # both directions, because a neighbour may itself be a short document
         index = bisect(taken, occurrence)
         left, right = taken[max(0, index - 1) : index], taken[index : index + 1]
@@ -148,7 +148,7 @@ def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
 
-def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
+def _longest_first(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
     """Return occurrences in ascending order. Drop overlaps with a longer one or with ``taken``."""
     cover, apart = _Cover(text, taken), []
     bounded = ([o for o in found if is_bounded(text, *o.span)] or found for found in known.values())

@@ -205,7 +205,7 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
         or not _are_own(text, series, values)
         for series in itertools.chain(*counted, beginnings.headings(taken))
     )
-    return DocumentNumbers(tuple(_apart(cuts)), doubtful)
+    return DocumentNumbers(tuple(_disjoint(cuts)), doubtful)
 
 
 def _from_first(series: Series) -> bool:
@@ -335,7 +335,7 @@ def _own_length(text: str, candidate: Candidate, values: Collection[str]) -> int
     return max((len(v) for v in around if text.find(v, max(0, end - len(v)), begin + len(v)) >= 0), default=0)
 
 
-def _apart(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
+def _disjoint(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
     """Yield disjoint cuts in ascending order."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):

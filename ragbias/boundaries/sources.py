@@ -51,7 +51,7 @@ class KnownText(str):
             metadata: the document's metadata, which a prompt may print with ``str``, ``repr`` or ``json.dumps``.
             id: the document's id.
         """
-        return cls(text, (field for field in _printed(metadata or {}, id) if _is_short(*field)))
+        return cls(text, (field for field in _printed_fields(metadata or {}, id) if _is_short(*field)))
 
     def __reduce__(self) -> tuple[type[KnownText], tuple[str, tuple[Field, ...]]]:
         return KnownText, (str(self), self.fields)
@@ -76,7 +76,7 @@ def with_fields_of_both(old: str, new: str) -> str:
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
 
 
-def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
+def _printed_fields(metadata: Mapping[str, object], id: str | None) -> list[Field]:
     """Return metadata as ``(name, printed value)`` pairs, without values that cannot be printed."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())

@@ -125,7 +125,7 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
     tags = [[(match["name"], match["end"], match.span()) for match in TAG.finditer(gap)] for gap in gaps]
     names = [name for name, end, _ in reversed(tags[0]) if end and all(_encloses(name, in_gap) for in_gap in tags)]
     if not names:
-        return _printed(text, spans, gaps)
+        return _printed_list(text, spans, gaps)
     between = [[edge for name, _, edge in in_gap if name == names[0]] for in_gap in tags]
     first = [match for match in TAG.finditer(text, 0, spans[0][0]) if match["name"] == names[0]][-1:]
     last = [match for match in TAG.finditer(text, spans[-1][1]) if match["name"] == names[0]][:1]
@@ -137,7 +137,7 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
         return []
     begins = [first[0].start(), *(end + edges[1][0] for (_, end), edges in zip(spans, between, strict=False))]
     ends = [*(end + edges[0][1] for (_, end), edges in zip(spans, between, strict=False)), last[0].end()]
-    return _apart(text, list(zip(begins, ends, strict=True))) or spans
+    return _if_joined(text, list(zip(begins, ends, strict=True))) or spans
 
 
 def _encloses(name: str, tags: Sequence[tuple[str, str, CharSpan]]) -> bool:
@@ -146,7 +146,7 @@ def _encloses(name: str, tags: Sequence[tuple[str, str, CharSpan]]) -> bool:
     return len(ends) > 1 and bool(ends[0]) and not ends[-1]
 
 
-def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:
+def _printed_list(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:
     """Return the spans of a printed list of LangChain documents, or ``spans`` if there is no such list."""
     border = max((match.end() for match in MESSAGE_BORDER.finditer(text, 0, spans[0][0])), default=0)
     fronts = [text[border : spans[0][0]], *gaps]
@@ -154,10 +154,10 @@ def _printed(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Seque
     if not all(ends) or any(front.count(PRINTED) != 1 for front in fronts):
         return spans
     begins = [begin - len(front) + front.index(PRINTED) for front, (begin, _) in zip(fronts, spans, strict=True)]
-    return _apart(text, [(begin, end.end()) for begin, end in zip(begins, ends, strict=True) if end]) or spans
+    return _if_joined(text, [(begin, end.end()) for begin, end in zip(begins, ends, strict=True) if end]) or spans
 
 
-def _apart(text: str, spans: list[CharSpan]) -> list[CharSpan]:
+def _if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
     """Return the spans if one separator without words joins them, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not holds_words(gaps.pop()) else []

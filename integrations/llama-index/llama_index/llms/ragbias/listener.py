@@ -309,7 +309,7 @@ def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segm
 def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
     """Return the texts of a call's documents. For nodes, return LlamaIndex's text for prompts."""
     check_lasting(documents)
-    return document_texts(documents, _printed)
+    return document_texts(documents, _text_for_prompts)
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
@@ -324,7 +324,7 @@ def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str
     return ()
 
 
-def _printed(document: Any) -> Any:
+def _text_for_prompts(document: Any) -> Any:
     """Return the printed text of a node. Return other documents unchanged."""
     node = getattr(document, "node", document)
     return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document
