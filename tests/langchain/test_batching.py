@@ -211,6 +211,12 @@ def test_nobody_waits_for_a_run_without_a_request():
     assert future.result(5) == "request"
 
 
+def test_requests_of_a_batch_keep_their_settings():
+    batch = PaddedBatch(3, lambda requests, settings, cancelled: [(each, settings) for each in requests])
+    given = [("a", {"seed": 1}), ("b", {"seed": 1}), ("c", {"seed": 2})]
+    assert [future.result(5) for future in [batch.submit(*each) for each in given]] == given
+
+
 def interrupts(times: int, seed: int) -> int:
     """Send Ctrl-C to a program that answers batches and return its exit code. Each interrupt has a time limit."""
     program = Path(__file__).parents[1] / "support" / "interrupted_batches.py"

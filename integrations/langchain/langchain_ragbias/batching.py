@@ -15,6 +15,8 @@ from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -65,10 +67,11 @@ class PaddedBatch:
 
     def _run(self) -> None:
         waiting = list(self._waiting)
+        outcomes: list[Generation | BaseException] = []
         try:
-            outcomes: Sequence[Generation | BaseException] = self._answer(
-                [request for request, *_ in waiting], waiting[0][1], self.cancelled
-            )
+            # settings differ if a callback calls the model before the run does
+            for settings, group in groupby(waiting, key=itemgetter(1)):
+                outcomes += self._answer([request for request, *_ in group], settings, self.cancelled)
             if self.cancelled.is_set():
                 raise CancelledError
         except BaseException as error:
