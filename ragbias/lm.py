@@ -299,10 +299,10 @@ class DebiasedLM:
         split = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and split.boundaries.numbering == "present":
-            remedy = "make the model with strip_numbering=True to take the numbers out"
-            if self.strip_numbering:  # some numbers remain; the report's reason says why
-                remedy = "take the numbers out of the template"
-            message = f"the documents are numbered, which reveals their order; {remedy}"
+            remedy = "take the numbers out of the template"
+            if not self.strip_numbering:
+                remedy = "strip_numbering=True removes numbers; take letters and scores out of the template"
+            message = f"the documents are numbered or lettered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         tokens = tokenise(split.parts, self.tokenizer)
         origin = Origin(split.parts, tokens, split.flat, requested, split.boundaries, split.reason)

@@ -38,7 +38,7 @@ from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, enclosing_elements
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
-NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
+NOTHING_KNOWN = "no documents were given, and none were retrieved recently in this process"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )

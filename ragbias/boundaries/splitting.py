@@ -223,8 +223,8 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
             raise AmbiguousSegmentsError(
-                "text such as a footer follows each document, so the end of the last one is ambiguous; "
-                "put this text before each document, or into it"
+                "text, such as a footer or a number, follows each document, so the end of the last one is "
+                "ambiguous; put this text before each document, or into it"
             )
         separators.append(separator[0])
         headers.append(gap[separator.end() :])
@@ -266,7 +266,7 @@ def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> 
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(
             "the documents have headers, but the first one cannot be distinguished from the text before it; "
-            "begin each header on its own line, with the same text"
+            "begin all headers with the same words, each on its own line"
         )
     if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
         raise AmbiguousSegmentsError(
