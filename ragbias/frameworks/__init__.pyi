@@ -10,6 +10,7 @@ from ragbias.call_site import remember_call_site as remember_call_site
 from ragbias.call_site import warn as warn
 from ragbias.checks import check_dict as check_dict
 from ragbias.checks import check_names as check_names
+from ragbias.display import shown as shown
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import by_template as by_template
