@@ -192,10 +192,12 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     taken: set[CharSpan] = set()
     before, after = _around(text, spans)
     everywhere = [before, after, *_in_headers(text, spans)]
-    for exact, regions in itertools.product((True, False), everywhere):
+    for exact, regions in itertools.product((True, False), (after, before, *everywhere[2:])):
         for series in regions.certain(exact, taken):
-            if not _are_own(text, series, values):
+            own = _are_own(text, series, values)
+            if not own or regions is after:  # metadata after a document are not the header of the next one
                 taken.update(candidate.span for candidate in series)
+            if not own:
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
                 cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])

@@ -197,6 +197,17 @@ def test_metadata_that_count_by_accident_are_reported_and_left(pages):
     assert parts.text == text
 
 
+@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("pages", list(itertools.permutations((1, 2, 3))))
+def test_pages_below_documents_are_no_numbering_beside_another_number(pages, strip):
+    blocks = [f"{TEXTS[page - 1]}\nPage: {page}" for page in pages]
+    known = [KnownText.of(TEXTS[page - 1], {"page": page}) for page in pages]
+    text = "Answer from the 3 notes below.\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?"
+    parts, found, reason, _ = in_parts(text, None, locate(text, run=[known]), strip_numbering=strip)
+    assert (found.numbering, reason, parts.prefix) == ("", "", "Answer from the 3 notes below.\n\n")
+    assert sorted(part.strip() for part in parts.documents) == sorted(blocks)
+
+
 @pytest.mark.parametrize("pages", [(1, 3, 2), (2, 9, 1)])
 def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
     text, documents = paged(pages, label="Rank", count=lambda index: index + 1)
