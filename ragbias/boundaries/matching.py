@@ -220,12 +220,18 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
-            lengths.append((len(common_prefix(document, text[begin : begin + len(document)])), document))
-            begin = text.find(document[:MIN_PRESENT], begin + 1)
+            length = _common_length(text, begin, document)
+            lengths.append((length, document))
+            begin = text.find(document[:MIN_PRESENT], begin + length)
     least = min(lengths, default=(0, ""))[0]  # the text after a cut may continue like the document by chance
     if len({document for _, document in lengths}) < 2 or any(len(document) > least for document in whole):
         return 0
     return least
+
+
+def _common_length(text: str, begin: int, document: str) -> int:
+    """Return the number of characters with which both the text from ``begin`` on and the document begin."""
+    return bisect_left(range(len(document)), True, key=lambda n: not text.startswith(document[: n + 1], begin))
 
 
 def n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:

@@ -122,6 +122,11 @@ def test_twenty_documents_are_found_in_no_time(case):
     assert ratio(lambda: locate(text, **sources)) < BOUND
 
 
+def test_documents_of_repeated_characters_cost_little():
+    documents = [f"{'-' * 2000} note {number}" for number in range(10)]
+    assert ratio(lambda: locate("-" * 20_000 + " Who?", documents=documents), 5) < 20 * BOUND
+
+
 def test_metadata_that_fits_no_template_costs_little_more():
     found = locate(MISFRAMED, run=[KNOWN])
     assert found.spans == () or found.n_found == 20
