@@ -260,7 +260,9 @@ class ServedModel(Scheduler):
         return body.prompt, boundaries
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        return locate(text, documents=none_or_empty, segmenter=self._settings.recogniser(text))
+        boundaries = locate(text, documents=none_or_empty, segmenter=self._settings.recogniser(text))
+        prompts.check_number(boundaries.spans, self._settings.max_documents)
+        return boundaries
 
     def _generation_settings(self, body: RequestBody) -> GenerationSettings:
         name, max_tokens = "max_tokens", body.max_tokens

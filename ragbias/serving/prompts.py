@@ -99,7 +99,8 @@ def check_copies(documents: Sequence[Document], contents: Iterable[str]) -> None
     texts = [document.text.strip() for document in documents]
     written = "\n".join(content for content in contents if content.strip() not in texts)
     found = occurrences_by_document(written, texts)
-    if any(is_block(written, occurrence) for text in filter(is_long, found) for occurrence in found[text]):
+    blocks = [text for text in found if any(is_block(written, occurrence) for occurrence in found[text])]
+    if len(blocks) > 1 or any(map(is_long, blocks)):  # a short text may be a question
         absent = next((f"documents[{index}]" for index, text in enumerate(texts) if text not in found), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
         raise refused("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")

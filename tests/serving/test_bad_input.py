@@ -64,6 +64,11 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "unknown option": (body(ragbias={"metod": "pine"}), 400, "ragbias.metod"),
     "on_missing": (body(ragbias={"on_missing": "shout"}), 400, "ragbias.on_missing"),
     "too many documents": (body(documents=["x"] * 51), 400, "documents"),
+    "too many documents in a message": (
+        body(messages=[{"role": "user", "content": "".join(f"<doc>text {at}</doc>\n" for at in range(51)) + "Who?"}]),
+        400,
+        "documents",
+    ),
     "an empty document": (body(documents=["a", " "]), 400, "documents[1].text"),
     "a document without text": (body(documents=["a", {"title": "t"}]), 400, "documents[1].text"),
     "data without text": (body(documents=[{"id": "1", "data": {"colour": "red"}}]), 400, "documents[0]"),

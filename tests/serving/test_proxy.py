@@ -101,6 +101,13 @@ def test_messages_with_some_of_the_documents_are_refused(proxy):
     assert "the messages contain some, but not documents[2]; leave all" in response.json()["error"]["message"]
 
 
+def test_short_documents_are_refused_only_together(proxy):
+    documents = ["4,200", "7 May", "The invoice of the mill was paid late."]
+    response = proxy.post(CHAT, json=body(documents[:2], documents=documents))
+    assert "the messages contain some, but not documents[2]" in response.json()["error"]["message"]
+    assert proxy.post(CHAT, json=body(documents[:1], documents=documents)).status_code == 200
+
+
 def test_numbered_headers_are_found_and_numbers_stay_or_go(echo, proxy):
     lines = "\n".join(f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1))
     numbered = [f"<documents>\n{lines}\n</documents>"]
