@@ -37,6 +37,7 @@ FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
 FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
 HELD_OUT_FILE = "held-out.jsonl"
 SETTINGS = "settings.json"  # of an unfinished training
+OTHERS = "lesson-", "checkpoint.", "reader"  # beginnings of the names of its other files
 EVERY = 10  # steps between checkpoints
 CACHED = "6GB"  # memory for states of documents
 Progress = Callable[[str, int, int], None]  # phase, finished steps, all steps
@@ -140,9 +141,13 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
-    foreign = [path.name for path in others if path.exists() and not path.name.startswith(SETTINGS)]
+    own = (SETTINGS, *OTHERS) if restart else (SETTINGS,)
+    foreign = [path.name for path in others if path.exists() and not path.name.startswith(own)]
     if foreign and not finished and not unfinished:
-        raise ReaderError(f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder")
+        raise ReaderError(
+            f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder, or, if they are left "
+            f"from a training, add {RESTART}"
+        )
     if finished and not restart:
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # a training was killed in its last step
         raise ReaderError(f"{str(folder)!r} contains a finished reader; name another folder, or add {RESTART}")
