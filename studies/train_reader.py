@@ -21,6 +21,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +38,8 @@ from transformers import PreTrainedModel
 from ragbias.adaptation.receipt import receipt_of
 from ragbias.adaptation.run import MOST_HELD_OUT, held_out_example, write_weights
 from ragbias.adaptation.settings import AdaptSettings
-from ragbias.adaptation.training import Reader
+from ragbias.adaptation.teacher import FORWARD
+from ragbias.adaptation.training import CLIP, WARM_UP, Reader
 from ragbias.data.questions import Question
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.extras import required
@@ -49,8 +51,8 @@ from ragbias.models.control_tokens import encode
 from ragbias.readers import READER, fingerprint
 from studies import arguments_of
 from studies.reader_questions import examples
-from studies.readers import Case, orders_of, prompt_of, read_cases, show_accuracy, show_scores
-from studies.windows import STATES, Row, generated, logprobs, padded, target_logits
+from studies.readers import read_cases, show_accuracy, show_scores
+from studies.windows import STATES, Row, cast_of, evaluate, generated, padded, target_logits
 
 PREFIXES = (
     "Answer the question using the documents below.\n\n",
@@ -70,8 +72,6 @@ ENDINGS = (
 BARE = 0.15  # share of prompts without the chat template
 WORDS = 40, 120  # of short and of long passages
 HELD_OUT, FEWEST = 150, 50  # questions
-FORWARD = 0.6  # as in ``ragbias.adaptation.teacher``
-CHUNK = 24  # sequences of an evaluation that run together
 TOGETHER = 128  # lessons whose answers are generated together
 GROUP = 256  # lessons with the same prefix and form
 
@@ -99,9 +99,7 @@ class Questions:
         with gzip.open(file, "rt") as lines:
             rows = [json.loads(line) for line in lines]
         random.Random(0).shuffle(rows)
-        self.by_length = [
-            {each["question"]: each for each in examples(json.loads(json.dumps(rows)), words)} for words in WORDS
-        ]
+        self.by_length = [{each["question"]: each for each in examples(deepcopy(rows), words)} for words in WORDS]
         both = [row["question"] for row in rows if all(row["question"] in part for part in self.by_length)]
         self.held_out = both[:HELD_OUT]
         held = {self.title(question) for question in self.held_out}
@@ -163,7 +161,7 @@ def split_title(document: str) -> tuple[str, str]:
 
 
 def styled(document: str, style: float) -> str:
-    """Return the document with its title, with its title on a line of its own, or without it."""
+    """Format a document: title and text in one line, title above the text, or text alone."""
     title, text = split_title(document)
     return f"{document}\n" if style < 0.6 else f"{title}\n{text}\n\n" if style < 0.8 else f"{text}\n"
 
@@ -214,12 +212,6 @@ def set_own_answers(
         text = questions.text(own)
         lesson.own, lesson.right = own, bool(best_subspan_em(text, lesson.entry["answers"]))
         lesson.row = row if free else None
-
-
-def cast_of(model: PreTrainedModel) -> torch.autocast:
-    """Compute in bfloat16 on accelerators."""
-    device = str(model.device).partition(":")[0]
-    return torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
 
 
 def rows_of(
@@ -275,12 +267,12 @@ def train(
         if share_done >= 1:
             break
         for group in optimiser.param_groups:
-            group["lr"] = options.rate * min(1.0, (step + 1) / 20) * max(0.02, 1 - share_done)
+            group["lr"] = options.rate * min(1.0, (step + 1) / WARM_UP) * max(0.02, 1 - share_done)
         drawn = rows_of(questions, rng.sample(rng.choice(groups), options.batch), objective, rng)
         with cast_of(model):
             loss = loss_of(model, reader, drawn, objective, rng)
         loss.backward()
-        nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(reader.parameters(), CLIP)
         optimiser.step()
         optimiser.zero_grad()
         losses.append(loss.detach())
@@ -291,40 +283,6 @@ def train(
             mean = float(torch.stack(losses[-10:]).mean())
             print(f"  {objective} step {step} loss {mean:.3f}, {time.monotonic() - begun:.0f} s", flush=True)
     return reader, step
-
-
-@torch.no_grad()
-def evaluate(
-    model: PreTrainedModel,
-    questions: Questions,
-    cases: Sequence[Case],
-    reader: Reader | None,
-    plain: bool,
-    answers: bool,
-) -> tuple[list[list[float]], list[list[str]]]:
-    """Return log-probabilities and, on demand, answers ``[question][order]``. Parallel windows run in one order."""
-    scores: list[list[float]] = []
-    texts: list[list[str]] = []
-    for begin in range(0, len(cases), CHUNK):
-        by_order = zip(*(rows_of_case(questions.lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
-        runs = [[row.plain for row in rows] for rows in by_order] if plain else [list(next(by_order))]
-        with cast_of(model):
-            scores += map(list, zip(*(logprobs(model, rows, reader) for rows in runs), strict=True))
-            if answers:
-                made = [generated(model, rows, questions.end, reader) for rows in runs]
-                texts += [[questions.text(ids) for ids in of_orders] for of_orders in zip(*made, strict=True)]
-    return scores, texts
-
-
-def rows_of_case(lm: DebiasedLM, case: Case) -> list[Row]:
-    """Return the rows of a question, one per order."""
-    rows = []
-    for documents in orders_of(case):
-        prompt = prompt_of(lm, documents, case.question, "chat")
-        tokens = lm.prepare(prompt, method="none").tokens
-        target = continuation_ids(lm.tokenizer, prompt.suffix, case.answers[0])
-        rows.append(Row(list(tokens.prefix), [list(part) for part in tokens.documents], list(tokens.suffix), target))
-    return rows
 
 
 def save(reader: Reader, file: Path) -> None:
@@ -392,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         """Evaluate on all files, and add the results."""
         for index, (file, of_file) in enumerate(cases.items()):
             answers = options.generate and index == 0
-            scores, texts = evaluate(model, questions, of_file, reader, plain, answers)
+            scores, texts = evaluate(lm, of_file, reader, plain, answers)
             results[file]["scores"][name] = scores
             results[file]["answers"] |= {name: texts} if answers else {}
         write_atomically(options.out / "results.json", json.dumps(results).encode())

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ragbias.adaptation.training import Reader
+from ragbias.generation.scoring import continuation_ids
+from ragbias.lm import DebiasedLM
+from studies.readers import Case, orders_of, prompt_of
 
 ANSWER_TOKENS = 32
+CHUNK = 24  # sequences of an evaluation that run together
 WINDOWS = 64  # windows whose states are computed together
 
 
@@ -166,3 +170,40 @@ def logprobs(model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None 
     ids, _ = padded([row.target for row in rows], logits.device)
     chosen = logits.float().log_softmax(-1).gather(2, ids[..., None])[..., 0]
     return [float(total) for total in (chosen * real).sum(1)]
+
+
+def cast_of(model: PreTrainedModel) -> torch.autocast:
+    """Compute in bfloat16 on accelerators."""
+    device = str(model.device).partition(":")[0]
+    return torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
+
+
+@torch.no_grad()
+def evaluate(
+    lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, plain: bool, answers: bool
+) -> tuple[list[list[float]], list[list[str]]]:
+    """Return log-probabilities and, on demand, answers ``[question][order]``. Parallel windows run in one order."""
+    model, end = lm.model, lm.tokenizer.eos_token_id
+    scores: list[list[float]] = []
+    texts: list[list[str]] = []
+    for begin in range(0, len(cases), CHUNK):
+        by_order = zip(*(rows_of_case(lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
+        runs = [[row.plain for row in rows] for rows in by_order] if plain else [list(next(by_order))]
+        with cast_of(model):
+            scores += map(list, zip(*(logprobs(model, rows, reader) for rows in runs), strict=True))
+            if answers:
+                made = [generated(model, rows, end, reader) for rows in runs]
+                decoded = [lm.tokenizer.batch_decode(of_order, skip_special_tokens=True) for of_order in made]
+                texts += map(list, zip(*decoded, strict=True))
+    return scores, texts
+
+
+def rows_of_case(lm: DebiasedLM, case: Case) -> list[Row]:
+    """Return the rows of a question, one per order."""
+    rows = []
+    for documents in orders_of(case):
+        prompt = prompt_of(lm, documents, case.question, "chat")
+        tokens = lm.prepare(prompt, method="none").tokens
+        target = continuation_ids(lm.tokenizer, prompt.suffix, case.answers[0])
+        rows.append(Row(list(tokens.prefix), [list(part) for part in tokens.documents], list(tokens.suffix), target))
+    return rows
