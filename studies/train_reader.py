@@ -10,6 +10,9 @@ questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objecti
     both     known, and cross-entropy of the known answers
     free     no labels: KL divergence from the plain model in two orders,
              on its own answers
+    ranked   no labels: KL divergence from the plain model with only the
+             document that is most similar to the question by TF-IDF, on
+             its own answers
     plain    the control: both, for the plain model, which reads all
              documents in order
 """
@@ -31,6 +34,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
+from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
@@ -74,11 +78,16 @@ WORDS = 40, 120  # of short and of long passages
 HELD_OUT, FEWEST = 150, 50  # questions
 TOGETHER = 128  # lessons whose answers are generated together
 GROUP = 256  # lessons with the same prefix and form
+MOST = 10, 20  # documents of a prompt with long and with short passages
+OWN_ANSWERS = "distil", "free", "ranked"  # objectives with answers of the teacher
 
 
 @dataclass
 class Lesson:
-    """A question, the form of its prompt, and the teacher's own answer. ``row`` is for training without labels."""
+    """A question, the form of its prompt, and the teacher's own answer.
+
+    Without labels, ``row`` is the prompt, and ``top`` the index of its most similar document.
+    """
 
     entry: dict[str, Any]
     prefix: list[int]
@@ -88,6 +97,7 @@ class Lesson:
     own: list[int] = field(default_factory=list)
     right: bool = False
     row: Row | None = None
+    top: int = 0
 
 
 class Questions:
@@ -107,6 +117,9 @@ class Questions:
         if len(self.training) < FEWEST:
             raise SystemExit(f"{file}: {len(self.training)} questions for training; expected at least {FEWEST}")
         self._encoded: dict[str, list[int]] = {}
+        self._words = TfidfVectorizer(stop_words="english").fit(
+            self.by_length[1][question]["documents"][0] for question in self.training
+        )
 
     def ids(self, text: str) -> list[int]:
         if text not in self._encoded:
@@ -130,6 +143,11 @@ class Questions:
 
     def row(self, lesson: Lesson, count: int, rng: random.Random) -> tuple[Row, int]:
         """Return a prompt with ``count`` documents in random order, and the index of the gold document."""
+        documents = self.documents(lesson, count, rng)
+        return self.row_of(lesson, documents), documents.index(lesson.entry["documents"][0])
+
+    def documents(self, lesson: Lesson, count: int, rng: random.Random) -> list[str]:
+        """Draw ``count`` documents in random order, one of them the gold document."""
         entry, spare = lesson.entry, self.by_length[0 if lesson.short else 1]
         gold, others = entry["documents"][0], entry["documents"][1:]
         documents = [gold, *rng.sample(others, min(count - 1, len(others)))]
@@ -138,8 +156,16 @@ class Questions:
             if other not in documents and not any(answer.lower() in other.lower() for answer in entry["answers"]):
                 documents.append(other)
         rng.shuffle(documents)
+        return documents
+
+    def row_of(self, lesson: Lesson, documents: Sequence[str]) -> Row:
         windows = [self.ids(styled(document, lesson.style)) for document in documents]
-        return Row(lesson.prefix, windows, lesson.suffix), documents.index(gold)
+        return Row(lesson.prefix, windows, lesson.suffix)
+
+    def most_similar(self, question: str, documents: Sequence[str]) -> int:
+        """Return the index of the document that is most similar to the question by TF-IDF."""
+        scores = self._words.transform([question]) @ self._words.transform(documents).T
+        return int(scores.toarray()[0].argmax())
 
     def title(self, question: str) -> str:
         """Return the title of the gold document."""
@@ -189,40 +215,54 @@ def groups_of(
     groups, rng = [], random.Random(1)
     for _ in range(count):
         lessons = questions.lessons(size, rng)
-        if objective in ("distil", "free"):
-            set_own_answers(model, questions, lessons, objective == "free", rng)
+        if objective in OWN_ANSWERS:
+            set_own_answers(model, questions, lessons, objective, rng)
         groups.append(lessons)
-    if objective in ("distil", "free"):
+    if objective in OWN_ANSWERS:
         rights = [lesson.right for lessons in groups for lesson in lessons]
         print(f"{len(rights)} lessons, {fmean(rights):.2f} answered rightly by the teacher", flush=True)
     return groups
 
 
 def set_own_answers(
-    model: PreTrainedModel, questions: Questions, lessons: Sequence[Lesson], free: bool, rng: random.Random
+    model: PreTrainedModel, questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
 ) -> None:
-    """Generate the teacher's answers: to several documents if ``free``, otherwise to the gold document."""
-    count = rng.randint(2, 10) if free else 1
-    drawn = [questions.row(lesson, count, rng)[0] for lesson in lessons]
+    """Generate the teacher's answers, to the documents that it reads."""
+    read = []
+    for lesson in lessons:
+        documents = questions.documents(lesson, MOST[lesson.short], rng)
+        top = questions.most_similar(lesson.entry["question"], documents)
+        if objective == "distil":
+            top = documents.index(lesson.entry["documents"][0])
+        else:
+            lesson.row, lesson.top = questions.row_of(lesson, documents), top
+        read.append(questions.row_of(lesson, documents if objective == "free" else [documents[top]]).plain)
     answers = []
     with cast_of(model):
-        for begin in range(0, len(drawn), TOGETHER):
-            answers += generated(model, [row.plain for row in drawn[begin : begin + TOGETHER]], questions.end)
-    for lesson, row, own in zip(lessons, drawn, answers, strict=True):
-        text = questions.text(own)
-        lesson.own, lesson.right = own, bool(best_subspan_em(text, lesson.entry["answers"]))
-        lesson.row = row if free else None
+        for begin in range(0, len(read), TOGETHER):
+            answers += generated(model, read[begin : begin + TOGETHER], questions.end)
+    for lesson, own in zip(lessons, answers, strict=True):
+        lesson.own, lesson.right = own, bool(best_subspan_em(questions.text(own), lesson.entry["answers"]))
 
 
 def rows_of(
     questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
 ) -> list[tuple[Row, int]]:
-    """Return the prompts of a step with their targets, and the indices of the gold documents."""
+    """Return the prompts of a step with their targets, and the index of the document that the teacher reads."""
     count = rng.randint(11, 20) if lessons[0].short and rng.random() < 0.5 else rng.randint(2, 10)
-    drawn = [(lesson.row, 0) if lesson.row else questions.row(lesson, count, rng) for lesson in lessons]
-    for lesson, (row, _) in zip(lessons, drawn, strict=True):
-        own = objective == "free" or (objective == "distil" and lesson.right and rng.random() < 0.5)
+    drawn = []
+    for lesson in lessons:
+        if objective == "free" and lesson.row:
+            row, read = Row(lesson.prefix, lesson.row.windows, lesson.suffix), 0
+        elif lesson.row:
+            others = [window for index, window in enumerate(lesson.row.windows) if index != lesson.top]
+            windows = [lesson.row.windows[lesson.top], *rng.sample(others, min(count, len(others)) - 1)]
+            row, read = Row(lesson.prefix, windows, lesson.suffix), 0
+        else:
+            row, read = questions.row(lesson, count, rng)
+        own = lesson.row or (objective == "distil" and lesson.right and rng.random() < 0.5)
         row.target = lesson.own if own else questions.answer_ids(row.suffix, lesson.entry["answers"][0])
+        drawn.append((row, read))
     return drawn
 
 

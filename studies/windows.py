@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from ragbias.adaptation.training import Reader
 from ragbias.generation.scoring import continuation_ids
@@ -62,11 +63,51 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor,
 
 @dataclass
 class Context:
-    """Keys and values of prefix and windows, which columns are tokens ``[B, C]``, and the next position ``[B]``."""
+    """Keys and values of prefix and windows ``[layers, 2, B, heads, C, D]``, the tokens among its columns ``[B, C]``,
+    and the next position ``[B]``. ``mask`` is that of the current run, ``[B, T, C + T]``. If ``mass`` is set, attention
+    to the context's columns is added to it, ``[B, C]``.
+    """
 
-    cache: DynamicCache
+    layers: list[tuple[Tensor, Tensor]]
     seen: Tensor
     position: Tensor
+    mask: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    mass: Tensor | None = None
+
+    def copy(self) -> Context:
+        return Context(self.layers[:], self.seen, self.position)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: object,
+    scaling: float,
+    *,
+    context: Context,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention to a context and to the run's own tokens. No gradient flows into the context.
+
+    Query heads of a group are stacked as rows, so that keys and values are neither repeated nor joined. Without
+    gradients, the own keys and values extend the context.
+    """
+    batch, groups, width, size = key.shape
+    keys, values = context.layers[module.layer_idx]
+    rows = (query * scaling).reshape(batch, groups, -1, size)
+    scores = torch.cat([rows @ keys.mT, rows @ key.mT], dim=-1).view(batch, groups, -1, width, context.mask.shape[-1])
+    weights = scores.masked_fill_(~context.mask[:, None, None], float("-inf")).softmax(-1).flatten(2, 3)
+    output = weights[..., : keys.shape[2]] @ values + weights[..., keys.shape[2] :] @ value
+    if context.mass is not None:
+        context.mass += weights[..., : keys.shape[2]].float().sum((1, 2))
+    if not torch.is_grad_enabled():
+        context.layers[module.layer_idx] = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
+    return output.view(batch, -1, width, size).transpose(1, 2), None
+
+
+AttentionInterface.register("windows", attention)
 
 
 class States:
@@ -79,7 +120,7 @@ class States:
     def of(self, model: PreTrainedModel, prefix: Sequence[int], windows: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the states of the prefix, then those of each window after it."""
         keys = [(tuple(prefix), tuple(window)) for window in ((), *windows)]
-        missing = [key for key in dict.fromkeys(keys) if key not in self.known]
+        missing = sorted((key for key in dict.fromkeys(keys) if key not in self.known), key=lambda key: len(key[1]))
         found = {key: self.known[key] for key in keys if key in self.known}
         for begin in range(0, len(missing), WINDOWS):
             part = missing[begin : begin + WINDOWS]
@@ -101,44 +142,51 @@ STATES = States(0)
 
 @torch.no_grad()
 def context_of(model: PreTrainedModel, rows: Sequence[Row]) -> Context:
-    """Compute each window after its prefix. All rows have the same prefix and number of windows."""
-    windows = [window for row in rows for window in row.windows]
-    first, *states = STATES.of(model, rows[0].prefix, windows)
-    begin, count, width = len(rows[0].prefix), len(rows[0].windows), max(map(len, windows))
+    """Compute each window after its prefix. All rows have the same prefix."""
+    prefix = rows[0].prefix
+    first, *states = STATES.of(model, prefix, [window for row in rows for window in row.windows])
+    lengths = [len(prefix) + sum(map(len, row.windows)) for row in rows]
     layers, halves, heads, _, size = first.shape
-    joined = first.new_zeros(layers, halves, len(rows), heads, begin + count * width, size)
-    seen = torch.zeros(len(rows), begin + count * width, dtype=torch.bool)
-    joined[:, :, :, :, :begin], seen[:, :begin] = first[:, :, None], True
-    for index, of_window in enumerate(states):
-        row, at = divmod(index, count)
-        columns = slice(begin + at * width, begin + at * width + of_window.shape[3])
-        joined[:, :, row, :, columns], seen[row, columns] = of_window, True
-    cache = DynamicCache()
-    for index, (keys, values) in enumerate(joined):
-        cache.update(keys, values, index)
+    joined = first.new_zeros(layers, halves, len(rows), heads, max(lengths), size)
+    of_window = iter(states)
+    for index, row in enumerate(rows):
+        parts = [first, *(next(of_window) for _ in row.windows)]
+        joined[:, :, index, :, : lengths[index]] = torch.cat(parts, dim=3)
+    seen = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     longest = torch.tensor([max(map(len, row.windows)) for row in rows])
-    return Context(cache, seen.to(model.device), begin + longest.to(model.device))
+    return Context(
+        [(keys, values) for keys, values in joined], seen.to(model.device), len(prefix) + longest.to(model.device)
+    )
 
 
 def hidden_of(model: PreTrainedModel, context: Context, tails: Sequence[Sequence[int]]) -> Tensor:
-    """Run tails ``[B, T]`` after a context, and return hidden states ``[B, T, D]``. Extends the context."""
+    """Run tails ``[B, T]`` after a context, and return hidden states ``[B, T, D]``. Extends the context, see above."""
     ids, real = padded(tails, model.device)
     width = ids.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool, device=ids.device).tril()
-    mask = torch.cat([context.seen[:, None].expand(-1, width, -1), causal & real[:, None]], dim=2)
-    positions = context.position[:, None] + torch.arange(width, device=ids.device)
-    output = model.model(
-        ids, past_key_values=context.cache, position_ids=positions, attention_mask=mask[:, None], use_cache=True
-    )
+    context.mask = torch.cat([context.seen[:, None].expand(-1, width, -1), causal & real[:, None]], dim=2)
+    hidden = run(model, context, ids, context.position[:, None] + torch.arange(width, device=ids.device))
     context.seen = torch.cat([context.seen, real], dim=1)
     context.position = context.position + real.sum(1)
-    hidden: Tensor = output.last_hidden_state
     return hidden
 
 
-def target_logits(model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None) -> tuple[Tensor, Tensor]:
+def run(model: PreTrainedModel, context: Context, ids: Tensor, positions: Tensor) -> Tensor:
+    """Run tokens ``[B, T]`` at ``positions``, with ``context.mask``."""
+    usual = model.config._attn_implementation
+    model.config._attn_implementation = "windows"
+    try:
+        hidden: Tensor = model.model(ids, position_ids=positions, use_cache=False, context=context).last_hidden_state
+    finally:
+        model.config._attn_implementation = usual
+    return hidden
+
+
+def target_logits(
+    model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None, context: Context | None = None
+) -> tuple[Tensor, Tensor]:
     """Return logits ``[B, longest target, V]`` that predict the targets, and which of them are not padding."""
-    context = context_of(model, rows)
+    context = context or context_of(model, rows)
     with reading(model, reader):
         hidden = hidden_of(model, context, [[*row.suffix, *row.target[:-1]] for row in rows])
     columns, real = padded([range(len(r.suffix) - 1, len(r.suffix) + len(r.target) - 1) for r in rows], hidden.device)
@@ -147,9 +195,11 @@ def target_logits(model: PreTrainedModel, rows: Sequence[Row], reader: Reader | 
 
 
 @torch.no_grad()
-def generated(model: PreTrainedModel, rows: Sequence[Row], end: int, reader: Reader | None = None) -> list[list[int]]:
+def generated(
+    model: PreTrainedModel, rows: Sequence[Row], end: int, reader: Reader | None = None, context: Context | None = None
+) -> list[list[int]]:
     """Return greedy answers with their EOS token, or ``ANSWER_TOKENS`` tokens."""
-    context = context_of(model, rows)
+    context = context or context_of(model, rows)
     with reading(model, reader):
         hidden = hidden_of(model, context, [row.suffix for row in rows])
         last = torch.tensor([len(row.suffix) - 1 for row in rows], device=hidden.device)
@@ -164,9 +214,11 @@ def generated(model: PreTrainedModel, rows: Sequence[Row], end: int, reader: Rea
 
 
 @torch.no_grad()
-def logprobs(model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None) -> list[float]:
+def logprobs(
+    model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None, context: Context | None = None
+) -> list[float]:
     """Return the log-probabilities of the targets, in nats."""
-    logits, real = target_logits(model, rows, reader)
+    logits, real = target_logits(model, rows, reader, context)
     ids, _ = padded([row.target for row in rows], logits.device)
     chosen = logits.float().log_softmax(-1).gather(2, ids[..., None])[..., 0]
     return [float(total) for total in (chosen * real).sum(1)]

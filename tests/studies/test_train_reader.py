@@ -84,7 +84,7 @@ def test_batched_answers_equal_those_of_the_method(lm):
             assert lm.generate(prompt, method="pcw", max_new_tokens=len(answer)).token_ids == answer
 
 
-@pytest.mark.parametrize("objective", ["distil", "known", "both", "free", "plain"])
+@pytest.mark.parametrize("objective", ["distil", "known", "both", "free", "ranked", "plain"])
 def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys, objective):
     monkeypatch.setattr(train_reader, "HELD_OUT", 2)
     command = [str(file), "--out", str(tmp_path), "--model", "tiny", "--device", "cpu", "--groups", "1", "--group", "6"]

@@ -1,0 +1,66 @@
+import json
+import random
+
+import pytest
+import torch
+
+from ragbias import DebiasedLM
+from studies import window_changes
+from studies.window_changes import around, enclosed, recomputed
+from studies.windows import Row, logprobs
+
+PLACES = "Oslo", "Rome", "Lima", "Kyiv"
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return DebiasedLM.from_pretrained("tiny", "none")
+
+
+def rows_of(count):
+    rng = random.Random(0)
+
+    def ids(length):
+        return [rng.randrange(10, 500) for _ in range(length)]
+
+    prefix = ids(7)
+    return [Row(prefix, [ids(rng.randint(3, 9)) for _ in range(count)], ids(4 + n), ids(2 + n)) for n in range(3)]
+
+
+@torch.no_grad()
+def test_a_single_document_stays_as_it_is_when_it_is_recomputed(lm):
+    rows = rows_of(1)
+    scores = logprobs(lm.model, rows, context=recomputed(lm.model, rows, 0.5))
+    assert scores == pytest.approx(logprobs(lm.model, rows), abs=1e-3)
+
+
+@torch.no_grad()
+def test_recomputed_documents_see_the_others_and_their_order_has_no_effect(lm):
+    rows = rows_of(3)
+    other = [Row(row.prefix, row.windows[::-1], row.suffix, row.target) for row in rows]
+    scores = logprobs(lm.model, rows, context=recomputed(lm.model, rows, 0.5))
+    assert scores == pytest.approx(logprobs(lm.model, other, context=recomputed(lm.model, other, 0.5)), abs=1e-3)
+    assert scores != pytest.approx(logprobs(lm.model, rows), abs=1e-2)
+
+
+def test_a_document_is_enclosed_in_a_turn_of_its_own(lm):
+    close, opening = around(lm)
+    row = enclosed(Row([1], [[5], [6]], [2]), [*close, *opening], [*close, *opening])
+    text = lm.tokenizer.decode(row.windows[0])
+    turn = str(lm.chat_text([{"role": "user", "content": "?"}] * 2)).split("?")[1]
+    assert text == turn + lm.tokenizer.decode([5]) + turn
+
+
+def test_the_study_prints_all_variants(tmp_path, capsys):
+    rows = []
+    for number, place in enumerate(PLACES):
+        texts = [f"The key {other} is in {PLACES[other]}." for other in (number, *{0, 1, 2, 3} - {number})]
+        ctxs = [{"title": f"K{index}", "text": text, "isgold": index == 0} for index, text in enumerate(texts)]
+        rows.append({"question": f"Where is the key {number}?", "answers": [place], "ctxs": ctxs})
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    window_changes.main([str(file), "--out", str(tmp_path / "out.json"), "--model", "tiny", "--batch", "2"])
+    printed = capsys.readouterr().out
+    assert all(f"{name}: " in printed for name in ("pcw", "turn", "opening", "recomputed"))
+    scores = json.loads((tmp_path / "out.json").read_text())["scores"]
+    assert [len(of_name) for of_name in scores.values()] == [4] * 5
