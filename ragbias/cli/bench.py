@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragbias import limits
-from ragbias.cli.numeric import numbers, whole, wholes
-from ragbias.cli.terminal import MODELS, Force, JsonPath, console, folder, progress, quiet_libraries, write_json
+from ragbias.cli.numeric import Numbers, whole, wholes
+from ragbias.cli.terminal import (
+    MODELS,
+    Force,
+    JsonPath,
+    console,
+    fields_of,
+    folder,
+    progress,
+    quiet_libraries,
+    write_json,
+)
 from ragbias.errors import RunError
 from ragbias.evaluation import TASK_NAMES
 from ragbias.files import naming
@@ -17,8 +27,16 @@ from ragbias.files import naming
 if TYPE_CHECKING:
     from ragbias.evaluation.bench.configuration import BenchConfiguration
 
+TASK_OPTIONS = ("data", "documents", "positions", "orders", "indices", "chat", "explain", "shorten")
+
+
+def _off(given: bool | None) -> bool | None:
+    """Turn a negative option into the value of its setting. None leaves the default."""
+    return False if given else None
+
 
 def bench(
+    context: typer.Context,
     files: Annotated[
         list[Path] | None, typer.Argument(help="A YAML file with all settings, or data files as in --data.")
     ] = None,
@@ -28,19 +46,24 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
-    documents: Annotated[str | None, wholes(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[str | None, wholes(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.")] = None,
+    documents: Annotated[Numbers | None, wholes(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
+    positions: Annotated[Numbers | None, wholes(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.")] = None,
     orders: Annotated[
         int | None, whole(limits.ORDERS, "Orders of the other documents, per position. Default: 1.")
     ] = None,
     limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions per file. Default: all; 100 for tiny.")] = None,
     seed: Annotated[int | None, whole(limits.SEED, "Seed of the cases. Default: 0.")] = None,
-    seeds: Annotated[str | None, wholes(limits.SEED, "Several seeds, e.g. 1,2,3.")] = None,
-    no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
-    no_chat: Annotated[
-        bool, typer.Option("--no-chat", help="Use the bare prompt, not the model's chat template.")
-    ] = False,
-    no_explain: Annotated[bool, typer.Option("--no-explain", help="Judge without an explanation.")] = False,
+    seeds: Annotated[Numbers | None, wholes(limits.SEED, "Several seeds, e.g. 1,2,3.")] = None,
+    indices: Annotated[
+        bool | None, typer.Option("--no-indices", callback=_off, help="Do not number the documents.")
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--no-chat", callback=_off, help="Use the bare prompt, not the model's chat template."),
+    ] = None,
+    explain: Annotated[
+        bool | None, typer.Option("--no-explain", callback=_off, help="Judge without an explanation.")
+    ] = None,
     shorten: Annotated[
         int | None, whole(limits.WORDS, "Cut each passage to this many words around the answer. Default: do not cut.")
     ] = None,
@@ -48,11 +71,13 @@ def bench(
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
     invariant_once: Annotated[
-        bool, typer.Option("--invariant-once", help="Run invariant methods on one order and copy the result.")
-    ] = False,
+        bool | None, typer.Option("--invariant-once", help="Run invariant methods on one order and copy the result.")
+    ] = None,
     batch_size: Annotated[int | None, whole(limits.BATCH, "Cases per batch. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
-    no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
+    cost: Annotated[
+        bool | None, typer.Option("--no-cost", callback=_off, help="Do not measure time and memory.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -70,29 +95,7 @@ def bench(
     from ragbias.evaluation.runs.run_folder import ROWS, SUMMARY
 
     quiet_libraries()
-    changes = _given(
-        models=",".join(model) if model else None,
-        methods=methods,
-        limit=limit,
-        measure=measure,
-        seeds=_seeds(seed, seeds),
-        batch_size=batch_size,
-        invariant_once=invariant_once or None,
-        dtype=dtype,
-        cost=False if no_cost else None,
-        out=out,
-    )
-    task_options = _given(
-        data=data,
-        documents=numbers(documents),
-        positions=numbers(positions),
-        orders=orders,
-        indices=False if no_indices else None,
-        chat=False if no_chat else None,
-        explain=False if no_explain else None,
-        shorten=shorten,
-    )
-    settings = _settings(files or [], task or [], task_options, changes)
+    settings = _settings(files or [], task or [], {**context.params, "models": model, "data": data})
     console.print(f"Model: {', '.join(settings.models)}")
     try:
         with naming(settings.out), progress() as bar:
@@ -108,12 +111,19 @@ def bench(
     write_json(summary, json_path)
 
 
-def _settings(
-    files: list[Path], task: list[str], task_options: dict[str, Any], changes: dict[str, Any]
-) -> BenchConfiguration:
-    """Read the settings from a YAML file and apply ``changes``, or take all settings from the command line."""
-    from ragbias.evaluation.bench.configuration import checked, read_settings
+def _settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchConfiguration:
+    """Read the settings from a YAML file and apply the options, or take all settings from the command line."""
+    from ragbias.evaluation.bench.configuration import BenchConfiguration, checked, read_settings
 
+    given = {name: value for name, value in options.items() if value is not None}
+    if "models" in given:
+        given["models"] = ",".join(given["models"])
+    if "seed" in given:
+        if "seeds" in given:
+            raise RunError("--seed and --seeds are both given; give one of them")
+        given["seeds"] = given["seed"]
+    changes = fields_of(BenchConfiguration, given)
+    task_options = {name: given[name] for name in TASK_OPTIONS if name in given}
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:
             option, value = next(iter(task_options.items()), ("", None))
@@ -122,16 +132,6 @@ def _settings(
             raise RunError(f"{named} cannot be combined with {files[0]}: put tasks and their options into the file")
         return read_settings(files[0], changes)
     if files:
-        task_options = {**task_options, "data": [*task_options.get("data", []), *files]}
+        task_options["data"] = [*task_options.get("data", []), *files]
     tasks = [{"name": name.strip(), **task_options} for names in task for name in names.split(",")]
     return checked({**changes, "tasks": tasks}, "the command line")
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
-    if seed is not None and seeds is not None:
-        raise RunError("--seed and --seeds are both given; give one of them")
-    return numbers(seeds) if seed is None else [seed]

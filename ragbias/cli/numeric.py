@@ -28,21 +28,23 @@ class Whole:
         raise typer.BadParameter(f"must be a whole number from {self.bounds}, got {shown(text)}")
 
 
+class Numbers(list[int]):
+    """The numbers of a comma-separated option. Typer would take the annotation ``list[int]`` for a repeated option."""
+
+
 @dataclass(frozen=True)
 class Wholes(Whole):
-    """Check the text of a list such as ``2,20,100``. ``numbers`` parses it."""
+    """Parse a list such as ``2,20,100``."""
 
     __name__ = "whole numbers"
 
-    def __call__(self, typed: str) -> str:  # type: ignore[override]
+    def __call__(self, typed: str) -> Numbers:  # type: ignore[override]
         try:
-            for part in typed.split(","):
-                super().__call__(part.strip())
+            return Numbers(super(Wholes, self).__call__(part.strip()) for part in typed.split(","))
         except typer.BadParameter:
             raise typer.BadParameter(
                 f"must be comma-separated whole numbers from {self.bounds}, got {shown(typed)}"
             ) from None
-        return typed
 
 
 def whole(bounds: Bounds, help: str) -> Any:
@@ -51,10 +53,5 @@ def whole(bounds: Bounds, help: str) -> Any:
 
 
 def wholes(bounds: Bounds, help: str) -> Any:
-    """Declare an option for a comma-separated list of whole numbers. Its value is text for ``numbers``."""
+    """Declare an option for comma-separated ``Numbers``."""
     return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)
-
-
-def numbers(text: str | None) -> list[int] | None:
-    """Parse the numbers of an option declared with ``wholes``."""
-    return None if text is None else [int(part) for part in text.split(",")]
