@@ -23,11 +23,11 @@ RESAMPLES = 2000
 SHUFFLES = 500
 FEWEST = 5  # minimum number of questions for an interval
 LEVEL = 95  # per cent
-SHARE = (0.0, 1.0)  # bounds of an accuracy
+SHARE = (0.0, 1.0)  # smallest and largest accuracy
 
 Estimate: TypeAlias = list[float | None]
 Floats: TypeAlias = NDArray[np.float64]
-Figures: TypeAlias = Mapping[str, tuple[str, str]]  # name of a difference: (minuend, subtrahend)
+Bounds: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Scores:
 
 
 class Summaries(NamedTuple):
-    """Figures of all draws: ``by_position`` is ``[draws, positions]``, the other figures are ``[draws]``."""
+    """Figures of all draws: ``by_position`` is ``[draws, positions]``, the other figures are ``[draws, 1]``."""
 
     by_position: Floats
     mean: Floats
@@ -98,8 +98,13 @@ def summaries(values: Floats, counts: Floats) -> Summaries:
     counts_per_position = counts @ (~np.isnan(values)).astype(float)
     with np.errstate(invalid="ignore"):  # a draw may have no scores at a position
         by_position = counts @ np.nan_to_num(values) / counts_per_position
-    worst, best = by_position.min(axis=1), by_position.max(axis=1)
-    return Summaries(by_position, by_position.mean(axis=1), worst, best, best - worst)
+    worst, best = by_position.min(axis=1, keepdims=True), by_position.max(axis=1, keepdims=True)
+    return Summaries(by_position, by_position.mean(axis=1, keepdims=True), worst, best, best - worst)
+
+
+def point(values: Floats) -> Summaries:
+    """Summarise the scores themselves, as a draw that contains every question once."""
+    return summaries(values, np.ones((1, len(values))))
 
 
 @lru_cache(maxsize=2)
@@ -114,20 +119,14 @@ def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
     return counts
 
 
-def percentile(estimate: float, resampled: Floats) -> Interval:
-    """Compute the percentile interval, which suits means."""
-    if not len(resampled):
-        return Interval(estimate, math.nan, math.nan)
-    return _around(estimate, *_ends(resampled))
+def interval(estimate: float, resampled: Floats, bounds: Bounds | None = None) -> Interval:
+    """Compute the percentile interval, which suits means, or, with ``bounds``, a bias-corrected interval.
 
-
-def cautious(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
-    """Compute a bias-corrected interval for a worst or best position, a gap, or a difference of such figures.
-
-    The minimum of noisy scores is biased: it is too low, and that of a resample is even lower. Therefore percentile
-    intervals often miss the true value on flat curves. Two intervals correct this bias. The percentile interval,
-    shifted by twice the bias, is too short on flat curves. The basic (reverse percentile) interval is too short near
-    accuracies of 0 and 1. The result is the union of both, limited to the range from ``least`` to ``most``.
+    Use ``bounds`` for a worst or best position, a gap, or a difference of such figures. The minimum of noisy scores is
+    biased: it is too low, and that of a resample is even lower. Therefore percentile intervals often miss the true
+    value on flat curves. Two intervals correct this bias. The percentile interval, shifted by twice the bias, is too
+    short on flat curves. The basic (reverse percentile) interval is too short near accuracies of 0 and 1. The result is
+    the union of both, limited to the ``bounds``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
     Without a gap, the interval of the gap contained 0 in only 64 to 81% of runs. To decide whether there is a gap, use
@@ -135,85 +134,39 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
     """
     if not len(resampled):
         return Interval(estimate, math.nan, math.nan)
-    low, high = _ends(resampled)
-    bias = float(np.nanmean(resampled)) - estimate
-    lowest, highest = min(low - 2 * bias, 2 * estimate - high), max(high - 2 * bias, 2 * estimate - low)
-    return _around(estimate, max(least, lowest), min(most, highest))
+    tail = (100 - LEVEL) / 2
+    low, high = map(float, np.nanpercentile(resampled, [tail, 100 - tail]))
+    if bounds is not None:
+        bias = float(np.nanmean(resampled)) - estimate
+        lowest, highest = min(low - 2 * bias, 2 * estimate - high), max(high - 2 * bias, 2 * estimate - low)
+        low, high = max(bounds[0], lowest), min(bounds[1], highest)
+    return Interval(estimate, min(low, estimate), max(high, estimate))  # a biased resample may exclude the estimate
 
 
-def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
+def intervals(estimates: Floats, resampled: Floats, bounds: Bounds | None = None) -> list[Interval]:
+    """Compute the interval of each column: ``estimates`` is ``[1, columns]``, ``resampled`` is ``[draws, columns]``."""
+    columns = zip(estimates[0], resampled.T, strict=True)
+    return [interval(float(estimate), column, bounds) for estimate, column in columns]
+
+
+def curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
     """Compute lists of intervals: one per position for ``by_position``, and a single one for other figures."""
-    estimates = point(scores.values)
-    resampled = summaries(scores.values, draws(len(scores.questions), resamples))
+    estimates, resampled = point(scores.values), summaries(scores.values, draws(len(scores.questions), resamples))
+    limits = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
     return {
-        "by_position": [
-            percentile(float(estimates.by_position[0, index]), resampled.by_position[:, index])
-            for index in range(len(scores.positions))
-        ],
-        "mean": [percentile(float(estimates.mean[0]), resampled.mean)],
-        **{
-            name: [cautious(float(getattr(estimates, name)[0]), getattr(resampled, name), *limits)]
-            for name, limits in (("worst", bounds), ("best", bounds), ("gap", (0, bounds[1] - bounds[0])))
-        },
+        name: intervals(getattr(estimates, name), getattr(resampled, name), limits.get(name))
+        for name in Summaries._fields
     }
-
-
-def differences(scores: Scores, reference: Scores, figures: Figures, most: float) -> dict[str, Estimate] | None:
-    """Compute paired differences, scores minus reference, or None without a common question and position.
-
-    ``figures`` maps names to two fields of ``Summaries``, for scores and reference. ``most`` bounds the differences.
-    """
-    pair = scores.in_common(reference)
-    if not pair[0].values.size:
-        return None
-    counts = draws(len(pair[0].questions))
-    first, second = (point(side.values) for side in pair)
-    many_first, many_second = (summaries(side.values, counts) for side in pair)
-    intervals = {}
-    for name, (of, minus) in figures.items():
-        estimate = float((getattr(first, of) - getattr(second, minus))[0])
-        resampled = getattr(many_first, of) - getattr(many_second, minus)
-        means = (of, minus) == ("mean", "mean")
-        interval = percentile(estimate, resampled) if means else cautious(estimate, resampled, -most, most)
-        intervals[name] = interval.as_list()
-    return intervals
-
-
-def relative(scores: Scores, reference: Scores) -> dict[int, Interval]:
-    """Compute the score at each position minus the reference's mean over positions, paired by question."""
-    first, second = scores.in_common(reference)
-    counts = draws(len(first.questions))
-    minus = point(first.values).by_position - point(second.values).mean[:, None]
-    many = summaries(first.values, counts).by_position - summaries(second.values, counts).mean[:, None]
-    return {
-        position: percentile(float(minus[0, index]), many[:, index]) for index, position in enumerate(first.positions)
-    }
-
-
-def point(values: Floats) -> Summaries:
-    """Summarise the scores themselves, as a draw that contains every question once."""
-    return summaries(values, np.ones((1, len(values))))
 
 
 def gap_by_chance(scores: Scores) -> float:
     """Estimate the 95th percentile of the gap without position bias, by shuffling scores over positions."""
     rng = np.random.default_rng(0)
-    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
+    gaps = [point(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))
 
 
 def share(values: Mapping[str, float]) -> Interval:
     """Mean of one value per question, with its interval."""
     by_question = np.array([values[question] for question in sorted(values)], dtype=float)
-    return percentile(float(by_question.mean()), draws(len(by_question)) @ by_question / len(by_question))
-
-
-def _ends(resampled: Floats) -> tuple[float, float]:
-    tail = (100 - LEVEL) / 2
-    low, high = np.nanpercentile(resampled, [tail, 100 - tail])
-    return float(low), float(high)
-
-
-def _around(estimate: float, low: float, high: float) -> Interval:
-    """Extend an interval to contain its estimate. With biased resamples, the estimate may lie outside."""
-    return Interval(estimate, min(low, estimate), max(high, estimate))
+    return interval(float(by_question.mean()), draws(len(by_question)) @ by_question / len(by_question))

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias.evaluation import ACCURACY
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import SHARE, Estimate, Figures, Scores
+from ragbias.evaluation.measures.bootstrap import SHARE, Bounds, Estimate, Scores, draws, point, summaries
 from ragbias.evaluation.measures.per_question import means
 
 if TYPE_CHECKING:
     from ragbias.evaluation.runs.records import Record  # imports pydantic, which the demo does not need
 
-MINUS_PLAIN: Figures = {
+MINUS_PLAIN = {  # fields of ``Summaries``: minuend and subtrahend
     "mean": ("mean", "mean"),
     "worst": ("mean", "worst"),
     "best": ("mean", "best"),
     "worst_to_worst": ("worst", "worst"),
     "gap": ("gap", "gap"),
+    "by_position": ("by_position", "mean"),
 }
 NATS = (-math.inf, 0.0)  # bounds of a log-probability
 ENDS = ("worst", "best", "gap")  # figures that need several positions
@@ -31,7 +32,7 @@ def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
     return method if measure == ACCURACY else method[measure] or {}
 
 
-def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
+def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
     """Compute ``by_position`` and ``mean``, and for several positions also ``ENDS`` and ``gap_by_chance``."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
@@ -39,7 +40,7 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
     figures = {name: [interval.as_list() for interval in intervals] for name, intervals in curve.items()}
     several = len(scores.positions) > 1
     return {
-        "by_position": _as_json(dict(zip(scores.positions, figures["by_position"], strict=True))),
+        "by_position": _by_position(scores, figures["by_position"]),
         "mean": figures["mean"][0],
         **{name: figures[name][0] if several else None for name in ENDS},
         "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
@@ -54,13 +55,21 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     ``by_position`` is the method's score at a position minus the plain model's mean. ``most`` is the largest possible
     difference of two scores: 1 for accuracies.
     """
-    figures = bootstrap.differences(scores, plain, MINUS_PLAIN, most)
-    if figures is None:
+    first, second = scores.in_common(plain)
+    if not first.values.size:
         return None
-    several = len(scores.in_common(plain)[0].positions) > 1
-    minus = {name: figure if several or name == "mean" else None for name, figure in figures.items()}
-    by_position = {at: interval.as_list() for at, interval in bootstrap.relative(scores, plain).items()}
-    return {**minus, "by_position": _as_json(by_position)}
+    counts, several = draws(len(first.questions)), len(first.positions) > 1
+    ours, theirs = ((point(side.values), summaries(side.values, counts)) for side in (first, second))
+    minus: dict[str, Any] = {}
+    for name, (of, subtracted) in MINUS_PLAIN.items():
+        means = subtracted == "mean"
+        once, drawn = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
+        figures = [each.as_list() for each in bootstrap.intervals(once, drawn, None if means else (-most, most))]
+        if of == "by_position":
+            minus[name] = _by_position(first, figures)
+        else:
+            minus[name] = figures[0] if several or means else None
+    return minus
 
 
 def share(values: Mapping[str, float]) -> Estimate | None:
@@ -68,9 +77,9 @@ def share(values: Mapping[str, float]) -> Estimate | None:
     return bootstrap.share(values).as_list() if values else None
 
 
-def _as_json(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
-    """Convert positions to strings for JSON. Omit -1, the position of questions without a gold document."""
-    return {str(position): figure for position, figure in by_position.items() if position >= 0}
+def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Key figures by position for JSON. Omit -1, the position of questions without a gold document."""
+    return {str(at): figure for at, figure in zip(scores.positions, figures, strict=True) if at >= 0}
 
 
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:

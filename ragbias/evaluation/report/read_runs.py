@@ -12,7 +12,8 @@ from typing import Any
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY
 from ragbias.evaluation.measures.aggregates import Setting, answered, setting_of, summarise
-from ragbias.evaluation.measures.bootstrap import Scores, differences
+from ragbias.evaluation.measures.bootstrap import Scores
+from ragbias.evaluation.measures.estimates import minus_plain
 from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.report.tables import title
 from ragbias.evaluation.runs.records import Record, read_records
@@ -20,7 +21,6 @@ from ragbias.evaluation.runs.run_folder import NOISE, ROWS, Costs, packed, read_
 
 # options of a task that change its prompts
 OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "seed"
-FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # differences from any method
 EXPECTED = ("models", "methods", "tasks")  # settings that may differ between the runs of a report
 
 
@@ -83,11 +83,9 @@ def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> 
         field, most = ("score", 1.0) if measure == ACCURACY else (measure, math.inf)
         scores = {name: Scores.of(part, field) for name, part in grouped(measured, attrgetter("method")).items()}
         minus = {
-            name: figures
+            name: {"mean": figures["mean"], "worst": figures["worst_to_worst"]}
             for name, method_scores in scores.items()
-            if name != label
-            and label in scores
-            and (figures := differences(method_scores, scores[label], FIGURES, most))
+            if name != label and label in scores and (figures := minus_plain(method_scores, scores[label], most))
         }
         by_measure[measure] = dict(
             sorted(minus.items(), key=lambda item: math.inf if item[1]["mean"][0] is None else -item[1]["mean"][0])

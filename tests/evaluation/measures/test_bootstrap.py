@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from ragbias.evaluation.measures.bootstrap import Scores, curve, differences, draws, gap_by_chance, point
+from ragbias.evaluation.measures.bootstrap import Scores, curve, draws, gap_by_chance, point
+from ragbias.evaluation.measures.estimates import minus_plain
 from support.bench_records import record, records_with, u_shape
 
-LIKE = {name: (name, name) for name in ("mean", "worst", "gap")}
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)
 
 
@@ -34,9 +34,8 @@ def test_figures_of_a_curve_worked_by_hand():
     """Four questions at the first position and three at the second."""
     found = point(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
     np.testing.assert_allclose(found.by_position, [[3 / 4, 1 / 3]])
-    assert [found.mean[0], found.worst[0], found.best[0], found.gap[0]] == pytest.approx(
-        [13 / 24, 1 / 3, 3 / 4, 5 / 12]
-    )
+    figures = [found.mean.item(), found.worst.item(), found.best.item(), found.gap.item()]
+    assert figures == pytest.approx([13 / 24, 1 / 3, 3 / 4, 5 / 12])
 
 
 def test_draws_are_with_replacement_and_repeat_by_seed():
@@ -104,8 +103,8 @@ def test_intervals_hold_their_estimate_and_only_possible_values(questions, posit
 
 def test_identical_methods_differ_by_exactly_zero():
     own = Scores.of(records_with({"none": U}, 40))
-    for interval in differences(own, own, LIKE, 1).values():
-        assert interval == [0, 0, 0]
+    found = minus_plain(own, own, 1)
+    assert [found[name] for name in ("mean", "worst_to_worst", "gap")] == [[0, 0, 0]] * 3
 
 
 def test_paired_differences_have_narrower_intervals():
@@ -113,8 +112,8 @@ def test_paired_differences_have_narrower_intervals():
     rng = np.random.default_rng(0)
     hard = rng.random((100, 1))
     first, second = (hard < 0.6).astype(float), (hard < 0.7).astype(float)
-    paired = differences(scores(second), scores(first), LIKE, 1)["mean"]
-    shuffled = differences(scores(second), scores(rng.permutation(first)), LIKE, 1)["mean"]
+    paired = minus_plain(scores(second), scores(first), 1)["mean"]
+    shuffled = minus_plain(scores(second), scores(rng.permutation(first)), 1)["mean"]
     assert paired[0] == pytest.approx(shuffled[0])
     assert paired[1] > 0 >= shuffled[1]
     assert paired[2] - paired[1] < 0.7 * (shuffled[2] - shuffled[1])
@@ -123,21 +122,21 @@ def test_paired_differences_have_narrower_intervals():
 def test_differences_use_the_shared_questions_and_positions():
     many = scores([[1, 0, 0]] * 3 + [[1, 1, 1]] * 6, [f"q{index}" for index in range(9)])
     few = Scores(tuple(f"q{index}" for index in range(3, 10)), (1, 2), np.zeros((7, 2)))
-    assert differences(many, few, LIKE, 1)["mean"] == [1, 1, 1]
+    assert minus_plain(many, few, 1)["mean"] == [1, 1, 1]
 
 
 def test_too_few_questions_have_estimates_without_intervals():
     (mean,) = curve(scores(np.ones((4, 2))))["mean"]
     assert mean.estimate == 1 and np.isnan([mean.low, mean.high]).all()
     apart = scores(np.ones((6, 1)), [f"other {index}" for index in range(6)])
-    assert differences(scores(np.ones((6, 1))), apart, LIKE, 1) is None
+    assert minus_plain(scores(np.ones((6, 1))), apart, 1) is None
 
 
 def test_chance_makes_a_gap_unless_answers_never_change():
     rng = np.random.default_rng(1)
     flat = (rng.random((50, 5)) < 0.6).astype(float)
     bent = (rng.random((50, 5)) < [0.95, 0.6, 0.3, 0.6, 0.9]).astype(float)
-    own = [point(values).gap[0] for values in (flat, bent)]
+    own = [point(values).gap.item() for values in (flat, bent)]
     assert own[0] <= gap_by_chance(scores(flat)) < 0.35
     assert own[1] > gap_by_chance(scores(bent))
     assert gap_by_chance(scores(np.repeat(flat[:, :1], 5, axis=1))) == 0
