@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 
@@ -12,7 +12,6 @@ from ragbias.data.questions import Question
 from ragbias.display import printable
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, differ
 from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
-from ragbias.evaluation.cost import GenerationCost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Section, page
@@ -20,6 +19,8 @@ from ragbias.evaluation.report.tables import Grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Costs: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]  # see ``measure_costs``
 
 EXAMPLES = 10  # maximum number of questions whose answers the HTML shows
 IN_TEXT = 2  # number of example questions in the JSON file
@@ -39,7 +40,7 @@ NO_PREFERENCE = "Not shown: too few answers have a known document. This does not
 
 def as_dict(
     audit: Audit,
-    costs: Mapping[str, GenerationCost],
+    costs: Costs,
     advice: Recommendation,
     settings: Mapping[str, Any],
     examples: Sequence[FlippedQuestion],
@@ -57,7 +58,7 @@ def as_dict(
             label: {
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
-                "cost": costs[label].as_dict() if label in costs else None,
+                "cost": costs.get(label),
                 "answers": audit.texts_by_order[label],
                 "answers_in_the_same_order": audit.repeated_texts[label],
             }
@@ -66,7 +67,7 @@ def as_dict(
     }
 
 
-def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]:
+def tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
     """Build the tables ``flips`` and ``positions``, and ``right`` if questions have accepted answers."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
@@ -77,8 +78,8 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost]) -> dict[str, Grid]
             percent(outcome.headline.excess),
             verdict(outcome).value + (f" (ran on {outcome.ran:.0%})" if outcome.ran < 1 else ""),
             f"{outcome.changed.estimate:.0%}",
-            f"x{costs[label].prefill_ratio[0]:.2f}" if label in costs else "-",
-            f"x{costs[label].peak_ratio[0]:.2f}" if label in costs else "-",
+            f"x{costs[label]['prefill_ratio'][0]:.2f}" if label in costs else "-",
+            f"x{costs[label]['peak_ratio'][0]:.2f}" if label in costs else "-",
         ]
         for label, outcome in audit.outcomes.items()
     ]
@@ -113,7 +114,7 @@ def percent(interval: Interval) -> str:
 
 def as_html(
     audit: Audit,
-    costs: Mapping[str, GenerationCost],
+    costs: Costs,
     advice: Recommendation,
     settings: Mapping[str, Any],
     flipped: Sequence[FlippedQuestion],

@@ -109,8 +109,7 @@ class _Run:
                     self.bar.update(progress, description=f"{model} {task.name} cost")
                     lm = self.models.load(model)
                     if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
-                        by_label = measure_costs(lm, prompts, self.plan.methods[model])
-                        costs[name] = {label: cost.as_dict() for label, cost in by_label.items()}
+                        costs[name] = measure_costs(lm, prompts, self.plan.methods[model])
                         self.store.write(COST, costs)
             self.bar.update(progress, advance=1)
         return costs

@@ -20,7 +20,7 @@ SUMMARY = "summary.json"
 FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY)
 
 T = TypeVar("T")
-Costs = dict[str, dict[str, dict[str, Any]]]
+Costs = dict[str, dict[str, dict[str, list[float]]]]
 
 
 class _Task(BaseModel):
