@@ -41,28 +41,14 @@ def load_pipeline(location: str) -> Any:
         raise RunError(f"pipeline {location!r}; expected module:object, e.g. my_app.chains:qa_chain")
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except FAILURES as error:
-        raise RunError(f"module {module_name!r} cannot be imported: {_description(error)}") from error
-    try:
-        found = operator.attrgetter(path)(found)
-        makes_one = inspect.isroutine(found) and not inspect.signature(found).parameters
-        callable_ = makes_one or any(True for _ in calls(found))
-    except AttributeError as error:
-        raise RunError(f"pipeline {location!r}: module {module_name!r} has no {path!r} ({error})") from error
-    except FAILURES as error:
-        raise RunError(f"pipeline {location!r} cannot be reached: {_description(error)}") from error
     which = "is"
-    if makes_one:
-        which = "is a function without arguments and returns"
-        try:
-            found = complete(found())
-            callable_ = any(True for _ in calls(found))
-        except FAILURES as error:
-            raise RunError(
-                f"pipeline {location!r} is a function without arguments, which fails: {_description(error)}"
-            ) from error
+    try:
+        found: Any = operator.attrgetter(path)(importlib.import_module(module_name))
+        if inspect.isroutine(found) and not inspect.signature(found).parameters:
+            found, which = complete(found()), "is a function without arguments and returns"
+        callable_ = any(True for _ in calls(found))
+    except FAILURES as error:
+        raise RunError(f"pipeline {location!r} cannot be loaded: {_description(error)}") from error
     if not callable_:
         shown = (
             f"the class {found.__name__}, no object of it"

@@ -122,7 +122,7 @@ def test_repeated_questions_count_once(tmp_path, cli):
         (["--model", "tiny", "--questions", "/nonexistent.jsonl"], "/nonexistent.jsonl"),
         ([], "no model given; name one, e.g. --model smollm2, or give --pipeline or --upstream"),
         (["--model", "tiny", "--methods", "pin"], "unknown method 'pin'; did you mean 'pine'?"),
-        (["--pipeline", "no_such_module_here:chain"], "cannot be imported"),
+        (["--pipeline", "no_such_module_here:chain"], "cannot be loaded"),
         (["--pipeline", "json:__name__"], "cannot be called"),
         (["--model", "/nonexistent/model"], "/nonexistent/model"),
         (["--orders", "1"], "--orders"),

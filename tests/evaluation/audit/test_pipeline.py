@@ -140,12 +140,12 @@ def test_a_pipeline_that_exits_fails():
 @pytest.mark.parametrize(
     ("source", "location", "words"),
     [
-        ("import sys; sys.exit(0)", "{}:chain", "cannot be imported: SystemExit: 0"),
-        ("class A:\n    @property\n    def x(self): 1 / 0\na = A()", "{}:a.x", "cannot be reached: ZeroDivisionError"),
-        ("def __getattr__(name): raise SystemExit(0)", "{}:chain", "cannot be reached: SystemExit: 0"),
-        ("", "no_such_module_here:chain", "cannot be imported: ModuleNotFoundError"),
-        ("1 / 0", "{}:chain", "cannot be imported: ZeroDivisionError"),
-        ("chain = 3", "{}:other", "has no 'other'"),
+        ("import sys; sys.exit(0)", "{}:chain", "cannot be loaded: SystemExit: 0"),
+        ("class A:\n    @property\n    def x(self): 1 / 0\na = A()", "{}:a.x", "cannot be loaded: ZeroDivisionError"),
+        ("def __getattr__(name): raise SystemExit(0)", "{}:chain", "cannot be loaded: SystemExit: 0"),
+        ("", "no_such_module_here:chain", "cannot be loaded: ModuleNotFoundError"),
+        ("1 / 0", "{}:chain", "cannot be loaded: ZeroDivisionError"),
+        ("chain = 3", "{}:other", "cannot be loaded: AttributeError: .* has no attribute 'other'"),
         ("chain = 3", "{}:chain", "which cannot be called"),
         ("class chain:\n    def invoke(self, x): ...", "{}:chain", "which cannot be called"),
         ("chain = 3", "{}", "expected module:object"),
@@ -239,7 +239,7 @@ def test_functions_with_optional_arguments_get_the_question(factories):
     [
         ("of_nothing", "is a function without arguments and returns None, of type NoneType, which cannot be called"),
         ("of_a_class", "returns the class App, no object of it, which cannot be called; expected a LangChain runnable"),
-        ("fails", "is a function without arguments, which fails: KeyError: 'OPENAI_API_KEY'"),
+        ("fails", "fails' cannot be loaded: KeyError: 'OPENAI_API_KEY'"),
         ("App", "is the class App, no object of it, which cannot be called"),
     ],
 )
