@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from ragbias.errors import RagBiasError
@@ -52,25 +51,23 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
         results = dict(zip(distinct, zip_longest(answers, golds), strict=True))
-        records = []
-        for index, source in enumerate(sources):
-            answer, gold = results[source]
-            record = _record(unit, label, index, source, answer, gold)
-            if gold is not None:
-                record = replace(
-                    record,
-                    seconds=gold.seconds,
-                    logprob=gold.logprob,
-                    answer_tokens=gold.tokens,
-                    kl=gold.divergence(plain[index]),
-                    agrees=gold.agrees(plain[index]),
-                )
-            records.append(replace(record, seconds=record.seconds + seconds))
-        yield records
+        yield [
+            _record(unit, label, index, source, *results[source], plain, seconds)
+            for index, source in enumerate(sources)
+        ]
 
 
-def _record(unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None) -> Record:
-    """Make the record of case ``index`` from the answer to case ``source``, without times and log-probability."""
+def _record(
+    unit: Unit,
+    label: str,
+    index: int,
+    source: int,
+    written: Answer | None,
+    gold: GoldScore | None,
+    plain: Sequence[GoldScore],
+    seconds: float,
+) -> Record:
+    """Make the record of case ``index`` from the answer to case ``source``. ``plain`` has the plain model's scores."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # every unit has a measure
@@ -90,10 +87,14 @@ def _record(unit: Unit, label: str, index: int, source: int, written: Answer | N
         score=unit.task.score(case, answer.prediction) if written else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=0.0,
+        seconds=seconds + (gold.seconds if gold else 0.0),
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
         shown=ranking(ran.contents or ran.documents, answer.report.order or unchanged),
+        logprob=gold.logprob if gold else None,
+        answer_tokens=gold.tokens if gold else None,
+        kl=gold.divergence(plain[index]) if gold else None,
+        agrees=gold.agrees(plain[index]) if gold else None,
         shorten=case.shorten,
         copied=index != source,
     )
