@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.bench.answering import Models, records_of
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.bench.plan import BenchPlan, Unit, first_cases
-from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, plain_settings, refuse_other_contents
+from ragbias.evaluation.bench.plan import BenchPlan, first_cases
+from ragbias.evaluation.bench.store import Store, holds_records, opened, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.runs.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
@@ -38,12 +36,11 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     models = Models(settings.dtype)
     if not holds_records(settings.out):
         _check(plan, models)
-    with Store(settings.out, plain_settings(settings)) as store:
-        running = _Run(plan, models, store, bar)
-        running.answer(len(keys) + len(noise_keys))
+    with opened(settings.out, plain_settings(settings)) as store:
+        _answer(plan, models, store, bar, len(keys) + len(noise_keys))
         store.records.put_in_order(keys)
         store.noise.put_in_order(noise_keys)
-        costs = running.costs() if settings.cost else read_costs(store.folder)
+        costs = _costs(plan, models, store, bar) if settings.cost else read_costs(store.folder)
         summary = summarise(list(store.records.by_key.values()), costs, list(store.noise.by_key.values()))
         store.write(SUMMARY, summary)
     return summary
@@ -67,52 +64,35 @@ def _check(plan: BenchPlan, models: Models) -> None:
             lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A run with an open folder. Each step adds only missing results."""
-
-    plan: BenchPlan
-    models: Models
-    store: Store
-    bar: Progress
-
-    def answer(self, total: int) -> None:
-        """Run the units with missing records."""
-        progress = self.bar.add_task("answering", total=total)
-        for unit in self._missing(progress):
+def _answer(plan: BenchPlan, models: Models, store: Store, bar: Progress, total: int) -> None:
+    """Run the units with missing records. A unit always runs all cases, because padding affects rounding."""
+    stored = len(store.records.by_key) + len(store.noise.by_key)
+    progress = bar.add_task("answering", total=total, completed=stored)
+    for unit in plan.units():
+        file = store.noise if unit.noise else store.records
+        missing = unit.without(file.by_key)
+        if missing.methods:
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
-            for records in records_of(unit, self.models.load(unit.model)):
-                self.bar.update(progress, advance=self._file(unit).append(records), description=name)
+            for records in records_of(missing, models.load(unit.model)):
+                bar.update(progress, advance=file.append(records), description=name)
 
-    def _file(self, unit: Unit) -> RecordFile:
-        return self.store.noise if unit.noise else self.store.records
 
-    def _missing(self, progress: TaskID) -> Iterator[Unit]:
-        """Yield the units with missing records. A unit always runs all cases, because padding affects rounding."""
-        for unit in self.plan.units():
-            stored = self._file(unit).by_key
-            advance = sum(key in stored for label in unit.methods for key in unit.keys(label))
-            self.bar.update(progress, advance=advance)
-            rest = unit.without(stored)
-            if rest.methods:
-                yield rest
-
-    def costs(self) -> Costs:
-        """Measure missing costs. Return all costs by ``cost_key`` and label."""
-        costs = read_costs(self.store.folder)
-        parts = [(model, task) for model in self.plan.methods for task, *_ in self.plan.tasks]
-        progress = self.bar.add_task("cost", total=len(parts))
-        for model, task in parts:
-            for documents, cases in _typical(task).items():
-                name = cost_key(model, task.name, documents)
-                if name not in costs:
-                    self.bar.update(progress, description=f"{model} {task.name} cost")
-                    lm = self.models.load(model)
-                    if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
-                        costs[name] = measure_costs(lm, prompts, self.plan.methods[model])
-                        self.store.write(COST, costs)
-            self.bar.update(progress, advance=1)
-        return costs
+def _costs(plan: BenchPlan, models: Models, store: Store, bar: Progress) -> Costs:
+    """Measure missing costs. Return all costs by ``cost_key`` and label."""
+    costs = read_costs(store.folder)
+    parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
+    progress = bar.add_task("cost", total=len(parts))
+    for model, task in parts:
+        for documents, cases in _typical(task).items():
+            name = cost_key(model, task.name, documents)
+            if name not in costs:
+                bar.update(progress, description=f"{model} {task.name} cost")
+                lm = models.load(model)
+                if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
+                    costs[name] = measure_costs(lm, prompts, plan.methods[model])
+                    store.write(COST, costs)
+        bar.update(progress, advance=1)
+    return costs
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:

@@ -8,7 +8,8 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,33 +95,36 @@ class RecordFile:
             write_atomically(self.path, as_lines(self.by_key.values()).encode())
 
 
+@contextmanager
+def opened(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
+    """Create the folder of a run if it is missing, and lock it for the block."""
+    refuse_other_contents(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder}: another process writes to it; wait for it, or give a new folder") from None
+        yield Store(folder, about)
+
+
 class Store:
-    """The folder of a run, locked while the store is open.
+    """The folder of a run.
 
     If a run has stopped before its first record, another run can use the folder. A run can resume with a higher limit,
     because its first questions are the same.
 
     Args:
-        folder: folder of the run, created if missing.
+        folder: folder of the run, see ``opened``.
         about: plain data that describes the run. ``about["decides"]`` must be the same in each process that writes to
             the folder, except for a higher ``"limit"``.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
-        refuse_other_contents(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (folder / LOCK).open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._check_settings(json.loads(json.dumps(about)))
-            self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
-            sync_folder(folder)
-        except BaseException as error:
-            self._lock.close()
-            if isinstance(error, BlockingIOError):
-                raise RunError(f"{folder}: another process writes to it; wait for it, or give a new folder") from None
-            raise
+        self._check_settings(json.loads(json.dumps(about)))
+        self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
+        sync_folder(folder)
 
     def _check_settings(self, about: dict[str, Any]) -> None:
         if (before := read_about(self.folder)) and holds_records(self.folder):
@@ -135,12 +139,6 @@ class Store:
     def write(self, name: str, data: Any) -> None:
         """Replace a JSON file atomically."""
         write_atomically(self.folder / name, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.close()
 
 
 def holds_records(folder: Path) -> bool:
