@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.calibration.measurements import retrieving_layers
-from ragbias.evaluation.prompts import Sample
+from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.figures import styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM

@@ -22,10 +22,10 @@ from ragbias.calibration.algorithm import BEST, CANDIDATES, FACTORS, difference
 from ragbias.calibration.calibration_report import difference_in_words
 from ragbias.calibration.channel_search import curve_roughness, layer_outputs, search
 from ragbias.calibration.measurements import losses, papers_layers, summed_states
+from ragbias.calibration.samples import Sample, random_strings
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
 from ragbias.cli.terminal import console, quiet_libraries, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, format_method

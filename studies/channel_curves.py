@@ -17,8 +17,8 @@ from torch import Tensor
 import ragbias
 from ragbias import limits
 from ragbias.binding.architectures import architecture_of
+from ragbias.calibration.samples import random_strings
 from ragbias.checks import Bounds, check_whole_between
-from ragbias.evaluation.prompts import random_strings
 from ragbias.lm import DebiasedLM
 from studies.experiment import Track
 from studies.interventions import HideKeys, Intervened, ShiftPositions

@@ -20,12 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias import limits
-from ragbias.checks import check_choice
-from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
-from ragbias.data.questions import read_questions
-from ragbias.errors import MethodError, RagBiasError, RunError
-from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores, curve
-from ragbias.evaluation.prompts import (
+from ragbias.calibration.samples import (
     Sample,
     as_user_message,
     data_text,
@@ -36,6 +31,11 @@ from ragbias.evaluation.prompts import (
     tiny_question,
     tiny_text,
 )
+from ragbias.checks import check_choice
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.data.questions import read_questions
+from ragbias.errors import MethodError, RagBiasError, RunError
+from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores, curve
 from ragbias.evaluation.report.figures import PALE, Style, canvas, line, literal, save, styles_of
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.orders import evenly_spread

@@ -18,9 +18,9 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.calibration.measurements import retrieving_layers
+from ragbias.calibration.samples import Sample
 from ragbias.display import shown
 from ragbias.errors import RunError
-from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.figures import PALE, line, styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.scoring import continuation_logits

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.evaluation.prompts import Sample
+from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get

@@ -25,10 +25,10 @@ from ragbias.cache import DocumentCache
 from ragbias.calibration.algorithm import Progress, difference, is_clear_gain, round_floats
 from ragbias.calibration.calibration_report import bars, difference_in_words
 from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.samples import Sample
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
 from ragbias.cli.terminal import console, progress, quiet_libraries
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl

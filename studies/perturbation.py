@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.evaluation.prompts import Sample
+from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.figures import PALE, line, styles_of
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.evaluation.tasks.orders import evenly_spread

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from ragbias.calibration.channel_search import ChannelRanking, NoPositionalChannelError, layer_outputs, search
 from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.samples import Sample
 from ragbias.calibration.settings import CalibrationPlan, CalibrationSet, CalibrationSettings, calibration_set
-from ragbias.evaluation.prompts import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, Profile
 

@@ -16,8 +16,8 @@ from ragbias.binding import attach
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import hooked
 from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.samples import Sample, random_strings
 from ragbias.calibration.settings import CalibrationPlan
-from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefilled
 from ragbias.lm import DebiasedLM

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragbias.calibration.samples import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
 from ragbias.data.questions import Question, read_questions
 from ragbias.errors import ArgumentError, DataError
-from ragbias.evaluation.prompts import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
 from ragbias.lm import DebiasedLM
 
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; 40 take only minutes on one CPU core

@@ -1,32 +1,16 @@
-"""Prompts for evaluations: the stock retrieval prompt, samples with one gold document, random strings."""
+"""The stock retrieval prompt."""
 
 from __future__ import annotations
 
-import random
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from ragbias.data.questions import Question
-from ragbias.errors import MethodError
-from ragbias.evaluation.tasks import kv_retrieval
-from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
-from ragbias.generation.request import in_parts
-from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
-from ragbias.models.tiny import world
-from ragbias.prompt import TokenisedPrompt, tokenise
 
 # the system prompt in LangChain's documentation
 SYSTEM = (
     "Use the given context to answer the question. If you don't know the answer, say you don't know. "
     "Keep the answer concise.\n\nContext: "
 )
-Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
 
 
 def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM) -> str:
@@ -35,106 +19,3 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
     return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])
-
-
-def fitting_passages(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Return the first documents, as many as fit the window with question and answer, but at least one."""
-    count = len(documents)
-    while count > 1:
-        prompt = stock_prompt(lm, documents[:count], question)
-        if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + max_new_tokens <= lm.window:
-            break
-        count -= 1
-    return list(documents[:count])
-
-
-def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Draw the random strings ``begin`` to ``end - 1`` for ``seed``, as token ids ``[strings, length]``.
-
-    In the average over many strings, only the effect of position remains. Tokens are uniform over the vocabulary
-    without special tokens. Each string starts with the BOS token, if any.
-    """
-    tokenizer = lm.tokenizer
-    usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
-    strings = np.stack([np.random.default_rng((seed, index)).choice(usable, length) for index in range(begin, end)])
-    if tokenizer.bos_token_id is not None:
-        strings[:, 0] = tokenizer.bos_token_id
-    return torch.tensor(strings, device=lm.model.device)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A tokenised prompt, the tokens of its answer, and the indices of its gold document and its question."""
-
-    prompt: TokenisedPrompt
-    answer: list[int]
-    gold: int
-    question: int
-
-
-def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depths: int) -> list[Sample]:
-    """Make samples of each question, with the gold document at up to ``depths`` evenly spread positions.
-
-    ``text`` renders the flat prompt and the answer for ordered documents and a question.
-    """
-    samples = []
-    for number, question in enumerate(questions):
-        assert question.gold is not None  # set for all calibration questions
-        others = [document for index, document in enumerate(question.documents) if index != question.gold]
-        positions = evenly_spread(len(question.documents), depths)
-        for documents, position, _ in gold_orders(question.documents[question.gold], others, positions, 1, ""):
-            samples.append(sample_of(lm, *text(lm, documents, question), documents, position, number))
-    return samples
-
-
-def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
-    """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
-    split = in_parts(text, documents, None)
-    if split.reason:
-        raise MethodError(f"a prompt cannot be split at its documents: {split.reason}")
-    ids = continuation_ids(lm.tokenizer, split.parts.suffix, answer)
-    prompt = tokenise(split.parts, lm.tokenizer)
-    length = len(prompt.ids) + len(ids)
-    if length > lm.window:
-        raise MethodError(
-            f"a prompt has {length} tokens with its answer, but the model's window is {lm.window}; use fewer documents"
-        )
-    return Sample(prompt, ids, gold, question)
-
-
-def kv_question(rng: random.Random, pairs: int) -> Question:
-    """Draw a question of Liu et al.'s key-value retrieval: a random key among pairs of random keys and values."""
-    drawn = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
-    (gold_key, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
-    return Question(gold_key, texts, (answer,), gold=0)
-
-
-def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
-    pairs = "{\n" + ",\n".join(documents) + "\n}"
-    text = kv_retrieval.TEMPLATE.format(formatted_kv_records=pairs, key=question.question)
-    return as_user_message(lm, text, f'"{question.answers[0]}"')
-
-
-def tiny_question(rng: random.Random, documents: int) -> Question:
-    """Draw a question with names from the training data of ``tiny``, which evaluations do not use."""
-    entries = world.sample_entries(rng, documents, held_out=False)
-    drawn = world.ask(rng, rng.choice(entries[0].facts), entries[0].passage)
-    texts = tuple(entry.passage.document for entry in entries)
-    return Question(drawn.question, texts, (drawn.answer,), gold=0)
-
-
-def tiny_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
-    return world.prompt(documents, question.question), question.answers[0]
-
-
-def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
-    context = "\n\n".join(documents)
-    text = f"Answer the question using the documents.\n\n{context}\n\nQuestion: {question.question}\nAnswer:"
-    return as_user_message(lm, text, question.answers[0])
-
-
-def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """Render a text as a user message. Without a chat template, add a space before the answer instead."""
-    if lm.tokenizer.chat_template is None:
-        return text, " " + answer
-    return lm.chat_text([{"role": "user", "content": text}]), answer

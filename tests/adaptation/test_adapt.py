@@ -17,8 +17,8 @@ from ragbias.adaptation.run import _split
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
 from ragbias.adaptation.training import Reader, _restore, student_logits
+from ragbias.calibration.samples import tiny_question
 from ragbias.errors import ArgumentError, DataError, ReaderError, UnsupportedReaderWarning
-from ragbias.evaluation.prompts import tiny_question
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from support.random_models import FAMILIES, random_model

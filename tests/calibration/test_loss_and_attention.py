@@ -5,8 +5,8 @@ import torch
 
 import ragbias
 from ragbias.calibration.measurements import attention_to, gold_attention, layer_ranges, losses, papers_layers
+from ragbias.calibration.samples import Sample, random_strings
 from ragbias.calibration.settings import CalibrationSettings, calibration_set
-from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from support.random_models import FAMILIES, random_model

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import ragbias
+from ragbias.calibration.samples import random_strings
 from ragbias.errors import MethodError
-from ragbias.evaluation.prompts import random_strings
 from ragbias.methods import ChannelScaling
 from studies.channel_curves import channel_states, perturbed_curves
 from studies.experiment import Questions

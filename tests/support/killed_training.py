@@ -7,7 +7,7 @@ from transformers.utils import logging
 
 from ragbias import DebiasedLM, adapt
 from ragbias.adaptation import AdaptSettings, run
-from ragbias.evaluation.prompts import tiny_question
+from ragbias.calibration.samples import tiny_question
 
 CHECKPOINT = 4  # steps between checkpoints
 SETTINGS = dict(steps=24, batch=1, examples=8, rank=2, documents=2)
