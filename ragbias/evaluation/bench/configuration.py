@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,18 +81,13 @@ class TaskSettings(BaseModel):
     @property
     def seeded(self) -> bool:
         """Whether the task's cases depend on the seeds of the bench."""
-        return "seed" not in self.options and _has(self.name, "seed")
+        return "seed" not in self.options and "seed" in TASKS[self.name].__dataclass_fields__
 
     def made(self, seed: int, limit: int | None) -> Task:
         """Make the task. ``seed`` and ``limit`` apply unless the task's options set them."""
-        shared = {"limit": limit} if _has(self.name, "limit") else {}
-        if self.seeded:
-            shared["seed"] = seed
+        known = TASKS[self.name].__dataclass_fields__
+        shared = {name: value for name, value in (("seed", seed), ("limit", limit)) if name in known}
         return make(self.name, **{**shared, **self.options})
-
-
-def _has(task: str, option: str) -> bool:
-    return option in (field.name for field in fields(TASKS[task]))
 
 
 class BenchConfiguration(BaseModel):
