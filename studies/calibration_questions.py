@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from ragbias.data.jsonl import read_lines
-from ragbias.evaluation.tasks.mdqa import MdqaRow, Passage
-from ragbias.evaluation.tasks.task import shortened
+from ragbias.evaluation.tasks.mdqa import MdqaRow
 from ragbias.files import write_atomically
 from studies import arguments_of
 
@@ -29,9 +28,7 @@ def questions(data: Path) -> Iterator[str]:
         row = line.row
         asked = {
             "question": row.question,
-            "documents": [
-                Passage(title, shortened(text, row.answers, WORDS)).document() for title, text in row.passages
-            ],
+            "documents": [passage.shortened(row.answers, WORDS).document() for passage in row.ctxs],
             "answer": row.answers[0],
             "gold": row.gold,
         }

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
@@ -30,11 +30,16 @@ DRAWN_DOCUMENTS = (10, 20)
 DRAWN_POSITIONS = 5
 
 
-class Passage(NamedTuple):
-    """A title and a text, as in the files."""
+class Passage(Row):
+    """A passage of an official file."""
 
     title: str
     text: str
+    isgold: bool
+
+    def shortened(self, answers: Sequence[str], words: int | None) -> Passage:
+        """Cut the text to a number of words, see ``task.shortened``."""
+        return self.model_copy(update={"text": shortened(self.text, answers, words)})
 
     def document(self, number: int | None = None) -> str:
         """Format the passage for a prompt, with or without its number, counted from 1."""
@@ -42,22 +47,12 @@ class Passage(NamedTuple):
         return f"Document {index}(Title: {self.title}) {self.text}"
 
 
-class _Context(Row):
-    title: str
-    text: str
-    isgold: bool
-
-
 class MdqaRow(Row):
     """One question of an official file, with passages and the index of the gold passage."""
 
     question: str
     answers: Answers
-    ctxs: Annotated[tuple[_Context, ...], Field(min_length=1)]
-
-    @cached_property
-    def passages(self) -> list[Passage]:
-        return [Passage(context.title, context.text) for context in self.ctxs]
+    ctxs: Annotated[tuple[Passage, ...], Field(min_length=1)]
 
     @property
     def gold(self) -> int:
@@ -66,7 +61,8 @@ class MdqaRow(Row):
     @cached_property
     def id(self) -> str:
         """Id of the question. It does not depend on the order of the passages."""
-        content = "\0".join((self.question, *(part for passage in sorted(self.passages) for part in passage)))
+        passages = sorted((passage.title, passage.text) for passage in self.ctxs)
+        content = "\0".join((self.question, *(part for passage in passages for part in passage)))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -126,9 +122,9 @@ class MultiDocumentQA(FileTask):
             count = len(others) + 1
             default = evenly_spread(count, DRAWN_POSITIONS) if pool else [row.gold]
             positions = default if self.positions is None else self.positions
-            gold, key = row.passages[row.gold], f"{self.seed} {row.id}"
+            gold, key = row.ctxs[row.gold], f"{self.seed} {row.id}"
             for passages, position, order in gold_orders(gold, others, positions, self.orders, key):
-                cut = [Passage(title, shortened(text, row.answers, self.shorten)) for title, text in passages]
+                cut = [passage.shortened(row.answers, self.shorten) for passage in passages]
                 documents = [part.document(number if self.indices else None) for number, part in enumerate(cut, 1)]
                 yield Case(
                     id=f"{source}/{line.number}/{count}/{position}/{order}"
@@ -140,7 +136,7 @@ class MultiDocumentQA(FileTask):
                     gold_position=position,
                     order=order,
                     seed=self.seed if pool else 0,
-                    contents=tuple(map("\n".join, cut)),
+                    contents=tuple(f"{part.title}\n{part.text}" for part in cut),
                     shorten=self.shorten,
                 )
 
@@ -150,16 +146,16 @@ class MultiDocumentQA(FileTask):
             for count in self.documents or DRAWN_DOCUMENTS:
                 yield self._drawn(line, pool, count - 1)
             return
-        count = len(line.row.passages)
+        count = len(line.row.ctxs)
         if self.documents is not None and count not in self.documents:
             raise line.error(
                 f"{count} documents, but documents={', '.join(map(str, self.documents))}; an official file has a "
                 "fixed number of documents: give a file with one of these numbers, or the oracle file"
             )
-        yield [passage for index, passage in enumerate(line.row.passages) if index != line.row.gold]
+        yield [passage for passage in line.row.ctxs if not passage.isgold]
 
     def _drawn(self, line: Line[MdqaRow], pool: dict[Passage, str], count: int) -> list[Passage]:
-        gold = line.row.passages[line.row.gold]
+        gold = line.row.ctxs[line.row.gold]
         answers = [f" {answer} " for answer in map(squad_normalised, line.row.answers) if answer]
         rng = random.Random(f"distractors {self.seed} {line.row.id}")
         candidates = (
@@ -178,9 +174,10 @@ class MultiDocumentQA(FileTask):
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
     """Map gold passages to normalised texts if the files have only gold passages. Otherwise return an empty dict."""
-    alone = [line for line in lines if len(line.row.passages) == 1]
+    alone = [line for line in lines if len(line.row.ctxs) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(
             "one document, but other lines have several; give either the oracle file or files with distractors"
         )
-    return {passage: f" {squad_normalised(' '.join(passage))} " for line in alone for passage in line.row.passages}
+    passages = [passage for line in alone for passage in line.row.ctxs]
+    return {passage: f" {squad_normalised(f'{passage.title} {passage.text}')} " for passage in passages}
