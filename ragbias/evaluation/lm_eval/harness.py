@@ -67,54 +67,46 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
             answers: list[str] = super().generate_until(requests, disable_tqdm)
             return answers
 
+    @torch.no_grad()
     def _loglikelihood_tokens(
         self, requests: Sequence[Scored], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         """Return the log-probability of each continuation, and whether greedy decoding would generate it."""
         results = []
         first: tuple[list[int], Tensor] | None = None  # tokens of the last context and the logits after them
-        for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
-            limit = self.max_length + 1 - len(continuation)
-            if limit < 1:
-                raise RunError(
-                    f"a continuation of {len(continuation)} tokens leaves no tokens for its prompt in the model's "
-                    f"window of {self.max_length}; use a model with a longer window"
-                )
-            if len(context) > limit:
-                warnings.warn(
-                    f"prompts that are too long for the model's window of {self.max_length} tokens lose their "
-                    "beginning",
-                    stacklevel=2,
-                )
-                context = context[-limit:]
-            if texts is None:
-                logits = self._whole(context, continuation)
-            elif first is not None and first[0] == context and len(continuation) == 1:
-                logits = first[1]
-            else:
-                logits = self._after(context, continuation)
-                first = context, logits[:1]
-            target = torch.tensor(continuation, device=logits.device)
-            logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
-            result = logprobs.sum().item(), bool((logits.argmax(-1) == target).all())
-            results.append(result)
-            if texts is not None:
-                self.cache_hook.add_partial("loglikelihood", texts, result)
+        with debias(self.model, self.method):
+            for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
+                context = self._fitting(context, continuation)
+                if texts is None:  # a whole text, in one pass
+                    ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
+                    logits = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
+                elif first is not None and first[0] == context and len(continuation) == 1:
+                    logits = first[1]
+                else:
+                    logits = continued(self.model, *prefilled(self.model, context), continuation)
+                    first = context, logits[:1]
+                target = torch.tensor(continuation, device=logits.device)
+                logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
+                result = logprobs.sum().item(), bool((logits.argmax(-1) == target).all())
+                results.append(result)
+                if texts is not None:
+                    self.cache_hook.add_partial("loglikelihood", texts, result)
         return results
 
-    @torch.no_grad()
-    def _after(self, context: list[int], continuation: list[int]) -> Tensor:
-        """Compute logits ``[len(continuation), V]`` of a continuation after the pass of its prompt."""
-        with debias(self.model, self.method):
-            return continued(self.model, *prefilled(self.model, context), continuation)
-
-    @torch.no_grad()
-    def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
-        """Compute logits ``[len(continuation), V]`` at the end of a text, in one pass."""
-        with debias(self.model, self.method):
-            ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
-            logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
-        return logits
+    def _fitting(self, context: list[int], continuation: list[int]) -> list[int]:
+        """Cut off the beginning of a context that does not fit the window with its continuation."""
+        limit = self.max_length + 1 - len(continuation)
+        if limit < 1:
+            raise RunError(
+                f"a continuation of {len(continuation)} tokens leaves no tokens for its prompt in the model's "
+                f"window of {self.max_length}; use a model with a longer window"
+            )
+        if len(context) > limit:
+            warnings.warn(
+                f"prompts that are too long for the model's window of {self.max_length} tokens lose their beginning",
+                stacklevel=2,
+            )
+        return context[-limit:]
 
 
 def main() -> None:
