@@ -59,8 +59,8 @@ def as_dict(
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
                 "cost": costs.get(label),
-                "answers": audit.texts_by_order[label],
-                "answers_in_the_same_order": audit.repeated_texts[label],
+                "answers": [answers.by_order for answers in outcome.answers],
+                "answers_in_the_same_order": [answers.repeated for answers in outcome.answers],
             }
             for label, outcome in audit.outcomes.items()
         },
@@ -217,10 +217,10 @@ def flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[Flipp
         compared = question if audit.labelled else Question(question.question)
         if audit.labelled and not question.answers:
             continue
-        answers = {
-            label: [(text, differ(compared, (texts[index][0], text))) for text in texts[index]]
-            for label, texts in audit.texts_by_order.items()
-        }
+        answers = {}
+        for label, outcome in audit.outcomes.items():
+            texts = outcome.answers[index].by_order
+            answers[label] = [(text, differ(compared, (texts[0], text))) for text in texts]
         flips = [label for label, row in answers.items() if any(differs for _, differs in row)]
         if flips:
             flipped.append(FlippedQuestion(question.question, answers, flips))

@@ -57,6 +57,14 @@ class Flips:
         return cls(rate(flips), rate(floor), rate(excess, least=-1))
 
 
+class Answers(NamedTuple):
+    """The answers to one question in each order and to repetitions of the retrieved order. ``ran``: the method ran."""
+
+    by_order: list[str]
+    repeated: list[str]
+    ran: bool
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Measurements of one method, compared with the first method, which is that of the unchanged pipeline.
@@ -68,6 +76,7 @@ class Outcome:
         changed: share of questions whose answer in the retrieved order differs in meaning from the first method's.
         better: accuracy in the retrieved order, minus the first method's accuracy.
         ran: share of questions on which the method could run.
+        answers: the answers to each question.
     """
 
     method: Method
@@ -78,6 +87,7 @@ class Outcome:
     changed: Interval
     better: Interval | None
     ran: float
+    answers: Sequence[Answers] = ()
 
     @property
     def headline(self) -> Flips:
@@ -88,21 +98,16 @@ class Outcome:
         """Return the figures as plain data for JSON. Intervals are ``[estimate, low, high]``."""
         right = {} if self.rightness is None else vars(self.rightness)
         named = {**vars(self), **vars(self.answer_flips), **{f"right_{name}": value for name, value in right.items()}}
-        return {name: _plain(value) for name, value in named.items() if name not in ("answer_flips", "rightness")}
+        return {name: _plain(named[name]) for name in named if name not in ("answer_flips", "rightness", "answers")}
 
 
 @dataclass(frozen=True)
 class Audit:
-    """All measurements by label. The first label is the unchanged pipeline.
-
-    Texts are lists of answers per question: one per order, or one per repetition of the retrieved order.
-    """
+    """All measurements by label. The first label is the unchanged pipeline."""
 
     outcomes: dict[str, Outcome]
     questions: int
     orders: int
-    texts_by_order: dict[str, list[list[str]]]
-    repeated_texts: dict[str, list[list[str]]]
 
     @property
     def as_it_is(self) -> str:
@@ -112,14 +117,6 @@ class Audit:
     def labelled(self) -> bool:
         """Whether a flip is a change between right and wrong answers."""
         return self.outcomes[self.as_it_is].rightness is not None
-
-
-class _Answers(NamedTuple):
-    """The answers to one question with one method, and whether the method ran."""
-
-    by_order: list[str]
-    repeated: list[str]
-    ran: bool
 
 
 def check_count(questions: int) -> None:
@@ -145,7 +142,7 @@ def audit(
     """
     check_count(len(cases))
     case_orders = [audit_orders(case.document_count, orders, seed + index) for index, case in enumerate(cases)]
-    answered: dict[str, list[_Answers]] = {label: [] for label in methods}
+    answered: dict[str, list[Answers]] = {label: [] for label in methods}
     flips = dict.fromkeys(methods, 0)
     try:
         for case, arranged in zip(cases, case_orders, strict=True):
@@ -162,9 +159,7 @@ def audit(
         answered = {label: rows[:finished] for label, rows in answered.items()}
     first = next(iter(answered.values()))
     outcomes = {label: _outcome(cases, case_orders, methods[label], rows, first) for label, rows in answered.items()}
-    by_order = {label: [answers.by_order for answers in rows] for label, rows in answered.items()}
-    repeated = {label: [answers.repeated for answers in rows] for label, rows in answered.items()}
-    return Audit(outcomes, len(cases), max(map(len, case_orders)), by_order, repeated)
+    return Audit(outcomes, len(cases), max(map(len, case_orders)))
 
 
 class _CaseRuns:
@@ -174,7 +169,7 @@ class _CaseRuns:
         self._case = case
         self._computed: dict[Hashable, Generation] = {}
 
-    def answer(self, orders: Sequence[Sequence[int]], method: Method) -> _Answers:
+    def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer in all orders, then repeat the retrieved order. Greedy decoding repeats it once.
 
         With sampling, the number of repetitions is the number of the other orders. Nothing is repeated if all orders
@@ -185,9 +180,9 @@ class _CaseRuns:
         ran = requests[0].report.method_ran in ({method.name, "none"} if method.selective else {method.name})
         by_order = self._texts(requests)
         if case.exact or (case.greedy and len(set(map(_computation, requests))) == 1):
-            return _Answers(by_order, by_order[:1] * 2, ran)
+            return Answers(by_order, by_order[:1] * 2, ran)
         repetitions = [requests[0]] * (1 if case.greedy else len(orders) - 1)
-        return _Answers(by_order, [by_order[0], *self._texts(repetitions, first_attempt=1)], ran)
+        return Answers(by_order, [by_order[0], *self._texts(repetitions, first_attempt=1)], ran)
 
     def _texts(self, requests: Sequence[Request], first_attempt: int = 0) -> list[str]:
         if not self._case.greedy:
@@ -214,8 +209,8 @@ def _outcome(
     cases: Sequence[AuditCase],
     case_orders: Sequence[Sequence[Sequence[int]]],
     method: Method,
-    rows: Sequence[_Answers],
-    first: Sequence[_Answers],
+    rows: Sequence[Answers],
+    first: Sequence[Answers],
 ) -> Outcome:
     sources = [
         [source(text, case.prompt.documents, case.question.question) for text in answers.by_order]
@@ -240,10 +235,11 @@ def _outcome(
         if enough
         else None,
         ran=sum(answers.ran for answers in rows) / len(rows),
+        answers=rows,
     )
 
 
-def _flips(questions: Sequence[Question], rows: Sequence[_Answers]) -> Flips:
+def _flips(questions: Sequence[Question], rows: Sequence[Answers]) -> Flips:
     pairs = list(zip(questions, rows, strict=True))
     return Flips.of(
         [float(differ(question, answers.by_order)) for question, answers in pairs],

@@ -13,7 +13,7 @@ from ragbias.evaluation.audit.audit_report import (
     preference_figure,
     tables,
 )
-from ragbias.evaluation.audit.outcomes import Audit, Flips, Outcome, PositionPreference
+from ragbias.evaluation.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.tables import fitted
@@ -27,7 +27,8 @@ COST = {"prefill_ratio": [1.0, 1.0, 1.0], "peak_ratio": [1.0, 1.0, 1.0]}
 def outcome(method, answers, preference=None):
     flips = [float(given is LOUD) for given in answers]
     preference = preference or PositionPreference(0, 2 * len(flips), 0, [])
-    return Outcome(method, Flips.of(flips, [0.0] * len(flips)), None, preference, None, ZERO, None, 1.0)
+    given = [Answers(texts, texts, True) for texts in answers]
+    return Outcome(method, Flips.of(flips, [0.0] * len(flips)), None, preference, None, ZERO, None, 1.0, given)
 
 
 def audit_of(answers, preferences=None):
@@ -35,7 +36,7 @@ def audit_of(answers, preferences=None):
     methods = {label: NoMethod() if label == "none" else Pine() for label in answers}
     known = preferences or {}
     found = {label: outcome(methods[label], own, known.get(label)) for label, own in answers.items()}
-    return Audit(found, len(next(iter(answers.values()))), 2, answers, answers)
+    return Audit(found, len(next(iter(answers.values()))), 2)
 
 
 def reported(answers):

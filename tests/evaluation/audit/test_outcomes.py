@@ -84,7 +84,7 @@ def test_verdict_follows_the_interval(flips, expected):
 
 def test_tokenising_alone_is_shown_and_never_recommended():
     outcomes = {"none": outcome([1.0] * 30), "segmented": outcome([0.0] * 40, method=Segmented())}
-    advice = recommendation(Audit(outcomes, 30, 4, {}, {}), {})
+    advice = recommendation(Audit(outcomes, 30, 4), {})
     assert advice.method is None and "None of the methods tried helps enough (tried: none)" in advice.text
 
 
@@ -154,8 +154,8 @@ def test_the_orders_of_a_question_run_once_in_one_batch(lm, batches):
     found = audit(cases, methods, orders=3, progress=lambda flips: calls.append(dict(flips)))
     assert batches[:3] == [3, 1, 1]  # the byte tokenizer gives ``segmented`` the tokens of ``none``
     assert 5 * (3 + 1 + 1) <= sum(batches) <= 5 * (3 + 1 + 1 + 1)
-    assert {len(each) for label in methods for each in found.texts_by_order[label]} == {3}
-    assert {len(set(each)) for each in found.texts_by_order["pine"]} == {1}
+    assert {len(each.by_order) for label in methods for each in found.outcomes[label].answers} == {3}
+    assert {len(set(each.by_order)) for each in found.outcomes["pine"].answers} == {1}
     assert len(calls) == 5 * 5 and list(calls[-1]) == list(methods)
 
 
@@ -164,7 +164,7 @@ def test_answers_are_repeated_where_rounding_may_change_them(batches):
     cases = [case_of(rough, f"Who{'?' * index}", DOCUMENTS, max_new_tokens=2) for index in range(5)]
     found = audit(cases, {"none": NoMethod(), "pine": Pine()}, orders=3)
     assert batches == [3, 1, 1] * 5  # three orders, one of them again, and ``pine``
-    assert {len(each) for each in found.repeated_texts["none"]} == {2}
+    assert {len(each.repeated) for each in found.outcomes["none"].answers} == {2}
 
 
 def test_segmented_has_the_tokens_of_the_plain_stock_prompt(lm):
@@ -225,7 +225,7 @@ def labelled(flips, better, method=None):
 @pytest.mark.parametrize("better", [(-0.3, -0.5, 0.1), (0.1, -0.05, 0.25), (-0.01, -0.015, 0.0)])
 def test_a_method_that_may_lose_accuracy_is_for_consistency_only(better):
     outcomes = {"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": labelled([0.0] * 100, better, Pine())}
-    found = Audit(outcomes, 100, 4, {}, {})
+    found = Audit(outcomes, 100, 4)
     advice = recommendation(found, {})
     assert advice.verdict is Verdict.PROBLEM and advice.method is None
     assert "40% (" in advice.text and "turn from right to wrong" in advice.text  # not the 100% of wordings
@@ -236,6 +236,6 @@ def test_a_method_that_may_lose_accuracy_is_for_consistency_only(better):
 
 def test_a_method_without_loss_of_accuracy_is_recommended():
     gain = labelled([0.0] * 100, (0.05, -0.01, 0.1), Pine())
-    found = Audit({"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": gain}, 100, 4, {}, {})
+    found = Audit({"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": gain}, 100, 4)
     assert recommendation(found, {}).method == "pine"
     assert definition(found).startswith("A flip: the answer is right in one order and wrong in another")
