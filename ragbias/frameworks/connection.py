@@ -36,13 +36,19 @@ ERRORS: dict[str, type[RagBiasError]] = {  # error classes by the server's error
 T = TypeVar("T")
 
 
+def server_address(name: str, url: str) -> str:
+    """Return the address of a server without ``/v1``. ``name`` is the argument's, for errors."""
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        public = url.rpartition("@")[2] if isinstance(url, str) else url  # without a password
+        raise ArgumentError(f"{name}={public!r}; expected an address, such as 'http://127.0.0.1:8000'")
+    return url.rstrip("/").removesuffix("/v1")
+
+
 class Connection:
     """A thread-safe client of one server. For the arguments, see ``RemoteLM``."""
 
     def __init__(self, base_url: str, api_key: str, timeout: float | None, max_retries: int) -> None:
-        if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
-            raise ArgumentError(f"base_url={base_url!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.base_url = server_address("base_url", base_url)
         self._openai: Any = required("openai", "remote")
         self._httpx: Any = required("httpx", "remote")
         self._settings: Json = dict(

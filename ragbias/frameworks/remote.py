@@ -21,7 +21,8 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
-MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates the messages of a text in which documents are located
+END = "<|im_end|>"  # ends a message in a text in which documents are located, because documents do not cross it
+MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
 
 NEEDS_A_MODEL = (
     "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "

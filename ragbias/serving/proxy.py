@@ -13,9 +13,9 @@ from fastapi import FastAPI, Request, Response
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries, locate
-from ragbias.errors import ArgumentError
 from ragbias.frameworks import chat_documents
-from ragbias.frameworks.remote import check_arranges_text, order_text, text_origin
+from ragbias.frameworks.connection import server_address
+from ragbias.frameworks.remote import END, check_arranges_text, order_text, text_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
@@ -36,7 +36,6 @@ POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "aud
 MAX_ANSWER_BYTES = 256 * 2**20  # of an answer without streaming
 MAX_LINE_BYTES = 16 * 2**20  # of one line in an event stream
 
-END = "<|im_end|>"  # end of a message, which documents must not cross
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
 
 
@@ -59,7 +58,7 @@ class Upstream:
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
         self._key, self._keep_clients_key = key, keep_clients_key
-        self.client = upstream_client(upstream_address(url), timeout)
+        self.client = upstream_client(server_address("upstream", url), timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
         """Forward a request. Return the response without reading its body."""
@@ -83,14 +82,6 @@ class Upstream:
             await response.aclose()
             raise ApiError(502, "the upstream server compresses answers; disable that", None, "upstream_compressed")
         return response
-
-
-def upstream_address(url: str) -> str:
-    """Return the address of an upstream server without ``/v1``."""
-    if not url.startswith(("http://", "https://")):
-        public = url.rpartition("@")[2]  # without a password
-        raise ArgumentError(f"upstream={public!r}; expected an address, such as 'http://127.0.0.1:8000'")
-    return url.rstrip("/").removesuffix("/v1")
 
 
 def upstream_client(address: str, timeout: float, key: str = "") -> httpx.AsyncClient:

@@ -16,8 +16,9 @@ import httpx
 from prometheus_client import Counter
 
 from ragbias.errors import ServerError
+from ragbias.frameworks.connection import server_address
 from ragbias.serving.errors import ApiError
-from ragbias.serving.proxy import body_lines, upstream_address, upstream_client, upstream_errors, whole_body
+from ragbias.serving.proxy import body_lines, upstream_client, upstream_errors, whole_body
 from ragbias.serving.schemas import Json
 from ragbias.serving.server import Metrics, log
 from ragbias_vllm.plans import Plan
@@ -55,7 +56,7 @@ class Vllm:
     """
 
     def __init__(self, url: str, key: str, timeout: float) -> None:
-        self._address = upstream_address(url)
+        self._address = server_address("upstream", url)
         self._shown = str(httpx.URL(self._address).copy_with(userinfo=b""))  # without a password, for logs
         self._client = upstream_client(self._address, timeout, key)
 

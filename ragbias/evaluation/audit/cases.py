@@ -19,7 +19,7 @@ from ragbias.data.questions import Question
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.prompts import SYSTEM, stock_prompt
 from ragbias.frameworks.connection import Connection
-from ragbias.frameworks.remote import order_text, text_origin
+from ragbias.frameworks.remote import END, order_text, text_origin
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.request import Recorded
 from ragbias.lm import DebiasedLM
@@ -29,7 +29,6 @@ from ragbias.prompt import Prompt
 # with a blank line before the first document, ``segmented`` and ``none`` have the same tokens
 INSTRUCTION = SYSTEM.rstrip() + "\n\n"
 MAX_NEW_TOKENS = 64  # the stock prompt requests a concise answer
-BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # joins system message and question for locating documents
 SECONDS, TRIES = 600.0, 4  # timeout and number of attempts of a request to a server
 
 
@@ -111,7 +110,7 @@ class UpstreamLM:
 
     def request(self, question: Question) -> Request:
         """Build the request for a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
-        text = INSTRUCTION + "\n\n".join(question.documents) + BETWEEN + question.question
+        text = INSTRUCTION + "\n\n".join(question.documents) + END + question.question
         request = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
         if request.report.n_found < len(question.documents) or request.origin.reason:
             reason = request.origin.reason or request.report.reason
@@ -130,7 +129,7 @@ class UpstreamLM:
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _body(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
-        system, _, question = request.origin.flat.text.rpartition(BETWEEN)
+        system, _, question = request.origin.flat.text.rpartition(END)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
         return {"model": self.name, "messages": messages, "max_tokens": max_new_tokens, "temperature": 0}
 
