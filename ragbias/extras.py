@@ -25,12 +25,17 @@ EXTRAS = {
 }
 
 
-def required(module: str, extra: str) -> ModuleType:
-    """Import a module of an optional extra, or raise ``MissingExtraError``."""
+def required(module: str, extra: str, distribution: str = "ragbias", folder: str = ".") -> ModuleType:
+    """Import a module of an optional extra, or raise ``MissingExtraError``.
+
+    Args:
+        distribution: the distribution that has the extra.
+        folder: its folder in a clone.
+    """
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingExtraError(_remedy(module, error, extra)) from error
+        raise MissingExtraError(_remedy(module, error, extra, distribution, folder)) from error
 
 
 def required_all(extra: str) -> None:
@@ -48,6 +53,6 @@ def missing(error: ModuleNotFoundError, command: str | None = None) -> str | Non
     return _remedy(package, error, command if command in extras else extras[0])
 
 
-def _remedy(module: str, error: ImportError, extra: str) -> str:
-    command = f"pip install 'ragbias[{extra}]' (from a clone: pip install -e '.[{extra}]')"
+def _remedy(module: str, error: ImportError, extra: str, distribution: str = "ragbias", folder: str = ".") -> str:
+    command = f"pip install '{distribution}[{extra}]' (from a clone: pip install -e '{folder}[{extra}]')"
     return f"{module} cannot be imported ({error}); install it with: {command}"

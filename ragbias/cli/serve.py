@@ -12,7 +12,6 @@ from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries
-from ragbias.errors import MissingExtraError
 from ragbias.extras import required, required_all
 from ragbias.methods import DEFAULT_METHOD, default_method
 from ragbias.models.named import no_model
@@ -181,13 +180,9 @@ def proxy(
 
     settings = ServerSettings(**fields_of(ServerSettings, options))
     if reader or methods.get(method).reusable_documents:
-        try:
-            from ragbias_vllm import proxy as vllm
-        except ModuleNotFoundError as error:
-            if error.name != "ragbias_vllm":
-                raise
-            remedy = "install it with: pip install 'ragbias-vllm[proxy]'"
-            raise MissingExtraError(f"{method} in front of vLLM needs {error.name}; {remedy}") from error
+        required("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
+        from ragbias_vllm import proxy as vllm
+
         chosen = vllm.UpstreamModel(upstream, method, model, reader, upstream_key, timeout)
         quiet_libraries()
         app, engine = vllm.create_vllm_proxy(chosen, settings, Metrics())
