@@ -27,21 +27,28 @@ Message = dict[str, Any]
 
 
 class ChatDocument(NamedTuple):
-    """A document in a conversation, such as a content block of a message."""
+    """A document in a conversation, such as a content block of a message. A prompt may print its metadata and id.
+
+    ``printed`` is the text of metadata as the prompt prints it, if that is known.
+    """
 
     title: str
     text: str
+    metadata: Mapping[str, Any] = {}
+    id: str | None = None
+    printed: Sequence[str] = ()
 
     def __str__(self) -> str:
         return f"{self.title}\n{self.text}" if self.title else self.text
 
     @property
-    def fields(self) -> dict[str, str]:
-        return {"title": self.title} if self.title else {}
+    def fields(self) -> dict[str, Any]:
+        return {**({"title": self.title} if self.title else {}), **self.metadata}
 
     @property
     def known_text(self) -> KnownText:
-        return KnownText(self.text, self.fields.items())
+        printed = ((str(index), value) for index, value in enumerate(self.printed))
+        return KnownText(self.text, [*printed, *KnownText.of(self.text, self.fields, self.id).fields])
 
 
 def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
@@ -117,10 +124,10 @@ def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocum
     return replaced
 
 
-def in_prompt(prompt: str, texts: Sequence[str]) -> Boundaries | None:
-    """Locate documents in a prompt. Return ``None`` if one does not occur verbatim."""
-    located = locate(prompt, documents=texts)
-    return located if located.source == "documents" and located.n_found == len(texts) else None
+def in_prompt(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | None:
+    """Locate documents in a prompt. Return ``None`` if the text of one does not occur verbatim."""
+    located = locate(prompt, documents=[document.known_text for document in documents])
+    return located if located.source == "documents" and located.n_found == len(documents) else None
 
 
 def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]) -> tuple[str, Boundaries] | None:
@@ -128,33 +135,31 @@ def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]
 
     Return ``None`` if the conversation already contains the documents, or the template does not render them.
     """
-    texts = [document.known_text for document in documents]
-    if not documents or in_prompt(plain := chat_text(), texts) is not None:
+    if not documents or in_prompt(plain := chat_text(), documents) is not None:
         return None
-    return render_documents(plain, lambda more: chat_text(**more), [document.fields for document in documents], texts)
+    return render_documents(plain, chat_text, documents)
 
 
 def render_documents(
-    plain: str, render: Callable[[dict[str, Any]], str], fields: Sequence[Mapping[str, Any]], texts: Sequence[str]
+    plain: str, chat_text: Callable[..., str], documents: Sequence[ChatDocument]
 ) -> tuple[str, Boundaries] | None:
     """Render documents with a chat template that supports them, such as Granite's. Return the prompt and their spans.
 
     Args:
         plain: the prompt without documents.
-        render: a function that renders the conversation with additional template variables.
-        fields: the title and other metadata of each document.
-        texts: the documents' texts.
+        chat_text: a function that renders the conversation with additional template variables.
 
     Return ``None`` if the template ignores documents, or changes their texts.
     """
+    texts = [document.text for document in documents]
     for key in ("text", "content"):  # one key at a time, because some templates print all keys
 
         def rendered(texts: Sequence[str], key: str = key) -> str:
-            return render({"documents": [{**own, key: str(text)} for own, text in zip(fields, texts, strict=True)]})
+            return chat_text(documents=[{**own.fields, key: text} for own, text in zip(documents, texts, strict=True)])
 
         prompt = rendered(texts)
         if prompt != plain:
-            found, exact = in_prompt(prompt, texts), locate_printed(rendered, texts)
+            found, exact = in_prompt(prompt, documents), locate_printed(rendered, texts)
             if exact is not None and (found is None or found.texts != exact.texts):  # one document may contain another
                 found = exact
             if found is not None:

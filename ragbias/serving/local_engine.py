@@ -254,8 +254,9 @@ class ServedModel(Scheduler):
     def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
         prompts.check_characters(body.prompt, self.lm, "prompt")
         documents = prompts.documents_of(body, self._settings.max_documents)
-        boundaries = prompts.in_prompt(body.prompt, documents) if documents else self._located(body.prompt, documents)
-        if boundaries is None:
+        if not documents:
+            return body.prompt, self._located(body.prompt, documents)
+        if (boundaries := chat_documents.in_prompt(body.prompt, documents)) is None:
             raise prompts.nowhere_to_put("prompt")
         return body.prompt, boundaries
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ragbias import methods
-from ragbias.boundaries import Boundaries, KnownText
+from ragbias.boundaries import Boundaries
 from ragbias.boundaries.assignment import is_long
 from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.errors import ArgumentError
@@ -20,7 +20,7 @@ from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving.errors import METHOD, ApiError, refused
-from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, EarlierToolCall, Json, Message
+from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall, Json, Message
 
 SEPARATOR = "\n\n"
 """Text after each document that the server inserts at the beginning of the user's last message."""
@@ -50,7 +50,7 @@ def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
         raise refused(param, message, "context_length_exceeded")
 
 
-def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
+def documents_of(body: ArrangedFields, limit: int) -> list[ChatDocument] | None:
     """Return the documents that a field of a body names, or None. Refuse more than ``limit``."""
     documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
@@ -58,7 +58,7 @@ def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
             raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
         documents = template.documents
     check_number(documents or (), limit)
-    return documents
+    return None if documents is None else [document.in_chat for document in documents]
 
 
 def check_number(documents: Sequence[object], limit: int) -> None:
@@ -78,20 +78,7 @@ def check_found(request: Request, on_missing: str) -> None:
         raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
 
 
-def known_text(document: Document) -> KnownText:
-    """Return a document's text, with the forms in which a prompt may print its title and metadata."""
-    fields = {**({"title": document.title} if document.title else {}), **document.metadata}
-    known = KnownText.of(document.text, fields, document.id)
-    printed = ((str(index), value) for index, value in enumerate(document.printed))
-    return KnownText(document.text, [*printed, *known.fields])
-
-
-def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
-    """Return the spans of the documents in a prompt, or None unless all occur verbatim."""
-    return chat_documents.in_prompt(text, [known_text(document) for document in documents])
-
-
-def check_copies(documents: Sequence[Document], contents: Iterable[str]) -> None:
+def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
     """Raise a 400 if messages contain some of the documents as blocks of text, because the order of these would count.
 
     A message that equals a document is a question.
@@ -107,7 +94,7 @@ def check_copies(documents: Sequence[Document], contents: Iterable[str]) -> None
 
 
 def prompt_with(
-    documents: Sequence[Document], messages: list[Json], render: Callable[..., str]
+    documents: Sequence[ChatDocument], messages: list[Json], render: Callable[..., str]
 ) -> tuple[str, Boundaries]:
     """Render the prompt with its documents, and return it with their spans.
 
@@ -119,19 +106,20 @@ def prompt_with(
         render: function that renders messages as a flat prompt, given extra variables for the template.
     """
     text = render(messages)
-    if (boundaries := in_prompt(text, documents)) is not None:
+    if (boundaries := chat_documents.in_prompt(text, documents)) is not None:
         return text, boundaries
     check_copies(documents, (each["content"] for each in messages if each["role"] != "assistant"))
-    fields = [{**ChatDocument(doc.title or "", doc.text).fields, **doc.metadata} for doc in documents]
-    known = [known_text(doc) for doc in documents]
-    if rendered := chat_documents.render_documents(text, lambda more: render(messages, **more), fields, known):
+    if rendered := chat_documents.render_documents(text, partial(render, messages), documents):
         return rendered
     users = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not users:
         raise nowhere_to_put("messages")
-    holder = messages[users[-1]]
-    parts = [*(ChatDocument("", text) for text in inserted_texts(documents)), holder["content"]]
-    return _in_place([*messages[: users[-1]], {**holder, "content": parts}, *messages[users[-1] + 1 :]], render)
+    index = users[-1]
+
+    def with_content(content: str) -> str:
+        return render([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])
+
+    return insert_documents(documents, messages[index]["content"], with_content)
 
 
 def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> tuple[str, Boundaries]:
@@ -140,28 +128,29 @@ def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> tuple
     A chat template that supports documents renders them. Otherwise, they stay between the other parts.
     """
     bare, documents = chat_documents.replace_documents(messages), chat_documents.message_documents(messages)[0]
-    return chat_documents.by_template(partial(render, bare), documents) or _in_place(messages, render)
+    if rendered := chat_documents.by_template(partial(render, bare), documents):
+        return rendered
 
-
-def _in_place(messages: list[Json], render: Callable[..., str]) -> tuple[str, Boundaries]:
     def printed(texts: Iterable[str]) -> str:
         return render(chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts]))
 
-    texts = [str(document) for document in chat_documents.message_documents(messages)[0]]
+    return _located(printed, [str(document) for document in documents])
+
+
+def insert_documents(
+    documents: Sequence[ChatDocument], content: str, render: Callable[[str], str] = str
+) -> tuple[str, Boundaries]:
+    """Insert documents at the beginning of a message's content, and render the message. Return the documents' spans."""
+    texts = [str(document).lstrip() for document in documents]
+    return _located(lambda texts: render(SEPARATOR.join([*texts, content])), texts)
+
+
+def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> tuple[str, Boundaries]:
+    """Return the prompt that ``printed`` renders with the documents' texts, and their spans."""
     if (boundaries := chat_documents.locate_printed(printed, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages as text"
         raise refused("documents", message, "invalid_documents")
     return printed(texts), boundaries
-
-
-def with_texts(content: str, texts: Sequence[str]) -> str:
-    """Insert ``texts`` at the beginning of a message's content."""
-    return SEPARATOR.join([*texts, content])
-
-
-def inserted_texts(documents: Sequence[Document]) -> list[str]:
-    """Return the inserted text of each document: the title, if any, then the text."""
-    return [f"{doc.title}\n{doc.text}".lstrip() if doc.title else doc.text.lstrip() for doc in documents]
 
 
 def nowhere_to_put(param: str) -> ApiError:
@@ -177,8 +166,7 @@ def template_messages(body: ChatRequest) -> list[Json]:
 
 def _template_message(message: Message, param: str) -> Json:
     role = "system" if message.role == "developer" else message.role
-    parts = [part if isinstance(part, str) else ChatDocument(part.title or "", part.text) for part in message.parts]
-    turn: Json = {"role": role, "content": parts}
+    turn: Json = {"role": role, "content": message.parts}
     if message.tool_calls:
         turn["tool_calls"] = [
             tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)

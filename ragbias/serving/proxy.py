@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
@@ -13,14 +12,14 @@ from fastapi import FastAPI, Request, Response
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries, locate
-from ragbias.frameworks import chat_documents
+from ragbias.frameworks import ChatDocument, chat_documents
 from ragbias.frameworks.connection import server_address
 from ragbias.frameworks.remote import END, check_arranges_text, order_text, text_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
 from ragbias.serving.errors import ApiError, refused, translated
-from ragbias.serving.schemas import ArrangedFields, Document, Json
+from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings
 
@@ -173,9 +172,8 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
             holder = next((text for text in texts if text.message is last), None)
             if holder is None:
                 raise prompts.nowhere_to_put(prompt)
-            inserted, with_texts = prompts.inserted_texts(documents), partial(prompts.with_texts, holder.text)
-            holder = holder._replace(text=with_texts(inserted))
-            boundaries = chat_documents.locate_printed(with_texts, inserted) or boundaries
+            text, boundaries = prompts.insert_documents(documents, holder.text)
+            holder = holder._replace(text=text)
         flat = holder.text if holder else ""
         request = order_text(text_origin(flat, boundaries, method, settings.strip_numbering))
     prompts.check_found(request, fields.options.on_missing or settings.on_missing)
@@ -206,7 +204,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 
 
 def _holder(
-    texts: Sequence[PromptText], documents: Sequence[Document] | None, settings: ServerSettings
+    texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ServerSettings
 ) -> tuple[PromptText | None, Boundaries]:
     """Return the last text that contains the documents, or None, and the documents' spans."""
     if documents == []:
@@ -214,7 +212,7 @@ def _holder(
     boundaries = locate("")
     for text in reversed(texts):
         if documents:
-            if (verbatim := prompts.in_prompt(text.text, documents)) is not None:
+            if (verbatim := chat_documents.in_prompt(text.text, documents)) is not None:
                 return text, verbatim
             continue
         boundaries = locate(text.text, segmenter=settings.recogniser(text.text))

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import OnMissing, block_document
+from ragbias.frameworks import ChatDocument, OnMissing, block_document
 from ragbias.frameworks.chat_documents import BLOCKS
 
 Json = dict[str, Any]
@@ -74,6 +74,10 @@ class Document(_Fields):
         if not text.strip():
             raise ValueError("the document has no text; leave it out")
         return text
+
+    @property
+    def in_chat(self) -> ChatDocument:
+        return ChatDocument(self.title or "", self.text, self.metadata, self.id, self.printed)
 
 
 _STRING = {"type": "string"}
@@ -157,6 +161,10 @@ class TextPart(_Fields):
     type: Literal["text"]
     text: str
 
+    @property
+    def in_chat(self) -> str:
+        return self.text
+
 
 _TITLE = {"type": {"enum": list(BLOCKS)}, "title": _STRING}
 DocumentPart = Annotated[Document, WithJsonSchema({"type": "object", "properties": _TITLE, "required": ["type"]})]
@@ -202,10 +210,9 @@ class Message(_Fields):
         return "".join(part.text for part in parts) if all(isinstance(part, TextPart) for part in parts) else parts
 
     @property
-    def parts(self) -> list[str | Document]:
+    def parts(self) -> list[str | ChatDocument]:
         """The texts and documents of the content."""
-        parts = [self.content] if isinstance(self.content, str) else self.content or []
-        return [part.text if isinstance(part, TextPart) else part for part in parts]
+        return [self.content] if isinstance(self.content, str) else [part.in_chat for part in self.content or ()]
 
 
 def _part(part: Any, name: str) -> TextPart | Document:

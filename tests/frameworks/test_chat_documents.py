@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import block_document
+from ragbias.frameworks import ChatDocument, block_document
 
 TEXT = {"type": "text", "text": "Owls sleep."}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}
@@ -30,8 +30,8 @@ def search_result(*content, **more):
     ],
 )
 def test_title_and_text_of_a_block_are_read(block):
-    assert block_document({**block, "title": "Owls"}) == ("Owls", "Owls sleep.")
-    assert block_document(block) == ("", "Owls sleep.")
+    assert block_document({**block, "title": "Owls"}) == ChatDocument("Owls", "Owls sleep.")
+    assert block_document(block) == ChatDocument("", "Owls sleep.")
 
 
 @pytest.mark.parametrize(
