@@ -1,6 +1,7 @@
 """Runs that measure the gold answer's log-probability, with or without accuracy."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -65,7 +66,7 @@ def test_the_summary_has_its_figures_paired_by_question(folder):
 
 @pytest.mark.parametrize("share", [0.2, 0.6])
 def test_a_run_that_was_cut_off_ends_like_one_that_was_not(folder, tmp_path, share):
-    silently(settings(tmp_path / "run"))
+    shutil.copytree(folder, tmp_path / "run")
     rows = tmp_path / "run" / "rows.jsonl"
     rows.write_bytes(rows.read_bytes()[: int(share * len(rows.read_bytes()))])
     silently(settings(tmp_path / "run"))

@@ -72,7 +72,7 @@ def test_a_run_with_more_questions_reuses_its_answers(whole, tmp_path, n_questio
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.55, 0.99])
 def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, share):
-    silently(settings(tmp_path / "run"))
+    shutil.copytree(whole, tmp_path / "run")
     for name in ("rows.jsonl", "noise.jsonl"):
         content = (tmp_path / "run" / name).read_bytes()
         (tmp_path / "run" / name).write_bytes(content[: int(share * len(content))])
@@ -82,7 +82,7 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, shar
 
 
 def test_only_missing_records_are_run(whole, tmp_path):
-    silently(settings(tmp_path / "run"))
+    shutil.copytree(whole, tmp_path / "run")
     file = tmp_path / "run" / "rows.jsonl"
     records = [replace(record, seconds=1234.0) for record in read_records(file)[::3]]
     file.write_text(as_lines(records))
