@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from support.random_models import random_model
 from training import tokenizer as tiny_tokenizer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C in child processes
+gc.disable()  # until all tests are imported, because each full collection visits all imported libraries
 torch.set_num_threads(1)  # with such small models, more threads are slower
 
 # every run draws the same examples, so that a rare failure is found where it can be examined: in the weekly run
@@ -41,6 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(TESTS).as_posix() in SLOW:
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()  # what was imported stays
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else Triton reports leaks at exit, below pytest's closing line
 
 
 @pytest.fixture
