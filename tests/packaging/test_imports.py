@@ -1,19 +1,11 @@
-"""Imports follow the layers in pyproject.toml, type-only imports included."""
+"""Packages export what their stubs name. `make lint` checks that imports follow the layers."""
 
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_contracts_of_imports_hold():
-    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    ended = subprocess.run([sys.executable, "-c", program, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("stub", sorted((ROOT / "ragbias").rglob("__init__.pyi")), ids=lambda stub: stub.parent.name)
