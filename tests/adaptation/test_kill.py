@@ -11,7 +11,7 @@ from support.killed_training import CHECKPOINT, SETTINGS, train
 KILLS = 50
 
 processes = multiprocessing.get_context("forkserver")  # each process starts with torch and peft imported
-processes.set_forkserver_preload(["peft", "ragbias.adaptation.run", "ragbias.lm"])
+processes.set_forkserver_preload(["peft", "support.killed_training"])
 
 
 def contents(folder):
@@ -49,7 +49,7 @@ def test_fifty_kills_lose_at_most_the_last_checkpoint(tmp_path):
     reached, ended = {"Plain": 0, "Training": 0}, False
     while kills < KILLS or not ended:
         log = tmp_path / f"{trainings}-{kills}.log"
-        moment = rng.uniform(0, seconds / 3) if kills < KILLS else None
+        moment = rng.uniform(0, seconds / 4) if kills < KILLS else None
         ended, _ = life(tmp_path / str(trainings), log, moment)
         phases.add(log.read_text().split()[-2])
         for phase, kept in (("Plain", 1), ("Training", CHECKPOINT)):

@@ -140,7 +140,13 @@ PIPELINES: dict[str, Build] = {
     "HyDE": hyde,
 }
 NOT_STREAMED = {"`accumulate`", "`compact_accumulate`"}  # LlamaIndex refuses
-CASES = [(name, form) for name in PIPELINES for form in FORMS if not ("stream" in form and name in NOT_STREAMED)]
+CASES = [
+    (name, form, is_chat_model)
+    for name in PIPELINES
+    for is_chat_model, forms in ((True, FORMS), (False, ("sync", "async stream")))
+    for form in forms
+    if not ("stream" in form and name in NOT_STREAMED)
+]
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +196,7 @@ def row(name: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*expected ones in the prompt:UserWarning")
-@pytest.mark.parametrize("is_chat_model", [True, False], ids=["chat", "completion"])
-@pytest.mark.parametrize(("name", "form"), CASES)
+@pytest.mark.parametrize(("name", "form", "is_chat_model"), CASES)
 async def test_retrieved_documents_are_found_and_no_others(
     lm: DebiasedLM, world: World, name: str, form: str, is_chat_model: bool
 ) -> None:
