@@ -1,8 +1,9 @@
 """Compile the Triton kernels for a GPU and check their shared memory. No GPU is needed.
 
 ``TRITON_INTERPRET=0 python compile_kernels.py 86`` compiles for compute capability 8.6, in the largest block sizes that
-are chosen there for heads of 128 and 256 dimensions, and prints each kernel with the KiB that it takes. ``--all``
-compiles all block sizes that can be chosen, for heads of 64 dimensions and in float16 too, which takes minutes.
+are chosen there for heads of 128 and 256 dimensions, and prints each kernel with the KiB that it takes. Only some
+shapes have both values of the other parameters. ``--all`` compiles all block sizes that can be chosen, with both
+values, for heads of 64 dimensions and in float16 too, which takes minutes.
 """
 
 import os
@@ -22,6 +23,7 @@ ALL_SIZES = "--all" in sys.argv
 MEMORY = {80: 163, 86: 99, 89: 99, 90: 227}[CAPABILITY] * 1024  # that a program may opt in to
 HEADS = [(64, 32), (128, 64), (256, 128)]  # dimensions of a head, pairs of them that are rotated
 PARTIAL = [(128, 16), (40, 12)]
+VARIED = [(128, 64, "bf16"), (256, 128, "fp32"), (40, 12, "bf16")]  # shapes for both values of the other parameters
 ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
 FLOATS = ("lse", "lses", "outputs", "mass", "frequencies", "bias")
 ALL = dict(INTERLEAVED=True, CAUSAL=False, BOUNDED=True, WINDOWED=True, SOFTCAPPED=True, BIASED=True)
@@ -72,8 +74,9 @@ for dim, half in (HEADS if ALL_SIZES else HEADS[1:]) + PARTIAL:
             build(kernels.attention, dtype, **shape, **rotated, **blocks, **NONE, PACKED=False)
         largest = max((each for each in sizes if each.rows <= 64), key=lambda each: each.rows * each.keys)
         blocks = dict(warps=largest.warps, stages=largest.stages, BLOCK_M=largest.rows, BLOCK_N=largest.keys)
-        if dtype != "fp16":
+        if dtype != "fp16" and (ALL_SIZES or (dim, half, dtype) in VARIED):
             build(kernels.attention, dtype, **shape, **rotated, **blocks, **ALL, PACKED=True)
-        build(kernels.segment_lse, dtype, **shape, **blocks, PACKED=True, SOFTCAPPED=True)
+        if ALL_SIZES or (dim, half, dtype) in VARIED:
+            build(kernels.segment_lse, dtype, **shape, **blocks, PACKED=True, SOFTCAPPED=True)
 build(kernels.summed_shares, COLUMNS=20, COLUMN_BLOCK=32, ROWS=32)
 build(kernels.merge_splits, DIM=80, DIMS=128, SPLITS=8)
