@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ragbias.adaptation.settings import AdaptSettings
@@ -32,37 +35,66 @@ class Example:
     Attributes:
         gold: index of the document with the answer; None if unknown.
         answers: accepted answers; empty if unknown.
+        similar: index of the document that is most similar to the question; None if unknown.
     """
 
     prompt: Prompt
     gold: int | None
     answers: tuple[str, ...]
+    similar: int | None = None
 
     @property
     def continuation(self) -> str:
         """The first answer, after a space if the prompt ends with a colon, as in ``Answer:``."""
         return f" {self.answers[0]}" if self.prompt.suffix.endswith(":") else self.answers[0]
 
-    def teacher_prompts(self, orders: int, rng: random.Random) -> list[Prompt]:
-        """Return the prompts of the teacher: the gold document alone, or all documents in ``orders`` random orders."""
+    def teacher_prompts(self, orders: int | None, rng: random.Random) -> list[Prompt]:
+        """Return the prompts of the teacher: one document alone, or all documents in ``orders`` random orders.
+
+        The one document is the gold document or, if it is unknown and ``orders`` is None, the most similar one.
+        """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
-        if self.gold is not None:
-            return [Prompt(prompt.prefix, [prompt.documents[self.gold]], prompt.suffix)]
-        return [prompt.reordered(rng.sample(indices, len(indices))) for _ in range(orders)]
+        alone = self.similar if self.gold is None and orders is None else self.gold
+        if alone is not None:
+            return [Prompt(prompt.prefix, [prompt.documents[alone]], prompt.suffix)]
+        return [prompt.reordered(rng.sample(indices, len(indices))) for _ in range(orders or 1)]
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
     """Draw ``settings.examples`` examples, or one per question. Use all questions equally often, up to one."""
     count = settings.examples or len(questions)
-    rng = random.Random(settings.seed)
+    rng, rarity = (
+        random.Random(settings.seed),
+        rarity_of([text for question in questions for text in question.documents]),
+    )
     drawn: list[Example] = []
     while len(drawn) < count:
         chosen = rng.sample(questions, min(len(questions), count - len(drawn)))
-        drawn += [_draw(lm, question, settings, rng) for question in chosen]
+        drawn += [_draw(lm, question, settings, rarity, rng) for question in chosen]
     return drawn
 
 
-def _draw(lm: DebiasedLM, question: Question, settings: AdaptSettings, rng: random.Random) -> Example:
+def rarity_of(documents: Sequence[str]) -> dict[str, float]:
+    """Return the inverse document frequency of each word, in nats."""
+    distinct = set(documents)
+    counts = Counter(word for text in distinct for word in _words(text))
+    return {word: math.log(len(distinct) / count) for word, count in counts.items()}
+
+
+def most_similar(question: str, documents: Sequence[str], rarity: Mapping[str, float]) -> int:
+    """Return the index of the document whose words in common with the question are the rarest in sum."""
+    words = _words(question)
+    scores = [sum(rarity.get(word, 0.0) for word in sorted(words & _words(text))) for text in documents]
+    return scores.index(max(scores))
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold()))
+
+
+def _draw(
+    lm: DebiasedLM, question: Question, settings: AdaptSettings, rarity: Mapping[str, float], rng: random.Random
+) -> Example:
     most = min(settings.documents, len(question.documents))
     count = rng.randint(max(2, most // 4), most)
     others = [index for index in range(len(question.documents)) if index != question.gold]
@@ -71,9 +103,10 @@ def _draw(lm: DebiasedLM, question: Question, settings: AdaptSettings, rng: rand
         chosen.append(question.gold)
     rng.shuffle(chosen)
     ending = random.Random(f"{settings.seed} {question.question}")  # one ending per question: its lesson is reused
-    prompt = prompt_of(lm, [question.documents[index] for index in chosen], question.question, settings.prompt, ending)
+    documents = [question.documents[index] for index in chosen]
+    prompt = prompt_of(lm, documents, question.question, settings.prompt, ending)
     gold = None if question.gold is None else chosen.index(question.gold)
-    return Example(prompt, gold, tuple(question.answers))
+    return Example(prompt, gold, tuple(question.answers), most_similar(question.question, documents, rarity))
 
 
 def prompt_of(

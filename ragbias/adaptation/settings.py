@@ -37,8 +37,9 @@ class AdaptSettings:
         learning_rate: maximum learning rate. The rate increases during the first steps, then decreases linearly to 2%
             of the maximum.
         documents: maximum number of documents in an example.
-        orders: for questions without ``gold``, number of document orders over which the plain model's distributions are
-            averaged.
+        orders: what the plain model reads of questions without ``gold``. None: only the document that is most similar
+            to the question. Otherwise all documents, in this number of random orders, whose distributions are averaged;
+            for answers that need several documents.
         examples: number of examples. Default: one per question, but at least 300 and at most 800.
         prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. The default prompt has several
             endings, so that the reader generalises.
@@ -52,7 +53,7 @@ class AdaptSettings:
     rank: int = 8
     learning_rate: float = 3e-4
     documents: int = 10
-    orders: int = 2
+    orders: int | None = None
     examples: int | None = None
     prompt: str | None = None
     seed: int = 0

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings, Question, read_questions
-from ragbias.adaptation.examples import draw_examples
+from ragbias.adaptation.examples import draw_examples, most_similar, rarity_of
 from ragbias.adaptation.run import _split
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
@@ -237,6 +237,24 @@ def test_the_teacher_reads_the_gold_document_alone(lm, questions):
     assert prompt.suffix == example.prompt.suffix
     orders = replace(example, gold=None).teacher_prompts(3, random.Random(0))
     assert [sorted(each.documents) for each in orders] == [sorted(example.prompt.documents)] * 3
+
+
+def test_without_a_gold_document_the_teacher_reads_the_most_similar_one_alone(lm, questions):
+    unlabelled = [replace(question, gold=None) for question in questions]
+    found = []
+    for example in draw_examples(lm, unlabelled, AdaptSettings(examples=40)):
+        (prompt,) = example.teacher_prompts(None, random.Random(0))
+        if any(example.answers[0] in document for document in example.prompt.documents):
+            found.append(example.answers[0] in prompt.documents[0])
+    assert len(found) > 20 and sum(found) / len(found) > 0.9
+
+
+def test_the_most_similar_document_shares_the_rarest_words_with_the_question():
+    documents = ["The key is in the red box.", "The lamp is in the blue box.", "It is in the hall with the coat."]
+    rarity = rarity_of([*documents, "The box is here.", "The box is there."])
+    assert most_similar("Where is the lamp, in the box or the hall?", documents[:2], rarity) == 1
+    assert most_similar("Where is the KEY?", documents, rarity) == 0
+    assert most_similar("No word of it", documents, rarity) == 2
 
 
 def test_the_target_is_the_teachers_answer_unless_it_is_wrong(lm, questions):
