@@ -7,7 +7,6 @@ Adjacent documents are preferred, longer documents are assigned first, and docum
 from __future__ import annotations
 
 import re
-from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -108,20 +107,15 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Return occurrences without overlaps, in order. Longer ones win, and short ones count only next to others."""
-    long = {document: found for document, found in known.items() if is_long(document)}
-    short = {document: found for document, found in known.items() if document not in long} if long else {}
-    taken = _longest_first(text, [], long or known)
-    near = _longest_first(text, taken, short)
-    for occurrence in (*near, *reversed(near)):  # both directions, because a neighbour may itself be a short document
-        index = bisect(taken, occurrence)
-        left, right = taken[max(0, index - 1) : index], taken[index : index + 1]
-        if left != [occurrence] and (
-            any(is_separator(text[other.end : occurrence.begin]) for other in left)
-            or any(is_separator(text[occurrence.end : other.begin]) for other in right)
-        ):
-            taken.insert(index, occurrence)
-    return taken
+    """Return occurrences without overlaps, in order. Longer ones win. Only long ones may be cut from words."""
+    cover, apart = _Cover(text), []
+    bounded = {document: [o for o in found if is_bounded(text, *o.span)] for document, found in known.items()}
+    whole = (some or (known[document] if is_long(document) else []) for document, some in bounded.items())
+    for occurrence in sorted(chain.from_iterable(whole), key=lambda o: (o.begin - o.end, o.begin, o.document)):
+        if not cover.overlaps(occurrence):
+            cover.add([occurrence])
+            apart.append(occurrence)
+    return sorted(apart)
 
 
 def n_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
@@ -148,21 +142,11 @@ def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
 
-def _longest_first(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
-    """Return occurrences in ascending order. Drop overlaps with a longer one or with ``taken``."""
-    cover, apart = _Cover(text, taken), []
-    bounded = ([o for o in found if is_bounded(text, *o.span)] or found for found in known.values())
-    for occurrence in sorted(chain.from_iterable(bounded), key=lambda o: (o.begin - o.end, o.begin, o.document)):
-        if not cover.overlaps(occurrence):
-            cover.add([occurrence])
-            apart.append(occurrence)
-    return sorted(apart)
-
-
 def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
     """Group the occurrences by message. Skip the assistant's messages if other messages contain documents."""
     gaps = enumerate(pairwise(occurrences), 1)
     parts = split_at(occurrences, [i for i, (a, b) in gaps if MESSAGE_BORDER.search(text, a.end, b.begin)])
+    parts = [part for part in parts if any(map(is_long, _documents(part)))] or parts
     return [part for part in parts if not _is_of_assistant(text, part)] or parts
 
 
@@ -243,9 +227,15 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequenc
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
     """Whether one distinct separator joins the documents, and all other occurrences are inside sentences."""
     begin, end, separator = assigned[0].begin, assigned[-1].end, _distinct_separator(text, assigned)
-    in_sentence = all(text[o.begin - 1 : o.begin] == " " and text[o.end : o.end + 1] in IN_SENTENCE for o in rivals)
+    in_sentence = all(is_in_sentence(text, occurrence) for occurrence in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
     return separator.strip(" ") != "" and in_sentence and not beside and not is_cut(text, begin, end)
+
+
+def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
+    """Whether a space precedes the occurrence, and a space or a mark such as a full stop follows it."""
+    begin, end = occurrence.begin, occurrence.end
+    return text[begin - 1 : begin] == " " and text[end : end + 1] in IN_SENTENCE
 
 
 def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:

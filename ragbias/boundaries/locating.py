@@ -14,6 +14,7 @@ from ragbias.boundaries.assignment import (
     Known,
     assigned,
     in_last_message,
+    is_in_sentence,
     is_long,
     message_bounds,
     n_outside,
@@ -273,7 +274,8 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     documents = set(chain.from_iterable(candidates))
     separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
     for occurrence in outermost(text, {document: remembered[document] for document in separate}):
-        separate[occurrence.document].append(occurrence)
+        if is_long(occurrence.document) or not is_in_sentence(text, occurrence):
+            separate[occurrence.document].append(occurrence)
     separate = {document: some for document, some in separate.items() if some}
     long = {document for document in separate if is_long(document)}
     retrievals = [

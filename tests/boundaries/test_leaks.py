@@ -4,9 +4,10 @@ from itertools import permutations
 
 import pytest
 
-from ragbias.boundaries import KnownText
+from ragbias.boundaries import KnownText, locate
 from ragbias.errors import DocumentNotFoundError
 from ragbias.generation.request import in_parts
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, registry_of
 
 
 def segments(documents, render, **settings):
@@ -48,3 +49,24 @@ def test_white_space_of_the_documents_is_no_separator():
         return "Use:\n\n" + "".join(f"#{index} {each}" for index, each in enumerate(order, 1)) + "\n\nQ: x"
 
     assert segments(documents, render, strip_numbering=True) == [None, None]
+
+
+@pytest.mark.parametrize("source", ["run", "registry"])
+@pytest.mark.parametrize("item", ["{text}", "Source: {text}", "Title: {title}\n{text}", "<doc>{text}</doc>"])
+@pytest.mark.parametrize("latest", [0, 1])
+def test_a_short_document_of_an_earlier_retrieval_is_found(source, item, latest):
+    titles = {STATION: "station", BRIDGE: "bridge", LIBRARY: "library", "No.": "short"}
+    station, bridge, library, short = (KnownText.of(text, {"title": title}) for text, title in titles.items())
+    retrievals = [[station, bridge], [library, short]]
+    given = {"run": retrievals[::-1]} if latest else {"run": retrievals}
+    if source == "registry":
+        given = {"registry": registry_of(*given["run"][::-1])}
+    outcomes = set()
+    for order in permutations(titles):
+        items = [item.format(text=text, title=titles[text]) for text in order]
+        text = "Context:\n\n" + "\n\n".join(items) + "\n\nQuestion: Which is green?"
+        found = locate(text, **given)
+        assert (found.n_found, found.n_expected, found.reason) == (4, 4, "")
+        parts, _, reason, _ = in_parts(text, None, found)
+        outcomes.add((reason, parts.prefix, frozenset(parts.documents), parts.suffix))
+    assert len(outcomes) == 1
