@@ -227,9 +227,12 @@ class _Regions:
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
                 keys = [candidate.keys()]
-                opening = candidate._replace(line=re.split(r"[\s>:\[({]", candidate.line)[-1])
-                if index == edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
-                    keys.append(opening.keys())  # in ``Context: 1. ...`` only the first number does not begin its line
+                before = (
+                    r"[\s>:\[({]" if index == edge else r"[|;,/]"
+                )  # text before a header: ``Context: 1. ...|2. ...``
+                opening = candidate._replace(line=re.split(before, candidate.line)[-1])
+                if edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
+                    keys.append(opening.keys())
                 for group, key in (pair for both in keys for pair in zip(self.groups, both, strict=True)):
                     group.setdefault(key, {}).setdefault(index, []).append(candidate)
 
@@ -282,7 +285,8 @@ class _Regions:
         for series in self.counted(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1
-            if alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series):
+            first = series[0].kind == "figure" and all(each.begin - each.region[0] < 2 for each in series)  # ``#1 ...``
+            if alike and not few and (first or all(OWN_HEADING.match(candidate.after) for candidate in series)):
                 yield series
 
 
