@@ -190,6 +190,7 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     values = metadata or [()] * len(spans)
     cuts: dict[CharSpan, int] = {}
     taken: set[CharSpan] = set()
+    footers: list[Series] = []  # metadata after the documents, or numbers that equal them by chance
     before, after = _around(text, spans)
     everywhere = [before, after, *_in_headers(text, spans)]
     for exact, regions in itertools.product((True, False), (after, before, *everywhere[2:])):
@@ -197,7 +198,9 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
             own = _are_own(text, series, values)
             if not own or regions is after:  # metadata after a document are not the header of the next one
                 taken.update(candidate.span for candidate in series)
-            if not own:
+            if own:
+                footers += [series] if regions is after else []
+            else:
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
                 cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
@@ -205,7 +208,7 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     doubtful = any(
         (_from_first(series) and not all(PAGE.search(candidate.line) for candidate in series))
         or not _are_own(text, series, values)
-        for series in itertools.chain(*counted, beginnings.headings(taken))
+        for series in itertools.chain(*counted, beginnings.headings(taken), footers)
     )
     return DocumentNumbers(tuple(_disjoint(cuts)), doubtful)
 

@@ -94,3 +94,19 @@ def test_a_number_at_the_beginning_of_a_segment_is_reported(item):
     text = "Context:\n\n" + "\n\n".join(item.format(n=n, text=t) for n, t in [(1, STATION), (2, LIBRARY)]) + "\n\nQ: x"
     found = locate(text, segmenter=re.compile(r"\(?#?\d\)? The (?:Falcon|Otter).*"))
     assert in_parts(text, None, found).boundaries.numbering == "present"
+
+
+@pytest.mark.parametrize("item", ["{text} [{n}]", "{text} ({n}, p. {page})"])
+@pytest.mark.parametrize("pages", ["12", "21"])
+def test_a_number_that_equals_a_page_is_reported(item, pages):
+    texts = [STATION + "\n", LIBRARY]
+    page = dict(zip(texts, pages, strict=True))
+    clean = set()
+    for order in permutations(texts):
+        items = [item.format(n=n, text=text, page=page[text]) for n, text in enumerate(order, 1)]
+        prompt = "Context:\n\n" + "\n\n".join(items) + "\n\nWhich?"
+        found = locate(prompt, run=[[KnownText.of(text, {"page_label": page[text]}) for text in texts]])
+        parts, boundaries, reason, _ = in_parts(prompt, None, found, strip_numbering=True)
+        assert (boundaries.n_found, reason) == (2, "")
+        clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
+    assert len(clean) <= 1
