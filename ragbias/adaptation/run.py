@@ -127,7 +127,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     Raises:
         ArgumentError: the folder's name is not UTF-8.
         DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
-        ReaderError: the folder contains a finished reader or other files.
+        ReaderError: the folder contains a finished reader or other files, or ``partial`` in it is a file.
     """
     check_text("out", str(out))  # safetensors reads only paths in UTF-8
     folder = Path(out).expanduser()
@@ -139,6 +139,8 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     if settings.objective == "auto":
         settings = replace(settings, objective="distil" if unlabelled else "both")
     settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
+    if (folder / PARTIAL).is_file():
+        raise ReaderError(f"{str(folder / PARTIAL)!r} is a file; delete it, or name another folder")
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
     own = (SETTINGS, *OTHERS) if restart else (SETTINGS,)

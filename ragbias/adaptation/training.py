@@ -156,10 +156,14 @@ def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> in
     with undamaged(file):
         tensors: Mapping[str, Tensor] = load_file(file)
         for name, parameter in reader.named_parameters():
-            parameter.data.copy_(tensors[f"weight {name}"])
-            state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
+            state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("weight", "exp_avg", "exp_avg_sq")}
+            for key, tensor in state.items():
+                if tensor.shape != parameter.shape or not tensor.isfinite().all():
+                    shape = list(parameter.shape)
+                    raise ValueError(f"{key} {name} is {list(tensor.shape)} or not finite; expected finite {shape}")
+            parameter.data.copy_(state.pop("weight"))
             optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
-    return int(next(iter(optimiser.state.values()))["step"])
+        return int(next(iter(optimiser.state.values()))["step"])
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Training of reader adapters: results, written files, and resumed training."""
 
 import json
+import math
 import random
 from contextlib import nullcontext as nothing
 from dataclasses import asdict, replace
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings, Question, read_questions
 from ragbias.adaptation.examples import draw_examples, most_similar, rarity_of
-from ragbias.adaptation.run import _split
+from ragbias.adaptation.run import _split, plan_of
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
 from ragbias.adaptation.training import Reader, _restore, student_logits
@@ -135,6 +136,27 @@ def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkey
     ):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=True)
+
+
+@pytest.mark.parametrize("key", ["weight", "exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize("damage", [lambda old: old[..., :1], lambda old: old * math.nan], ids=["shape", "nan"])
+def test_a_checkpoint_of_other_shapes_or_nan_is_damaged(lm, key, damage, tmp_path):
+    reader, file = Reader(lm, 2, 0), tmp_path / "checkpoint.safetensors"
+    tensors = {}
+    for name, parameter in reader.named_parameters():
+        tensors |= {f"{each} {name}": torch.ones(parameter.shape) for each in ("weight", "exp_avg", "exp_avg_sq")}
+        tensors[f"step {name}"] = torch.tensor(3.0)
+    tensors |= {name: damage(old).contiguous() for name, old in tensors.items() if name.startswith(f"{key} ")}
+    save_file(tensors, file)
+    with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .* is damaged .*add restart=True"):
+        _restore(reader, SimpleNamespace(state={}), file)
+
+
+def test_a_file_in_the_place_of_the_training_is_named(questions, tmp_path):
+    (tmp_path / "partial").write_text("")
+    for restart in (True, False):
+        with pytest.raises(ReaderError, match=r"partial' is a file; delete it, or name another folder"):
+            plan_of(questions, tmp_path, AdaptSettings(**SHORT), restart)
 
 
 def test_a_checkpoint_of_other_tensors_is_damaged(lm, questions, tmp_path):
