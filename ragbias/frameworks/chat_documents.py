@@ -9,8 +9,8 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from ragbias.boundaries import Boundaries, KnownText, locate
-from ragbias.boundaries.assignment import n_outside
-from ragbias.boundaries.matching import occurrences_by_document
+from ragbias.boundaries.assignment import is_long, n_outside
+from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 
@@ -79,12 +79,17 @@ def _only(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> 
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"
     if not str(media_type).startswith("text/"):
         raise _refused(kind, f"the media type {shown(media_type)}")
-    given = {name: value for name, value in part.items() if name not in NO_CONTENT and value not in UNSET}
+    given = content_fields(part)
     if unknown := [name for name in given if name not in fields]:
         raise _refused(kind, f"the field {shown(unknown[0])}")
     if len(given) != 1:
         raise _refused(kind, f"both {' and '.join(map(repr, given))}" if given else "no text")
     return next(iter(given.values()))
+
+
+def content_fields(part: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the fields of a part that may change the prompt."""
+    return {name: value for name, value in part.items() if name not in NO_CONTENT and value not in UNSET}
 
 
 def _refused(kind: str, what: str) -> ArgumentError:
@@ -128,6 +133,21 @@ def in_prompt(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | No
     """Locate documents in a prompt. Return ``None`` if the text of one does not occur verbatim."""
     located = locate(prompt, documents=[document.known_text for document in documents])
     return located if located.source == "documents" and located.n_found == len(documents) else None
+
+
+def copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
+    """Return the texts that messages contain as blocks, so that their order counts. A message may equal one text."""
+    stripped = [text.strip() for text in texts]
+    written = "\n".join(content for content in contents if content.strip() not in stripped)
+    found = occurrences_by_document(written, stripped)
+    blocks = [text for text in found if any(is_block(written, occurrence) for occurrence in found[text])]
+    return blocks if len(blocks) > 1 or any(map(is_long, blocks)) else []  # a short text may be a question
+
+
+def absent(texts: Sequence[str], content: str) -> list[str]:
+    """Name the documents whose texts do not occur in a content, such as ``documents[2]``."""
+    found = occurrences_by_document(content, [text.strip() for text in texts])
+    return [f"documents[{index}]" for index, text in enumerate(texts) if text.strip() not in found]
 
 
 def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]) -> tuple[str, Boundaries] | None:

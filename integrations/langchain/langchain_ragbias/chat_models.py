@@ -44,6 +44,7 @@ from ragbias.frameworks import (
     ToolCall,
     answer_format,
     by_template,
+    copies,
     join_parts,
     message_documents,
     replace_documents,
@@ -356,6 +357,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             bare, documents = replace_documents(messages), blocks[0]
         else:
             bare, documents = messages, [ChatDocument("", document) for document in given]
+            contents = [each["content"] for each in join_parts(m for m in messages if m["role"] != "assistant")]
+            if copies(given, contents):
+                return text, None
         chat_text = partial(self.lm.chat_text, form.with_instruction(join_parts(bare)), form.tools)
         return by_template(chat_text, documents) or (text, None)
 
