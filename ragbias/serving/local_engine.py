@@ -257,7 +257,7 @@ class ServedModel(Scheduler):
         if not documents:
             return body.prompt, self._located(body.prompt, documents)
         if (boundaries := chat_documents.in_prompt(body.prompt, documents)) is None:
-            raise prompts.nowhere_to_put("prompt")
+            raise prompts.nowhere_to_put("prompt", body.prompt, documents)
         return body.prompt, boundaries
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:

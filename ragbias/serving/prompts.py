@@ -11,8 +11,6 @@ from typing import Any
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
-from ragbias.boundaries.assignment import is_long
-from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
 from ragbias.generation import Request
@@ -83,12 +81,9 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
 
     A message that equals a document is a question.
     """
-    texts = [document.text.strip() for document in documents]
-    written = "\n".join(content for content in contents if content.strip() not in texts)
-    found = occurrences_by_document(written, texts)
-    blocks = [text for text in found if any(is_block(written, occurrence) for occurrence in found[text])]
-    if len(blocks) > 1 or any(map(is_long, blocks)):  # a short text may be a question
-        absent = next((f"documents[{index}]" for index, text in enumerate(texts) if text not in found), "together")
+    texts, contents = [document.text for document in documents], list(contents)
+    if chat_documents.copies(texts, contents):
+        absent = next(iter(chat_documents.absent(texts, "\n".join(contents))), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
         raise refused("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
 
@@ -113,7 +108,7 @@ def prompt_with(
         return rendered
     users = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not users:
-        raise nowhere_to_put("messages")
+        raise nowhere_to_put("messages", text, documents)
     index = users[-1]
 
     def with_content(content: str) -> str:
@@ -153,9 +148,10 @@ def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> t
     return printed(texts), boundaries
 
 
-def nowhere_to_put(param: str) -> ApiError:
-    """Return a 400 for documents that do not occur in the field ``param`` and cannot be inserted."""
-    message = f"{param}: the documents do not occur in it verbatim, and it has no user message to insert them into"
+def nowhere_to_put(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
+    """Return a 400 for documents that do not all occur in a text, the field ``param``, and cannot be inserted."""
+    names = ", ".join(chat_documents.absent([document.text for document in documents], text)) or "the documents"
+    message = f"{param}: {names} missing; it must contain each document verbatim in one text, or a user message"
     return refused("documents", message, "invalid_documents")
 
 

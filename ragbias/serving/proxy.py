@@ -171,7 +171,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
             last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
             holder = next((text for text in texts if text.message is last), None)
             if holder is None:
-                raise prompts.nowhere_to_put(prompt)
+                raise prompts.nowhere_to_put(prompt, "\n".join(text.text for text in texts), documents)
             text, boundaries = prompts.insert_documents(documents, holder.text)
             holder = holder._replace(text=text)
         flat = holder.text if holder else ""

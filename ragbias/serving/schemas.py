@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import ChatDocument, OnMissing, block_document
-from ragbias.frameworks.chat_documents import BLOCKS
+from ragbias.frameworks.chat_documents import BLOCKS, content_fields
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first existing key is the text
@@ -218,6 +218,9 @@ class Message(_Fields):
 def _part(part: Any, name: str) -> TextPart | Document:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind == "text" and isinstance(part.get("text"), str):
+        if unknown := content_fields(part).keys() - {"text", "annotations"}:
+            what = f"a part of type 'text' has the field {shown(min(unknown))}"
+            raise ValueError(f'{name}: {what}; expected text only: {{"type": "text", "text": ...}}')
         return TextPart(type="text", text=part["text"])
     try:
         if isinstance(part, dict) and (document := block_document(part)):

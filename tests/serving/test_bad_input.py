@@ -201,7 +201,9 @@ def test_an_error_of_a_stream_comes_before_it(http):
 
 def test_completions_name_their_fields_too(http):
     given = {"model": "tiny", "prompt": QUESTION, "max_tokens": 2}
-    check(http.post("/v1/completions", json={**given, "documents": DOCUMENTS}), 400, "documents")
+    some = http.post("/v1/completions", json={**given, "prompt": DOCUMENTS[1], "documents": DOCUMENTS})
+    check(some, 400, "documents")
+    assert "prompt: documents[0], documents[2] missing; it must contain" in some.json()["error"]["message"]
     check(http.post("/v1/completions", json={**given, "echo": True}), 400, "echo")
     check(http.post("/v1/completions", json={**given, "logprobs": 5}), 400, "logprobs")
     check(http.post("/v1/completions", json={**given, "prompt": ["a", "b"]}), 400, "prompt")

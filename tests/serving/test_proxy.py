@@ -135,6 +135,8 @@ def test_completions_are_arranged_too(echo, proxy):
     assert echo[0].last["prompt"] == "\n".join([*SORTED, QUESTION]) + "<|im_end|>"
     missing = {"model": "m", "prompt": QUESTION, "documents": DOCUMENTS, "messages": 5}
     assert proxy.post("/v1/completions", json=missing).json()["error"]["param"] == "documents"
+    some = {**missing, "prompt": "\n".join([DOCUMENTS[0], DOCUMENTS[2], QUESTION])}
+    assert "not documents[1]; leave all" in proxy.post("/v1/completions", json=some).json()["error"]["message"]
 
 
 def test_what_is_no_completion_is_passed_on_as_it_is(echo, proxy):

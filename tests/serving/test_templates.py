@@ -140,6 +140,7 @@ def test_parts_that_are_no_text_are_refused(small_lm):
         {"type": "text-plain", "text": "x", "context": "y"},
         {"type": "document", "source": {"type": "text", "data": ""}},
         {"type": "image_url", "image_url": "x"},
+        {"type": "text", "text": "x", "context": "y"},
     ]
     with serving({"m": small_lm}) as address:
         for part in (pdf, *broken):
