@@ -20,7 +20,8 @@ from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEA
 
 REACH = 1000  # number of characters around a document that are searched for its number
 INSIDE = 300  # number of characters at the beginning of a document that are searched for its number
-MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag
+MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag or a number
+MAX_EDGE = 2  # number of characters outside a number at the edge of a document, as in ``... (1).``
 MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are compared
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
@@ -203,12 +204,15 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
             else:
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
                 cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
-    beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
+    edges = [
+        [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]],
+        [(max(begin, end - MAX_TAG), end) for begin, end in spans[:MAX_COMPARED]],
+    ]
     counted = [before.counted(taken, after), *(regions.counted(taken) for regions in everywhere[1:])]
     doubtful = any(
         (_from_first(series) and not all(PAGE.search(candidate.line) for candidate in series))
         or not _are_own(text, series, values)
-        for series in itertools.chain(*counted, beginnings.headings(taken), footers)
+        for series in itertools.chain(*counted, *(_Regions(text, some).headings(taken) for some in edges), footers)
     )
     return DocumentNumbers(tuple(_disjoint(cuts)), doubtful)
 
@@ -284,12 +288,18 @@ class _Regions:
                         yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
 
     def headings(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield the series in equal headings, such as ``Chapter 1``. For two documents, the first number is 0 or 1."""
+        """Yield the series in equal headings, such as ``Chapter 1``, or at an edge, such as ``#1 ...`` or ``... (1)``.
+
+        For two documents, the first number is 0 or 1.
+        """
         for series in self.counted(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1
-            first = series[0].kind == "figure" and all(each.begin - each.region[0] < 2 for each in series)  # ``#1 ...``
-            if alike and not few and (first or all(OWN_HEADING.match(candidate.after) for candidate in series)):
+            heads = alike and all(OWN_HEADING.match(candidate.after) for candidate in series)
+            leads = {self.text[each.region[0] : each.begin].strip() for each in series}
+            rests = {self.text[each.end : each.region[1]].strip() for each in series}
+            at_edge = any(len(edges) == 1 and len(edges.pop()) <= MAX_EDGE for edges in (leads, rests))
+            if not few and (heads or (at_edge and series[0].kind == "figure")):
                 yield series
 
 

@@ -89,11 +89,14 @@ def test_a_number_after_a_mark_without_a_space_is_seen(item, separator):
     assert len(outcomes) == 1
 
 
-@pytest.mark.parametrize("item", ["#{n} {text}", "{n} {text}", "({n}) {text}"])
-def test_a_number_at_the_beginning_of_a_segment_is_reported(item):
-    text = "Context:\n\n" + "\n\n".join(item.format(n=n, text=t) for n, t in [(1, STATION), (2, LIBRARY)]) + "\n\nQ: x"
-    found = locate(text, segmenter=re.compile(r"\(?#?\d\)? The (?:Falcon|Otter).*"))
-    assert in_parts(text, None, found).boundaries.numbering == "present"
+@pytest.mark.parametrize("number", ["#{n}", "{n}", "({n})", "[{n}]", "(document {n})."])
+@pytest.mark.parametrize("item", ["{number} {text}", "{text} {number}"])
+def test_a_number_at_the_edge_of_a_segment_is_reported(item, number):
+    items = [item.format(number=number.format(n=n), text=text) for n, text in [(1, STATION), (2, LIBRARY)]]
+    text = "Context:\n\n" + "\n\n".join(items) + "\n\nQ: x"
+    for segmenter in (lambda _: items, re.compile(r".*The (?:Falcon|Otter).*")):
+        found = locate(text, segmenter=segmenter)
+        assert in_parts(text, None, found).boundaries.numbering == "present"
 
 
 @pytest.mark.parametrize("item", ["{text} [{n}]", "{text} ({n}, p. {page})"])
