@@ -23,7 +23,7 @@ from ragbias.boundaries.matching import (
     is_quoted,
     is_uniform,
 )
-from ragbias.boundaries.text import MESSAGE_BORDER, ROLE, CharSpan, Margins, is_separator, split_at
+from ragbias.boundaries.text import MESSAGE_BORDER, OPENING, CharSpan, Margins, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
 UNCLEAR = "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
@@ -32,7 +32,6 @@ MAX_SEPARATORS = 12  # maximum number of separators tried at each occurrence
 MAX_SEPARATOR = 200  # maximum length in characters
 MAX_STEPS = 2000  # maximum number of backtracking steps of a search
 IN_SENTENCE = tuple(" .,;:?!")  # characters that may follow a word in a sentence
-OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
 TOOL = re.compile(r"\A\s*(?:tool|ipython|function|observation)\s*\n|<tool_response>\s*\Z")
 SPEAKER = re.compile(
     r"(?P<assistant>assistant|chatbot|(?<![^\W_])model(?![^\W_])|\[/INST\]|\[/TOOL_RESULTS\])"

@@ -14,6 +14,7 @@ from ragbias.boundaries.text import (
     LABEL_END,
     LABEL_OR_TAG,
     NUMBER,
+    OPENING,
     CharSpan,
     Margins,
     common_prefix,
@@ -26,6 +27,7 @@ from ragbias.boundaries.text import (
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
 MIN_PRESENT = 40  # number of characters of a cut text that must remain
+MAX_ROLE = 16  # number of characters of a text that may be the name of a role
 BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
 
 Rewrite = Callable[[str], str]
@@ -94,12 +96,17 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
 
 
 def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
-    """Return all occurrences of a document, in any of its forms and rewrites, in ascending order."""
-    return sorted(
+    """Return all occurrences of a document, in any of its forms and rewrites, in ascending order.
+
+    Occurrences in the header of a message, such as ``user``, do not count.
+    """
+    found = sorted(
         Occurrence(begin, begin + len(form), document, readings)
         for form, readings in _forms(document, text, changes).items()
         for begin in _find_all(text, form)
     )
+    headers = [match.span() for match in OPENING.finditer(text)] if found and len(document) <= MAX_ROLE else ()
+    return [each for each in found if not any(begin <= each.begin and each.end <= end for begin, end in headers)]
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:

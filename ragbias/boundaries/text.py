@@ -17,6 +17,7 @@ MESSAGE_BORDER = re.compile(
     r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
 )
 ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
+OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
 DOCUMENT_LABEL = (

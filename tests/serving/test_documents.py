@@ -25,6 +25,8 @@ def render(talk, **_):
         ["What is", "What is the mascot"],
         ["one\n\ntwo", "two"],
         ["\U0001f600 \u2028", "e\u0301\u200b"],
+        ["user"],
+        ["user", "assistant", "im_start"],
         ["t", "t\n\nu\n\ns", "u\n\ns\n\nt"],  # whose joined text contains them at other places
     ],
 )
