@@ -14,7 +14,6 @@ from ragbias.display import shown as shown
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import by_template as by_template
-from ragbias.frameworks.chat_documents import copies as copies
 from ragbias.frameworks.chat_documents import join_parts as join_parts
 from ragbias.frameworks.chat_documents import message_documents as message_documents
 from ragbias.frameworks.chat_documents import replace_documents as replace_documents

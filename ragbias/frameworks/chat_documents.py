@@ -150,12 +150,17 @@ def absent(texts: Sequence[str], content: str) -> list[str]:
     return [f"documents[{index}]" for index, text in enumerate(texts) if text.strip() not in found]
 
 
-def by_template(chat_text: Callable[..., str], documents: Sequence[ChatDocument]) -> tuple[str, Boundaries] | None:
+def by_template(
+    chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message] = ()
+) -> tuple[str, Boundaries] | None:
     """Render the documents with the chat template. Return the prompt and their spans.
 
-    Return ``None`` if the conversation already contains the documents, or the template does not render them.
+    Return ``None`` if the conversation already contains the documents, ``messages`` contain some of them as blocks, or
+    the template does not render them.
     """
-    if not documents or in_prompt(plain := chat_text(), documents) is not None:
+    texts = [document.text for document in documents]
+    contents = [each["content"] for each in messages if each["role"] != "assistant"]
+    if not documents or in_prompt(plain := chat_text(), documents) is not None or copies(texts, contents):
         return None
     return render_documents(plain, chat_text, documents)
 

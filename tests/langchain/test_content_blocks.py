@@ -101,6 +101,14 @@ def test_documents_that_the_message_has_are_not_rendered_again(lm):
     assert all(recorder.prompts[-1].count(text) == 1 for text in others)
 
 
+def test_a_document_that_equals_a_role_is_rendered_or_missing(lm, chat):
+    recorder = recording(lm, GRANITE)
+    ChatRagBias(lm=recorder, max_tokens=2).invoke("Which?", documents=["user"])
+    assert "Document 0\nuser\n" in recorder.prompts[-1]
+    with pytest.warns(MissingDocumentsWarning, match="0 of 1 expected ones"):
+        chat.invoke("Which?", documents=["user"])
+
+
 def test_a_template_that_ignores_documents_is_noticed(lm):
     llm = ChatRagBias(lm=recording(lm, TURNS), max_tokens=2)
     with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):

@@ -44,7 +44,6 @@ from ragbias.frameworks import (
     ToolCall,
     answer_format,
     by_template,
-    copies,
     join_parts,
     message_documents,
     replace_documents,
@@ -351,17 +350,16 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> tuple[str, Boundaries | None]:
         """Return the prompt, and the spans of documents that the chat template renders."""
         given = call.documents
-        if not self.lm.chat_template or (not blocks if given is None else all(each in text for each in given)):
+        contents = [message["content"] for message in messages]
+        written = given is not None and all(any(each in content for content in contents) for each in given)
+        if not self.lm.chat_template or written or (given is None and not blocks):
             return text, None
         if given is None:
-            bare, documents = replace_documents(messages), blocks[0]
+            bare, documents = join_parts(replace_documents(messages)), blocks[0]
         else:
-            bare, documents = messages, [ChatDocument("", document) for document in given]
-            contents = [each["content"] for each in join_parts(m for m in messages if m["role"] != "assistant")]
-            if copies(given, contents):
-                return text, None
-        chat_text = partial(self.lm.chat_text, form.with_instruction(join_parts(bare)), form.tools)
-        return by_template(chat_text, documents) or (text, None)
+            bare, documents = join_parts(messages), [ChatDocument("", document) for document in given]
+        chat_text = partial(self.lm.chat_text, form.with_instruction(bare), form.tools)
+        return by_template(chat_text, documents, bare if given else ()) or (text, None)
 
     def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

@@ -367,16 +367,17 @@ class RagBiasLLM(FunctionCallingLLM):
 
         If the call has no documents, add the documents of content blocks to it.
         """
-        bare, documents = conversation.without_documents(messages)
-        if call.get("documents") is None:
+        given = call.get("documents")
+        if given is None:
+            bare, documents = conversation.without_documents(messages)
             call = {**call, "documents": [str(document) for document in documents] or None}
         else:
-            bare = list(messages)
-            documents = [ChatDocument("", text) for text in listener.printed_texts(call["documents"])]
-        chat_text = partial(self.lm.chat_text, conversation.to_dicts(bare), tools or None)
-        if documents and self._uses_chat_template and (rendered := by_template(chat_text, documents)):
-            return rendered[0], call, rendered[1]
-        return self._chat_prompt(messages, tools), call, None
+            bare, documents = list(messages), [ChatDocument("", text) for text in listener.printed_texts(given)]
+        turns = conversation.to_dicts(bare)
+        chat_text = partial(self.lm.chat_text, turns, tools or None)
+        rendered = by_template(chat_text, documents, turns if given else ()) if self._uses_chat_template else None
+        text, found = rendered or (self._chat_prompt(messages, tools), None)
+        return text, call, found
 
     def _defaults(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in ("method", "max_new_tokens", "temperature", "stop", "logprobs")}
