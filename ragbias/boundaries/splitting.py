@@ -31,6 +31,7 @@ OWN_SPACE = (
     "some documents begin or end with white space that cannot be distinguished from the separator; "
     "strip the documents, or join them with a blank line"
 )
+STRIPPING_HELPS = "strip_numbering=True takes the numbers out of the headers"
 ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several non-white characters
 MAX_OPENING = 60  # number of characters that are searched for the start of a message or string literal
@@ -87,7 +88,8 @@ def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, stri
     except AmbiguousSegmentsError as error:
         if strip_numbering or not numbering.cuts:
             raise
-        raise AmbiguousSegmentsError(f"{error}; strip_numbering=True takes the numbers out of the headers") from error
+        split(text, spans, numbering, strip_numbering=True)  # raises an error if this does not help
+        raise AmbiguousSegmentsError(f"{error}; {STRIPPING_HELPS}") from error
 
 
 def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:

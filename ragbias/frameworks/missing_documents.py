@@ -9,6 +9,7 @@ from functools import partial
 from typing import Literal
 
 from ragbias.boundaries import current_documents
+from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
 from ragbias.generation import Report, Request
@@ -89,6 +90,8 @@ class MissingDocuments:
             at_end(warn)
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
+        if STRIPPING_HELPS in report.reason:
+            return "Pass strip_numbering=True, or change the template"
         if report.source == "segmenter" or (segmented and not explicit):
             return "Let the segmenter find all documents"
         if report.source != "none" and report.n_found in (0, report.n_expected):  # the documents cannot be separated

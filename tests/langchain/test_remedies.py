@@ -1,5 +1,6 @@
 """Every remedy from a warning works: the method then runs and is order-invariant."""
 
+import json
 import re
 import warnings
 
@@ -120,6 +121,17 @@ def test_both_remedies_of_the_warning_of_footers_work(llama, byte_tokenizer):
     for llm, form in ((segmented, "footers"), (changed, "changed")):
         found, answers = reports(llm, chain, form)
         assert ({each["method_ran"] for each in found}, len(answers)) == ({"pine"}, 1)
+
+
+@pytest.mark.parametrize("segmenter", [None, re.compile(r"{[^{}]*}")])
+def test_the_remedy_for_numbered_json_works(llama, byte_tokenizer, segmenter):
+    FORMS["json"] = lambda docs: json.dumps([{"id": i, "text": d.page_content} for i, d in enumerate(docs)], indent=2)
+    lm = DebiasedLM(llama, byte_tokenizer)
+    with pytest.warns(MissingDocumentsWarning, match="Pass strip_numbering=True, or change the template"):
+        reports(ChatRagBias(lm=lm, max_tokens=2, segmenter=segmenter), chain, "json")
+    stripping = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2, strip_numbering=True)
+    found, answers = reports(stripping, chain, "json")
+    assert ({(each["method_ran"], each["numbering"]) for each in found}, len(answers)) == ({("pine", "stripped")}, 1)
 
 
 def test_both_remedies_for_given_but_absent_documents_work(llama, byte_tokenizer):
