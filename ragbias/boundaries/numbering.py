@@ -234,9 +234,7 @@ class _Regions:
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
                 keys = [candidate.keys()]
-                before = (
-                    r"[\s>:\[({]" if index == edge else r"[|;,/]"
-                )  # text before a header: ``Context: 1. ...|2. ...``
+                before = r"[\s>:\[({]" if index == edge else r"[|;,/]"  # as in ``Context: 1. ...|2. ...``
                 opening = candidate._replace(line=re.split(before, candidate.line)[-1])
                 if edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
                     keys.append(opening.keys())
