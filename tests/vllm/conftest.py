@@ -2,6 +2,9 @@
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
 
 if find_spec("vllm") is None or find_spec("vllm").origin is None:  # this folder is found as a namespace package
     collect_ignore = ["test_equality.py", "test_stress.py", "test_store.py"]
@@ -13,3 +16,11 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
 }
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(
+                pytest.mark.timeout(1800)
+            )  # an engine needs minutes to start if other programs use the cores

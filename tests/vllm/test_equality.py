@@ -38,7 +38,6 @@ def test_answers_of_tiny_equal_those_of_debiased_lm(tmp_path, method):
         check_orders(llm, lm, random_prompts(100), method)
 
 
-@pytest.mark.timeout(1200)
 def test_answers_of_smollm2_equal_those_of_debiased_lm(tmp_path):
     vllm_lora = pytest.importorskip("vllm.lora.request")
     plain = DebiasedLM.from_pretrained("smollm2", method="pcw", dtype="float32")

@@ -35,7 +35,6 @@ def check(outputs, right):
         assert tokens_of(output)[: len(tokens)] == tokens
 
 
-@pytest.mark.timeout(900)
 def test_answers_are_right_or_fail_if_the_folder_changes(tmp_path, lm, prompts, right):
     from vllm.lora.request import LoRARequest
 
@@ -112,7 +111,6 @@ def test_answers_are_right_or_fail_if_the_folder_changes(tmp_path, lm, prompts, 
         check(llm.answer(prompts), right)
 
 
-@pytest.mark.timeout(300)
 def test_a_full_folder_fails_requests_instead_of_answering_wrong(tmp_path, prompts, right):
     with engine(tmp_path, connector={"memory": None, "disk": "1MB"}) as llm:
         stored = llm.store(prompts)

@@ -19,7 +19,6 @@ def lm():
     return DebiasedLM.from_pretrained("tiny", method="pcw", dtype="float32")
 
 
-@pytest.mark.timeout(900)
 def test_500_mixed_requests_are_right_in_a_small_cache(tmp_path, lm):
     from vllm.lora.request import LoRARequest
 
@@ -57,7 +56,6 @@ def test_500_mixed_requests_are_right_in_a_small_cache(tmp_path, lm):
         assert [kind for output, (kind, tokens) in pairs if tokens_of(output) != tokens] == []
 
 
-@pytest.mark.timeout(600)
 def test_any_number_of_documents_is_right(tmp_path, lm):
     with engine(tmp_path, max_model_len=8192, block_size=BLOCK) as llm:
         for count in (1, 2, 3, 10, 33, 100):
