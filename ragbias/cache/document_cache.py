@@ -66,13 +66,19 @@ class DocumentCache:
         memory: maximum size in memory, in bytes or as text such as ``"4GB"``; None stores nothing in memory.
         folder: persistent folder, created if missing; None stores nothing on disk.
         disk: maximum size of the folder, 20 GB by default.
+        shared: whether entries may come from another device, backend, number of threads or version of torch, or from
+            vLLM. Then answers may differ from those without a cache by rounding.
 
     Raises:
         ArgumentError: a size is invalid or zero, the folder is not writable, or neither memory nor folder is given.
     """
 
     def __init__(
-        self, memory: str | int | None = MEMORY, folder: str | Path | None = None, disk: str | int | None = None
+        self,
+        memory: str | int | None = MEMORY,
+        folder: str | Path | None = None,
+        disk: str | int | None = None,
+        shared: bool = False,
     ) -> None:
         if memory is None and folder is None:
             raise ArgumentError("memory=None and folder=None cache nothing; give at least one")
@@ -86,7 +92,7 @@ class DocumentCache:
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
         self._warned: set[str] = set()
         self._models: set[str] = set()
-        self.salt = ""
+        self.salt, self.shared = "", shared
 
     def salted(self, salt: str) -> DocumentCache:
         """Return a view of this cache for one tenant, which only reads entries with the same salt."""

@@ -25,6 +25,7 @@ DEPTH = 4  # levels of containers and objects inside an attribute
 # attributes that change no result, or that ragbias and accelerate replace while they run a model
 _OF_MODULES = vars(nn.Module()).keys() - {"training"}
 _OF_MODELS = {"config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"}
+_OF_MODELS |= {"_tp_plan", "_pp_plan", "_ep_plan"}  # of parallelism; versions of transformers write different ones
 _OF_ACCELERATE = {"_hf_hook", "_old_forward", "_is_hf_initialized"}
 IGNORED = _OF_MODULES | _OF_MODELS | _OF_ACCELERATE
 
@@ -32,7 +33,7 @@ _known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str],
 
 
 def digest_of_model(model: PreTrainedModel) -> str:
-    """Return a SHA-256 of a model's configuration, weights, devices and attributes of modules.
+    """Return a SHA-256 of a model's configuration, weights and attributes of modules.
 
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
     and the scales of quantised weights. Tensors that were replaced or changed are hashed again.
@@ -99,7 +100,7 @@ def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor]
 
 
 def _described(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {tensor.device.type} {tuple(tensor.shape)}"
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
@@ -143,15 +144,20 @@ def _digest(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
-def identity_of(model: PreTrainedModel, backend: str) -> str:
-    """Return a digest of the model, device, backend, number of threads and other factors that change results."""
+def identity_of(model: PreTrainedModel, backend: str, shared: bool = False) -> str:
+    """Return a digest of the model, devices, backend, number of threads and other factors that change results.
+
+    The digest of a model with a ``shared`` cache leaves out factors that change only the rounding.
+    """
     device = model.device.type
-    name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
-    casts = torch.is_autocast_enabled(device)
-    about: list[Any] = [digest_of_model(model), str(model.dtype), backend, torch.__version__, device, name]
-    about += [torch.get_num_threads(), torch.get_float32_matmul_precision()]
-    about.append(str(torch.get_autocast_dtype(device)) if casts else "")
-    about += [os.environ.get(variable, "") for variable in ENVIRONMENT]
+    cast = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+    about: list[Any] = [digest_of_model(model), str(model.dtype), cast]
+    if not shared:
+        name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
+        devices = [tensor.device.type for tensor in (*model.parameters(), *model.buffers())]
+        about += [backend, torch.__version__, device, name, devices, torch.get_num_threads()]
+        about.append(torch.get_float32_matmul_precision())
+        about += [os.environ.get(variable, "") for variable in ENVIRONMENT]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ragbias import DebiasedLM
+from ragbias import DebiasedLM, DocumentCache
 from ragbias.cache.stores import BROKEN, SUFFIX
 from ragbias_vllm.plans import Plan
 from support.readers import write_reader
@@ -122,3 +122,25 @@ def test_a_full_folder_fails_requests_instead_of_answering_wrong(tmp_path, promp
         assert any(map(failed, outputs))
         for output, tokens in zip(outputs, right, strict=True):
             assert failed(output) or tokens_of(output)[: len(tokens)] == tokens
+
+
+def test_vllm_and_document_cache_use_each_others_entries(tmp_path, lm):
+    cache = DocumentCache(memory=None, folder=tmp_path, shared=True)
+    cached = DebiasedLM(lm.model, lm.tokenizer, method="pcw", cache=cache)
+    mine, others = random_prompts(4, seed="mine"), random_prompts(4, seed="others")
+
+    def answers(model, prompts):
+        return [model.generate(prompt, max_new_tokens=8).token_ids for prompt in prompts]
+
+    def tokenised(prompts):
+        return [lm.prepare(prompt).origin.tokens for prompt in prompts]
+
+    assert answers(cached, mine) == answers(lm, mine)
+    with engine(tmp_path, connector={"shared": True}) as llm:
+        check(llm.answer(tokenised(mine)), answers(lm, mine))
+        assert llm.counter("vllm:ragbias_stored_entries") == 0
+        llm.store(tokenised(others))
+        check(llm.answer(tokenised(others)), answers(lm, others))
+    computed = cache.stats().misses
+    assert answers(cached, others) == answers(lm, others)
+    assert cache.stats().misses == computed

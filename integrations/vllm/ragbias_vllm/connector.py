@@ -114,22 +114,22 @@ class Tracked:
 class RagBiasConnector(KVConnectorBase_V1):
     """Store documents that vLLM computes, and compose prompts from stored documents.
 
-    Settings in ``kv_connector_extra_config``: ``folder`` for the entries, ``disk`` (maximum size of the folder), and
-    ``memory`` (maximum size of entries in memory). The folder has the format of ``ragbias.DocumentCache``.
+    Settings in ``kv_connector_extra_config`` are arguments of ``ragbias.DocumentCache``: ``folder`` for the entries,
+    ``disk`` (maximum size of the folder), ``memory`` (maximum size of entries in memory), and ``shared`` (whether
+    ``DocumentCache(shared=True)`` has the same entries).
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         check_supported(vllm_config, kv_cache_config)
         settings = dict(self._kv_transfer_config.kv_connector_extra_config)
-        if "folder" not in settings or not settings.keys() <= {"folder", "disk", "memory"}:
-            raise ArgumentError(
-                f"kv_connector_extra_config={settings}; expected folder, and optionally disk and memory"
-            )
+        if "folder" not in settings or not settings.keys() <= {"folder", "disk", "memory", "shared"}:
+            expected = "expected folder, and optionally disk, memory and shared"
+            raise ArgumentError(f"kv_connector_extra_config={settings}; {expected}")
         self._counts = Counts()
         self._folder = DocumentCache(memory=None, folder=settings["folder"])  # shared by both processes
         if role == KVConnectorRole.SCHEDULER:
-            self._identity = identity_of(vllm_config)
+            self._identity = identity_of(vllm_config, settings.get("shared", False))
             self._adapters: set[int] = set()
             self._most_adapters = spare_slots(vllm_config)
             self._tracked: dict[str, Tracked] = {}
