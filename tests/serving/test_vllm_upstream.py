@@ -120,6 +120,21 @@ async def test_a_client_that_leaves_stops_no_other_with_its_document(stored, ups
     assert await second == 0 and len(upstream.sent) == 1
 
 
+async def test_a_failed_document_drops_no_later_request_for_it(stored, upstream):
+    failing = await start(stored, A, 1, 1)
+    await start(stored, B, 100, STORED_AT_ONCE + 5)  # later documents are queued
+    upstream.error = UpstreamFailedError("its document is lost")
+    upstream.gate.release()
+    later = []
+    for _ in range(10):
+        later.append(asyncio.create_task(stored.store(segments(A, 1, 1))))
+        await asyncio.sleep(0)
+    upstream.error = None
+    await upstream.release(100)
+    outcomes = await asyncio.wait_for(asyncio.gather(failing, *later, return_exceptions=True), 5)
+    assert isinstance(outcomes[0], UpstreamFailedError) and outcomes[-1] == 0
+
+
 async def test_an_error_drops_the_other_documents_of_a_request(stored, upstream):
     upstream.error = UpstreamFailedError("broken")
     failing = await start(stored, A, 100, 50)

@@ -280,7 +280,7 @@ class StoredDocuments:
             return await asyncio.shield(job.stored)
         finally:
             job.waiting -= 1
-            if not job.waiting and key in (queue := self._queues.get(tenant, {})):
+            if not job.waiting and (queue := self._queues.get(tenant, {})).get(key) is job:
                 del self._jobs[key], queue[key]
                 if not queue:
                     del self._queues[tenant]
