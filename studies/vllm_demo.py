@@ -18,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import httpx
@@ -40,6 +41,7 @@ from studies.vllm_load import Requests, closing_line, measure, print_rows
 MODELS = {"tiny": 1_024, "smollm2": 4_096}  # tokens of the window
 DOCUMENTS = 6
 ORDERS = 3
+STOCK, OURS = "stock vLLM", "pcw in vLLM"
 SECONDS = 600  # maximum time for a server to start
 # vLLM's defaults take all memory and send statistics
 ENVIRONMENT = {
@@ -51,8 +53,8 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iterator[None]:
-    """Run a server during the block, once ``address + ready`` answers with 200.
+def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server during the block, once ``address + ready`` answers with 200, and stop it with its children.
 
     Raises:
         RunError: the server ends, or does not answer in time.
@@ -68,14 +70,14 @@ def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iter
                     end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                     raise RunError(f"{' '.join(command[:4])} ... does not start; the end of its log:\n{end}")
                 time.sleep(0.5)
-            yield
+            yield running
         finally:
             running.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 running.wait(30)
-            except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):  # no process is left
                 os.killpg(running.pid, signal.SIGKILL)  # its own group, because of start_new_session
-                running.wait()
+            running.wait()
 
 
 def _answers(url: str) -> bool:
@@ -85,10 +87,27 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+def vllm_command(python: str, model: str, window: int, port: int, connector: dict[str, Any] | None = None) -> list[str]:
+    """Return the command that starts vLLM, with the connector if its settings are given."""
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", local_path(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model]
+    command += ["--dtype", "float32", "--max-model-len", str(window), "--enforce-eager"]
+    command.append("--enable-prompt-tokens-details")  # the proxy checks streams by them
+    if connector is None:
+        return command
+    transfer = {
+        "kv_connector": "RagBiasConnector",
+        "kv_connector_module_path": "ragbias_vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": connector,
+    }
+    return [*command, "--kv-transfer-config", json.dumps(transfer)]
 
 
 class Servers(NamedTuple):
@@ -106,25 +125,11 @@ def servers(python: str, model: str, window: int, folder: Path) -> Iterator[Serv
         python: the interpreter of the environment with vLLM.
         folder: for logs and stored documents.
     """
-    path = local_path(model)
-    transfer = {
-        "kv_connector": "RagBiasConnector",
-        "kv_connector_module_path": "ragbias_vllm",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"folder": str(folder / "documents")},
-    }
-
-    def vllm(port: int, *more: str) -> list[str]:
-        listen = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model]
-        fitted = ["--dtype", "float32", "--max-model-len", str(window), "--enforce-eager"]
-        fitted.append("--enable-prompt-tokens-details")  # the proxy checks streams by them
-        return [python, "-m", "vllm.entrypoints.openai.api_server", "--model", path, *listen, *fitted, *more]
-
-    ports = [_free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     proxy, stock, upstream = (f"http://127.0.0.1:{port}" for port in ports)
     commands = {
-        stock: vllm(ports[1]),
-        upstream: vllm(ports[2], "--kv-transfer-config", json.dumps(transfer)),
+        stock: vllm_command(python, model, window, ports[1]),
+        upstream: vllm_command(python, model, window, ports[2], {"folder": str(folder / "documents")}),
         proxy: [
             *(sys.executable, "-m", "ragbias", "proxy", "--upstream", upstream, "--method", "pcw"),
             *("--model", model, "--port", str(ports[0])),
@@ -176,21 +181,20 @@ def ask(both: Servers, model: str, questions: int, seed: int) -> None:
         documents = [passage.document for passage in (question.gold, *others)]
         table = plain_table(
             f"{model}: {question.question} (right: {question.answer})",
-            *("order", "stock vLLM", "pcw in vLLM", "cached tokens", "first token"),
-            wrap=True,
+            *("server", "order", "answer", "cached tokens", "first token"),
         )
-        texts: list[tuple[str, str]] = []
+        table.columns[2].justify = "left"
+        different: dict[str, set[str]] = {STOCK: set(), OURS: set()}
         for number in range(1, ORDERS + 1):
             case = (question.question, tuple(documents))
-            stock = answer(both.stock, model, case)
-            ours = answer(both.proxy, model, case, {"documents": documents})
-            texts.append((stock.text, ours.text))
-            seconds = f"{stock.first:.2f} / {ours.first:.2f} s"
-            table.add_row(str(number), stock.text[:48], ours.text[:48], f"{stock.cached} / {ours.cached}", seconds)
+            for server, address, more in (STOCK, both.stock, None), (OURS, both.proxy, {"documents": documents}):
+                text, cached, first = answer(address, model, case, more)
+                different[server].add(text)
+                table.add_row(server, str(number), shorten(text, 36, placeholder=" ..."), str(cached), f"{first:.2f} s")
             rng.shuffle(documents)
         console.print(table)
-        different = [len(set(of_server)) for of_server in zip(*texts, strict=True)]
-        console.print(f"different answers in {ORDERS} orders: stock vLLM {different[0]}, pcw in vLLM {different[1]}\n")
+        counts = ", ".join(f"{server} {len(texts)}" for server, texts in different.items())
+        console.print(f"different answers in {ORDERS} orders: {counts}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -206,24 +210,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     clients, kinds = [int(each) for each in parsed.clients.split(",")], parsed.kinds.split(",")
     rows: list[dict[str, Any]] = []
+    console.print(f"{STOCK}: the plain model with vLLM's prefix cache")
+    console.print(f"{OURS}: each document is computed once, and loaded in any order\n")
 
     async def measured(both: Servers, model: str) -> list[dict[str, Any]]:
         targets = [
-            await target_of("pcw in vLLM", both.proxy, model, "pcw", "", True),
-            await target_of("stock vLLM", both.stock, model, None, "", True),
+            await target_of(OURS, both.proxy, model, "pcw", "", True),
+            await target_of(STOCK, both.stock, model, None, "", True),
         ]
         made = Requests(load_tokenizer(model, {}), 20, 100, parsed.seed)
         return await measure(targets, made, kinds, clients, {each: each * parsed.requests for each in clients}, 32)
 
     with TemporaryDirectory(prefix="ragbias-vllm-") as folder:
         for model in parsed.models.split(","):
-            console.print(f"starting vLLM for {model}, with the connector and without ...")
+            console.print(f"starting vLLM for {model}, with the connector and without (takes minutes) ...")
             with servers(parsed.python, model, MODELS[model], Path(folder)) as both:
                 ask(both, model, parsed.questions, parsed.seed)
                 if model != "tiny":  # whose window is too short
+                    console.print("measuring; every request has the same documents in a new order ...")
                     rows = asyncio.run(measured(both, model))
     if rows:
-        print_rows(rows, "SmolLM2, 20 documents of 100 tokens, 32 new tokens; seconds, percentiles 50 / 95")
+        print_rows(rows, "SmolLM2, 20 documents of 100 tokens, 32 new tokens; seconds (p50 / p95)")
         console.print("all servers are stopped")
         console.print(closing_line(rows, clients[-1]), soft_wrap=True)
     write_json({"results": rows}, parsed.json)

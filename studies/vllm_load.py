@@ -99,10 +99,10 @@ async def measure(
 
 
 def _described(row: Row) -> str:
-    first, whole = (row[name]["p50"] for name in ("first_seconds", "whole_seconds"))
+    first, errors = row["first_seconds"]["p50"], sum(row["errors"].values())
     return (
-        f"{row['target']}, {row['clients']} clients, {row['documents']}: {row['requests_per_second']:.2f} requests/s, "
-        f"first token {first:.2f} s, whole answer {whole:.2f} s, {sum(row['errors'].values())} errors"
+        f"{row['target']}, {row['documents']}, clients: {row['clients']}; {row['requests_per_second']:.2f} requests/s, "
+        f"first token {first:.2f} s, {errors} errors"
     )
 
 
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return await measure(targets, made, kinds, clients, requests, parsed.max_new_tokens)
 
     rows = asyncio.run(measured())
-    print_rows(rows, f"{parsed.documents} documents of {parsed.document_tokens} tokens; seconds, percentiles 50 / 95")
+    print_rows(rows, f"{parsed.documents} documents of {parsed.document_tokens} tokens; seconds (p50 / p95)")
     if "warm" in kinds:
         console.print(closing_line(rows, clients[-1]), soft_wrap=True)
     settings = {name: getattr(parsed, name) for name in ("documents", "document_tokens", "max_new_tokens", "seed")}
