@@ -117,7 +117,7 @@ def test_the_page_has_the_figures_of_trained_windows():
     page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "windows.json").read_text())
     shown = [line.split("|") for line in page.splitlines() if line.count("|") == 7]
     rows = {tuple(cell.strip() for cell in cells[1:5]): [cell.strip() for cell in cells[5:7]] for cells in shown}
-    names = {"distil": "distilled", "both": "distilled and with known answers"}
+    names = {"distil": "distilled", "ranked": "distilled without labels", "both": "distilled and with known answers"}
     names["shipped"] = "the one that ships, steps of 8"
     for name, run in stored["runs"].items():
         for file, of_file in run["files"].items():
