@@ -1,4 +1,4 @@
-"""Measure two changes of parallel windows that need no training.
+"""Measure three changes of parallel windows that need no training.
 
     turn        each document is in a turn of the chat template of its own
     opening     the same, but only the tokens that open the turn

@@ -130,6 +130,16 @@ def test_the_page_has_the_figures_of_trained_windows():
                 assert f"| {names[name]} | {count} | {shares} |" in page
 
 
+def test_the_page_has_the_figures_of_changes_without_training():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "changes.json").read_text())
+    table = compare(stored["scores"])
+    rows = {"pcw": "as they are", "turn": "in turns of their own", "opening": "after the opening tokens"}
+    for name, row in {**rows, "recomputed": "a fifth recomputed"}.items():
+        gain = table[name][1]
+        assert f"| {row} | {gain.estimate:+.2f} ({gain.low:+.2f} to {gain.high:+.2f}) |" in page
+
+
 def test_the_page_has_the_figures_of_gold_passages():
     folder = Path(__file__).parents[2] / "docs" / "results"
     results = json.loads((folder / "readers" / "gold-alone.json").read_text())
