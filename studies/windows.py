@@ -160,7 +160,7 @@ def context_of(model: PreTrainedModel, rows: Sequence[Row]) -> Context:
 
 
 def hidden_of(model: PreTrainedModel, context: Context, tails: Sequence[Sequence[int]]) -> Tensor:
-    """Run tails ``[B, T]`` after a context, and return hidden states ``[B, T, D]``. Extends the context, see above."""
+    """Run tails ``[B, T]`` after a context, which they extend. Return hidden states ``[B, T, D]``."""
     ids, real = padded(tails, model.device)
     width = ids.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool, device=ids.device).tril()

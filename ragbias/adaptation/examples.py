@@ -82,7 +82,7 @@ def rarity_of(documents: Sequence[str]) -> dict[str, float]:
 
 
 def most_similar(question: str, documents: Sequence[str], rarity: Mapping[str, float]) -> int:
-    """Return the index of the document whose words in common with the question are the rarest in sum."""
+    """Return the index of the document with the highest sum of rarities over words of the question."""
     words = _words(question)
     scores = [sum(rarity.get(word, 0.0) for word in sorted(words & _words(text))) for text in documents]
     return scores.index(max(scores))

@@ -160,7 +160,7 @@ def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> in
             for key, tensor in state.items():
                 if tensor.shape != parameter.shape or not tensor.isfinite().all():
                     shape = list(parameter.shape)
-                    raise ValueError(f"{key} {name} is {list(tensor.shape)} or not finite; expected finite {shape}")
+                    raise ValueError(f"{key} {name}: expected finite {shape}, got {list(tensor.shape)}")
             parameter.data.copy_(state.pop("weight"))
             optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
         return int(next(iter(optimiser.state.values()))["step"])

@@ -106,7 +106,7 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Return occurrences without overlaps, in order. Longer ones win. Only long ones may be cut from words."""
+    """Return occurrences without overlaps, in order. Longer ones win. Only long ones may begin or end in a word."""
     cover, apart = _Cover(text), []
     bounded = {document: [o for o in found if is_bounded(text, *o.span)] for document, found in known.items()}
     whole = (some or (known[document] if is_long(document) else []) for document, some in bounded.items())

@@ -223,7 +223,7 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the length to which a formatter cut the documents, or 0 if it cut fewer than two, or to other lengths."""
+    """Return the length to which a formatter cut the documents, or 0 unless it cut two or more to one length."""
     by_document = []
     for document in missing:
         lengths, begin = [], text.find(document[:MIN_PRESENT])

@@ -84,6 +84,8 @@ class DocumentCache:
             raise ArgumentError("memory=None and folder=None cache nothing; give at least one")
         if disk is not None and folder is None:
             raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave it out")
+        if not isinstance(shared, bool):
+            raise ArgumentError(f"shared={shared!r}; expected True or False")
         self._memory = MemoryStore(0 if memory is None else size_of("memory", memory))
         budget = size_of("disk", DISK if disk is None else disk)
         self.folder = None if folder is None else _path(folder)

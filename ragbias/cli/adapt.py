@@ -49,9 +49,7 @@ def adapt(
     rank: Annotated[int, whole(BOUNDS["rank"], "Rank of the LoRA.")] = Default.rank,
     learning_rate: Annotated[float, typer.Option(min=0, max=1, help="Maximum learning rate.")] = Default.learning_rate,
     max_documents: Annotated[int, whole(BOUNDS["documents"], "Documents per example at most.")] = Default.documents,
-    orders: Annotated[
-        int | None, whole(BOUNDS["orders"], "Without gold: average so many orders of all documents.")
-    ] = None,
+    orders: Annotated[int | None, whole(BOUNDS["orders"], "Orders of all documents to average, without gold.")] = None,
     examples: Annotated[int | None, whole(BOUNDS["examples"], "Default: one example per question, 300 to 800.")] = None,
     prompt: Annotated[
         Path | None, typer.Option(help="Your prompt, a text file with {documents} and {question}. Default: several.")

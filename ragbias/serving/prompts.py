@@ -151,7 +151,7 @@ def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> t
 def nowhere_to_put(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
     """Return a 400 for documents that do not all occur in a text, the field ``param``, and cannot be inserted."""
     names = ", ".join(chat_documents.absent([document.text for document in documents], text)) or "the documents"
-    message = f"{param}: {names} missing; it must contain each document verbatim in one text, or a user message"
+    message = f"{param}: {names} not found in it; add each verbatim in one text, or add a user message"
     return refused("documents", message, "invalid_documents")
 
 
