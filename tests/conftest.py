@@ -30,8 +30,8 @@ gc.disable()  # until all tests are imported, because each full collection visit
 torch.set_num_threads(1)  # with such small models, more threads are slower
 
 # every run draws the same examples, so that a rare failure is found where it can be examined: in the weekly run
-settings.register_profile("repeatable", derandomize=True, database=None)
-settings.register_profile("random", database=None)
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.register_profile("random", database=None, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 TESTS = Path(__file__).parent
