@@ -139,7 +139,10 @@ def test_vllm_and_document_cache_use_each_others_entries(tmp_path, lm):
     with engine(tmp_path, connector={"shared": True}) as llm:
         check(llm.answer(tokenised(mine)), answers(lm, mine))
         assert llm.counter("vllm:ragbias_stored_entries") == 0
+        loaded = llm.counter("vllm:ragbias_loaded_tokens")
         llm.store(tokenised(others))
+        new = llm.counter("vllm:ragbias_stored_entries")  # without the prefix, which is loaded for each document
+        assert llm.counter("vllm:ragbias_loaded_tokens") - loaded == new * len(tokenised(others)[0].prefix) > 0
         check(llm.answer(tokenised(others)), answers(lm, others))
     computed = cache.stats().misses
     assert answers(cached, others) == answers(lm, others)
