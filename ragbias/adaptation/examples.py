@@ -51,7 +51,7 @@ class Example:
     def teacher_prompts(self, orders: int | None, rng: random.Random) -> list[Prompt]:
         """Return the prompts of the teacher: one document alone, or all documents in ``orders`` random orders.
 
-        The one document is the gold document or, if it is unknown and ``orders`` is None, the most similar one.
+        The one document is the gold document or, if it is unknown and ``orders`` is None, the most similar one, if any.
         """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
         alone = self.similar if self.gold is None and orders is None else self.gold
@@ -81,11 +81,14 @@ def rarity_of(documents: Sequence[str]) -> dict[str, float]:
     return {word: math.log(len(distinct) / count) for word, count in counts.items()}
 
 
-def most_similar(question: str, documents: Sequence[str], rarity: Mapping[str, float]) -> int:
-    """Return the index of the document with the highest sum of rarities over words of the question."""
+def most_similar(question: str, documents: Sequence[str], rarity: Mapping[str, float]) -> int | None:
+    """Return the index of the document with the highest sum of rarities over words of the question.
+
+    Return None if no document has a word of the question, as in languages without spaces.
+    """
     words = _words(question)
     scores = [sum(rarity.get(word, 0.0) for word in sorted(words & _words(text))) for text in documents]
-    return scores.index(max(scores))
+    return scores.index(max(scores)) if any(scores) else None
 
 
 def _words(text: str) -> set[str]:

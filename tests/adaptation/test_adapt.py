@@ -277,6 +277,7 @@ def test_the_most_similar_document_shares_the_rarest_words_with_the_question():
     assert most_similar("Where is the lamp, in the box or the hall?", documents[:2], rarity) == 1
     assert most_similar("Where is the KEY?", documents, rarity) == 0
     assert most_similar("No word of it", documents, rarity) == 2
+    assert most_similar("大厅的墙是什么颜色?", documents, rarity) is None
 
 
 def test_the_target_is_the_teachers_answer_unless_it_is_wrong(lm, questions):
