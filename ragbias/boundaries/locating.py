@@ -375,4 +375,4 @@ def _by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
     """Find documents below numbered headers. Without headers, ``n_expected`` is the number from the first source."""
     spans, doubt = below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
-    return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, "" if failures else doubt)
+    return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

@@ -27,7 +27,6 @@ from ragbias.boundaries.text import (
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
 MIN_PRESENT = 40  # number of characters of a cut text that must remain
-MAX_CHANCE = 4  # number of characters after a cut that may continue like the document by chance
 MAX_ROLE = 16  # number of characters of a text that may be the name of a role
 BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
 
@@ -223,17 +222,18 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the length to which a formatter cut the documents, or 0 unless it cut two or more to one length."""
-    by_document = []
+    """Return the maximum length to which a formatter cut the documents, or 0 if it cut fewer than two."""
+    lengths = []
     for document in missing:
-        lengths, begin = [], text.find(document[:MIN_PRESENT])
+        begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
-            lengths.append(_common_length(text, begin, document))
-            begin = text.find(document[:MIN_PRESENT], begin + lengths[-1])
-        by_document += [lengths] if lengths else []
-    least = min(map(max, by_document), default=0)
-    alike = all(any(0 <= length - least <= MAX_CHANCE for length in lengths) for lengths in by_document)
-    return least if alike and len(by_document) > 1 and all(len(document) <= least for document in whole) else 0
+            length = _common_length(text, begin, document)
+            lengths.append((length, document))
+            begin = text.find(document[:MIN_PRESENT], begin + length)
+    least = min(lengths, default=(0, ""))[0]  # the text after a cut may continue like the document by chance
+    if len({document for _, document in lengths}) < 2 or any(len(document) > least for document in whole):
+        return 0
+    return least
 
 
 def _common_length(text: str, begin: int, document: str) -> int:

@@ -20,8 +20,7 @@ from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEA
 
 REACH = 1000  # number of characters around a document that are searched for its number
 INSIDE = 300  # number of characters at the beginning of a document that are searched for its number
-MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag or a number
-MAX_EDGE = 2  # number of characters outside a number at the edge of a document, as in ``... (1).``
+MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag
 MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are compared
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
@@ -204,15 +203,12 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
             else:
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
                 cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
-    edges = [
-        [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]],
-        [(max(begin, end - MAX_TAG), end) for begin, end in spans[:MAX_COMPARED]],
-    ]
+    beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.counted(taken, after), *(regions.counted(taken) for regions in everywhere[1:])]
     doubtful = any(
         (_from_first(series) and not all(PAGE.search(candidate.line) for candidate in series))
         or not _are_own(text, series, values)
-        for series in itertools.chain(*counted, *(_Regions(text, some).headings(taken) for some in edges), footers)
+        for series in itertools.chain(*counted, beginnings.headings(taken), footers)
     )
     return DocumentNumbers(tuple(_disjoint(cuts)), doubtful)
 
@@ -234,10 +230,9 @@ class _Regions:
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
                 keys = [candidate.keys()]
-                before = r"[\s>:\[({]" if index == edge else r"[|;,/]"  # as in ``Context: 1. ...|2. ...``
-                opening = candidate._replace(line=re.split(before, candidate.line)[-1])
-                if edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
-                    keys.append(opening.keys())
+                opening = candidate._replace(line=re.split(r"[\s>:\[({]", candidate.line)[-1])
+                if index == edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
+                    keys.append(opening.keys())  # in ``Context: 1. ...`` only the first number does not begin its line
                 for group, key in (pair for both in keys for pair in zip(self.groups, both, strict=True)):
                     group.setdefault(key, {}).setdefault(index, []).append(candidate)
 
@@ -286,18 +281,11 @@ class _Regions:
                         yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
 
     def headings(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield the series in equal headings, such as ``Chapter 1``, or at an edge, such as ``#1 ...`` or ``... (1)``.
-
-        For two documents, the first number is 0 or 1.
-        """
+        """Yield the series in equal headings, such as ``Chapter 1``. For two documents, the first number is 0 or 1."""
         for series in self.counted(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1
-            heads = alike and all(OWN_HEADING.match(candidate.after) for candidate in series)
-            leads = {self.text[each.region[0] : each.begin].strip() for each in series}
-            rests = {self.text[each.end : each.region[1]].strip() for each in series}
-            at_edge = any(len(edges) == 1 and len(edges.pop()) <= MAX_EDGE for edges in (leads, rests))
-            if not few and (heads or (at_edge and series[0].kind == "figure")):
+            if alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series):
                 yield series
 
 

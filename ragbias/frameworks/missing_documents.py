@@ -17,7 +17,6 @@ from ragbias.generation.request import reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that belong to this prompt; all others are guesses
-IN_PROMPT = "Pass all documents of the prompt as documents=, or change its template"  # they occur, but beside others
 GIVEN = {"documents", "segmenter"}  # every document of these sources must occur in the prompt
 
 
@@ -100,8 +99,7 @@ class MissingDocuments:
         if explicit:
             other = "leave them to the segmenter" if segmented else "a segmenter= that finds them there"
             return f"Pass documents= as they occur in the prompt, or {other}"
-        remedy = IN_PROMPT if report.source == "none" and report.n_left_plain else self.remedy
-        return remedy if report.n_expected else f"{remedy}, or documents=[] if there are none"
+        return self.remedy if report.n_expected else f"{self.remedy}, or documents=[] if there are none"
 
 
 def _explanation(report: Report, plain: bool) -> str:

@@ -1,6 +1,5 @@
 """Regressions: prompts whose segments depended on the document order, while the report was clean."""
 
-import re
 from itertools import permutations
 
 import pytest
@@ -71,32 +70,6 @@ def test_a_short_document_of_an_earlier_retrieval_is_found(source, item, latest)
         parts, _, reason, _ = in_parts(text, None, found)
         outcomes.add((reason, parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
-
-
-@pytest.mark.parametrize("separator", ["|", ";", "/", ","])
-@pytest.mark.parametrize("item", ["{n}. {text} ({title})", "{n}. ({title}) {text}", "{n}. {title}: {text}"])
-def test_a_number_after_a_mark_without_a_space_is_seen(item, separator):
-    documents = [KnownText.of(STATION, {"source": "a.txt"}), KnownText.of(BRIDGE, {"source": "b.txt"})]
-    outcomes = set()
-    for order in permutations([(STATION, "a.txt"), (BRIDGE, "b.txt")]):
-        items = [item.format(n=n, text=text, title=title) for n, (text, title) in enumerate(order, 1)]
-        text = "Context:\n\n" + separator.join(items) + "\n\nWhich is green?"
-        found = locate(text, run=[documents])
-        assert in_parts(text, None, found).boundaries.numbering == "present"
-        parts, boundaries, reason, _ = in_parts(text, None, found, strip_numbering=True)
-        assert (boundaries.numbering, reason) == ("stripped", "")
-        outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
-    assert len(outcomes) == 1
-
-
-@pytest.mark.parametrize("number", ["#{n}", "{n}", "({n})", "[{n}]", "(document {n})."])
-@pytest.mark.parametrize("item", ["{number} {text}", "{text} {number}"])
-def test_a_number_at_the_edge_of_a_segment_is_reported(item, number):
-    items = [item.format(number=number.format(n=n), text=text) for n, text in [(1, STATION), (2, LIBRARY)]]
-    text = "Context:\n\n" + "\n\n".join(items) + "\n\nQ: x"
-    for segmenter in (lambda _: items, re.compile(r".*The (?:Falcon|Otter).*")):
-        found = locate(text, segmenter=segmenter)
-        assert in_parts(text, None, found).boundaries.numbering == "present"
 
 
 @pytest.mark.parametrize("item", ["{text} [{n}]", "{text} ({n}, p. {page})"])

@@ -26,9 +26,6 @@ OTHERS = {
     "wrapped": lambda text: textwrap.fill(text, 80),
     "indented": lambda text: textwrap.indent(text, "    "),
     "upper case": str.upper,
-    "wrapped at words": lambda text: textwrap.fill(text, 50),
-    "shortened at words": lambda text: textwrap.shorten(text, 60),
-    "quoted": lambda text: textwrap.indent(text.replace(" a", "\na"), "> "),
 }
 
 
