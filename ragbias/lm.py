@@ -338,8 +338,8 @@ class DebiasedLM:
         """
         check_text("the continuation", continuation)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
-        if request.method.runs_several:
-            raise MethodError(f"{request.method.name} runs several prompts and gives no score; pass another method")
+        if request.method.acts_on == "answers":
+            raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         check_length(len(request.tokens.ids), self.window, len(target))
         return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)

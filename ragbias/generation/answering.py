@@ -18,7 +18,7 @@ from ragbias.binding.hooks import backend_of
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
-from ragbias.generation.attached import prepared_model
+from ragbias.generation.attached import prepared_model, suffix_likelihoods
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, trimmed
 from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, PromptTokensDetails, Usage
@@ -110,8 +110,9 @@ class Answering:
         events = [[event for event in (self.cancelled, request.cancelled) if event] for request in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
-        chain = processors(settings, method, recorder, len(prompts), ids.device)
         with prepared_model(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
+            likelihoods = suffix_likelihoods(self.model, method, prompts, start.cache)
+            chain = processors(settings, method, recorder, len(prompts), ids.device, likelihoods)
             output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=mask,

@@ -9,17 +9,20 @@ from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ragbias.binding import attach
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
-from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
+from ragbias.errors import MethodError, OutOfMemoryError, first_line, out_of_memory
 from ragbias.generation.reuse import DocumentStates, start_from_states
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, reader_of, reading
+
+PIECE = 16  # tokens of a suffix whose logits are computed together
 
 
 @contextmanager
@@ -92,3 +95,28 @@ def computes_documents_separately(model: PreTrainedModel, method: Method, prompt
         architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
         for module in attention_modules(decoder, architecture)
     )
+
+
+@torch.no_grad()
+def suffix_likelihoods(
+    model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], cache: DynamicCache | None
+) -> Tensor | None:
+    """Return the log-probability of the suffix, without its first token, in each prompt, float32 ``[prompts]``.
+
+    The prompts have the same suffix. ``cache`` has their documents, and is extended by the suffix without its last
+    token. None for methods that do not need likelihoods.
+    """
+    if not (isinstance(method, JointMethod) and method.needs_likelihoods):
+        return None
+    if cache is None:
+        raise MethodError(
+            f"{method.name} computes documents separately, and this model's rotary frequencies depend on the length of "
+            "the prompt; give shorter documents, or use another method"
+        )
+    suffix = torch.tensor(prompts[0].suffix, device=model.device)
+    likelihoods = torch.zeros(len(prompts), device=model.device)
+    for begin in range(0, len(suffix) - 1, PIECE):
+        ids = suffix[begin : begin + PIECE + 1].expand(len(prompts), -1)
+        logits = model(ids[:, :-1], past_key_values=cache, use_cache=True).logits.float()
+        likelihoods += logits.log_softmax(-1).gather(2, ids[:, 1:, None]).sum((1, 2))
+    return likelihoods

@@ -83,21 +83,32 @@ class GumbelNoise(LogitsProcessor):
 class FuseLogits(LogitsProcessor):
     """Replace the logits ``[prompts, V]`` of all sequences by the fused scores ``[V]`` of a joint method."""
 
-    def __init__(self, method: JointMethod) -> None:
+    def __init__(self, method: JointMethod, likelihoods: Tensor | None) -> None:
         self._method = method
-        self._memory: dict[str, Any] = {}
+        self._memory: dict[str, Any] = {"likelihoods": likelihoods}
+        self._is_first = True
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return self._method.fused(scores.float(), self._memory).to(scores.dtype).expand_as(scores)
+        previous = None if self._is_first else int(input_ids[0, -1])
+        self._is_first = False
+        return self._method.fused(scores.float(), self._memory, previous).to(scores.dtype).expand_as(scores)
 
 
 def processors(
-    settings: GenerationSettings, method: Method, recorder: TokenLogprobs | None, batch: int, device: torch.device
+    settings: GenerationSettings,
+    method: Method,
+    recorder: TokenLogprobs | None,
+    batch: int,
+    device: torch.device,
+    likelihoods: Tensor | None,
 ) -> LogitsProcessorList:
-    """Return processors that check, fuse, record and sample logits. ``generate`` itself stays greedy."""
+    """Return processors that check, fuse, record and sample logits. ``generate`` itself stays greedy.
+
+    For ``likelihoods``, see ``JointMethod.fused``.
+    """
     chain = LogitsProcessorList([RequireFinite()])
     if isinstance(method, JointMethod):
-        chain.append(FuseLogits(method))
+        chain.append(FuseLogits(method, likelihoods))
         batch = 1  # all prompts continue with the same token, so they share the noise
     if recorder:
         chain.append(recorder)

@@ -25,7 +25,7 @@ from ragbias.cache import DocumentCache, States
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.request import check_length
-from ragbias.methods import METHODS, AttentionMethod, Method, SequenceCall, SequenceLayout
+from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, reading
 
@@ -137,7 +137,8 @@ def start_from_states(
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache with prefixes and documents, and each prompt's number of reused tokens.
 
-    In a batch, suffixes differ in length. Therefore the cache also contains each suffix, except its last token.
+    In a batch, suffixes differ in length. Therefore the cache also contains each suffix, except its last token. The
+    prompts of a joint method have the same suffix, which is not run here.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []
@@ -150,7 +151,7 @@ def start_from_states(
         reused.append(sum(part.tokens for part, cached in parts if cached))
         cache = cache_of(model, [part for part, _ in parts])
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
-        if len(prompts) > 1 and len(prompt.suffix) > 1:
+        if not isinstance(method, JointMethod) and len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
             with nullcontext() if lora is None else reading(model, lora, [0]):
                 run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])

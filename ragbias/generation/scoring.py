@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.binding.hooks import copied_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.generation.attached import prepared_model
+from ragbias.generation.attached import prepared_model, suffix_likelihoods
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod
@@ -37,9 +38,8 @@ def logprobs_of(
     cache: DocumentCache | None = None,
 ) -> list[float]:
     """Return the natural logarithm of the probability of each token of ``target`` after the prompt."""
-    scores = continuation_logits(model, request.tokens, request.method, target, backend, cache)
-    chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
-    values: list[float] = chosen.tolist()
+    _, (scores,) = _next_logprobs(model, request, [target], backend, cache)
+    values: list[float] = _chosen(scores[0], target).tolist()
     return values
 
 
@@ -53,7 +53,7 @@ def continuation_logits(
     cache: DocumentCache | None = None,
 ) -> Tensor:
     """Return logits float32 ``[len(target), V]`` that predict each token of ``target``."""
-    return _logits(model, method, tokens, [target], backend, cache)[1][0]
+    return _logits(model, method, tokens, [target], backend, cache).of_targets[0]
 
 
 @torch.no_grad()
@@ -68,15 +68,48 @@ def teacher_forced(
 
     For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """
+    first, scores = _next_logprobs(model, request, targets, backend, cache)
+    logprobs = [_mean_probability(_chosen(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
+    return ContinuationScores(_mean_probability(first), [float(logprob) for logprob in logprobs])
+
+
+def _next_logprobs(
+    model: PreTrainedModel,
+    request: Request,
+    targets: Sequence[Sequence[int]],
+    backend: str,
+    cache: DocumentCache | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """Return log-probabilities ``[orders, V]`` after the prompt, and ``[orders, len(target), V]`` along each target.
+
+    Only a vote has several orders.
+    """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
-    logits = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
-    first = torch.stack([after_prompt for after_prompt, _ in logits])
-    logprobs = []
-    for index, target in enumerate(targets):
-        scores = _fused(request.method, torch.stack([of_targets[index] for _, of_targets in logits])).log_softmax(-1)
-        chosen = scores[:, torch.arange(len(target)), torch.tensor(list(target), device=scores.device)]
-        logprobs.append(float(_mixture(chosen.double().sum(1))))
-    return ContinuationScores(_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0], logprobs)
+    parts = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
+    first = torch.stack([part.first for part in parts])[:, None]
+    of_targets = [torch.stack([part.of_targets[index] for part in parts]) for index in range(len(targets))]
+    if isinstance(request.method, JointMethod):
+        given = [part.likelihood for part in parts if part.likelihood is not None]
+        fused = partial(fused_logits, request.method, torch.cat(given) if given else None)
+        first = fused(first, [0])[None]
+        of_targets = [fused(logits, target)[None] for logits, target in zip(of_targets, targets, strict=True)]
+    return first[:, 0].log_softmax(-1), [logits.log_softmax(-1) for logits in of_targets]
+
+
+def _chosen(logprobs: Tensor, target: Sequence[int]) -> Tensor:
+    """Return the log-probabilities ``[..., T]`` of the target's tokens, of all tokens' ``[..., T, V]``."""
+    return logprobs[..., torch.arange(len(target)), torch.tensor(list(target), device=logprobs.device)]
+
+
+class _Logits(NamedTuple):
+    """Logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` that predict each target.
+
+    ``likelihood`` is that of the prompt's suffix, float32 ``[1]``, for a method that needs it.
+    """
+
+    first: Tensor
+    of_targets: list[Tensor]
+    likelihood: Tensor | None
 
 
 def _logits(
@@ -86,13 +119,14 @@ def _logits(
     targets: Sequence[Sequence[int]],
     backend: str,
     cache: DocumentCache | None,
-) -> tuple[Tensor, list[Tensor]]:
-    """Return logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` that predict each target."""
+) -> _Logits:
     with prepared_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
+        likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefilled(model, tokens.ids, start.cache)
         last = len(targets) - 1
         copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
-        return first, [continued(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
+        logits = [continued(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
+    return _Logits(first, logits, likelihood)
 
 
 def prefilled(
@@ -136,14 +170,13 @@ def kl(plain: Tensor, debiased: Tensor) -> float:
     return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))
 
 
-def _fused(method: Method, logits: Tensor) -> Tensor:
-    """Fuse logits ``[prompts, T, V]`` to ``[1, T, V]`` with a joint method. The identity for other methods."""
-    if not isinstance(method, JointMethod):
-        return logits
-    memory: dict[str, Any] = {}
-    return torch.stack([method.fused(logits[:, step], memory) for step in range(logits.shape[1])])[None]
+def fused_logits(method: JointMethod, likelihoods: Tensor | None, logits: Tensor, target: Sequence[int]) -> Tensor:
+    """Fuse logits ``[prompts, T, V]`` that predict ``target`` to ``[T, V]``."""
+    memory: dict[str, Any] = {"likelihoods": likelihoods}
+    previous = [None, *target[:-1]]
+    return torch.stack([method.fused(logits[:, step], memory, token) for step, token in enumerate(previous)])
 
 
-def _mixture(logprobs: Tensor) -> Tensor:
+def _mean_probability(logprobs: Tensor) -> Tensor:
     """Return the logarithm of the mean probability over the first dimension."""
     return logprobs.logsumexp(0) - math.log(len(logprobs))

@@ -20,6 +20,7 @@ from ragbias.methods.channel_scaling import ChannelScaling
 from ragbias.methods.compose import Compose
 from ragbias.methods.in_context_reranking import InContextReranking
 from ragbias.methods.long_context_reorder import LongContextReorder
+from ragbias.methods.mixture import Mixture
 from ragbias.methods.ms_poe import MsPoE
 from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
 from ragbias.methods.no_positions import NoPositions
@@ -41,9 +42,9 @@ from ragbias.models.named import PACKAGED
 __all__ = [
     "DEFAULT_METHOD", "METHODS", "SIW", "AdaptiveParallelEncoding", "AttentionCall", "AttentionMethod",
     "AttentionSorting", "CanonicalOrder", "ChannelScaling", "Compose", "DocumentScorer", "InContextReranking",
-    "JointMethod", "LongContextReorder", "Method", "MsPoE", "NoInterDocumentAttention", "NoMethod", "NoPositions",
-    "ParallelContextWindows", "ParallelExperts", "PermutationVote", "Pine", "PositionInterpolation", "Profile",
-    "Ranking", "ReorderingMethod", "RoToR", "SegmentMethod", "Segmented", "SelfExtend", "SequenceCall",
+    "JointMethod", "LongContextReorder", "Method", "Mixture", "MsPoE", "NoInterDocumentAttention", "NoMethod",
+    "NoPositions", "ParallelContextWindows", "ParallelExperts", "PermutationVote", "Pine", "PositionInterpolation",
+    "Profile", "Ranking", "ReorderingMethod", "RoToR", "SegmentMethod", "Segmented", "SelfExtend", "SequenceCall",
     "SequenceLayout", "StructuredPrompting", "default_method", "format_method", "get", "method_class",
     "method_names", "parse_methods",
 ]  # fmt: skip
@@ -55,7 +56,7 @@ METHODS: dict[str, type[Method]] = {
         NoMethod, Segmented, Pine, RoToR, ChannelScaling, MsPoE, SIW, SelfExtend, PositionInterpolation,
         NoPositions, ParallelContextWindows, NoInterDocumentAttention, StructuredPrompting,
         AdaptiveParallelEncoding, AttentionSorting, InContextReranking, LongContextReorder, CanonicalOrder,
-        PermutationVote, ParallelExperts,
+        PermutationVote, ParallelExperts, Mixture,
     )
 }  # fmt: skip
 

@@ -341,18 +341,25 @@ class ReorderingMethod(Method):
 
 
 class JointMethod(Method):
-    """A method that runs several prompts, each with some of the documents, and combines their logits for each token."""
+    """A method that runs several prompts, each with some of the documents, and combines their logits for each token.
+
+    Attributes:
+        needs_likelihoods: whether it uses the probability of the prompt's end after each prompt's documents.
+    """
 
     acts_on = "tokens"
     needs_documents = True
+    needs_likelihoods: bool = False
 
     def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return the indices of each prompt's documents; ``documents`` contains the token ids of all documents."""
         raise NotImplementedError
 
-    def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
+    def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
         """Compute the scores of the next token, float32 ``[V]``, from logits ``[prompts, V]``.
 
-        ``memory`` is the method's state between tokens. It is empty at the first token.
+        ``previous`` is the token before it, None at the first token. ``memory`` is the method's state between tokens.
+        Only ``memory["likelihoods"]`` is given: the log-probabilities ``[prompts]`` of the prompt's end without its
+        first token, for a method that needs them.
         """
         raise NotImplementedError

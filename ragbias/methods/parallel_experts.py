@@ -68,10 +68,10 @@ class ParallelExperts(JointMethod):
             )
         return [[], *([index] for index in order)]
 
-    def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
+    def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
         """Return the highest score of each token. ``logits[0]`` is the amateur. ``memory`` has ``b`` and the prior."""
         amateur, experts = logits[:1], logits[1:]
-        if not memory:
+        if previous is None:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast
             if self.prior is not None:
                 memory["prior"] = self.gamma * logits.new_tensor(self.prior).log()[:, None]

@@ -144,8 +144,6 @@ def test_parameters_out_of_range_are_refused(make, reason):
         make()
 
 
-def test_a_prior_for_other_documents_and_a_score_are_refused(lm):
+def test_a_prior_for_other_documents_is_refused(lm):
     with pytest.raises(MethodError, match="2 numbers for 3 documents"):
         lm.generate(PROMPT, method=ParallelExperts(prior=[1.0, 2.0]), max_new_tokens=2)
-    with pytest.raises(MethodError, match="gives no score"):
-        lm.score(PROMPT, "owl")
