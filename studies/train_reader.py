@@ -1,4 +1,4 @@
-"""Train readers for parallel windows on a GPU, and compare them with the plain model.
+"""Train readers for parallel windows, and compare them with the plain model.
 
 The training of `ragbias adapt` in batches: each step computes documents and teachers, and draws new distractors and
 orders. One run trains the readers of --readers, one after another, for --minutes in all, and evaluates each on unseen
@@ -15,6 +15,9 @@ questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objecti
              its own answers
     plain    the control: both, for the plain model, which reads all
              documents in order
+
+With --mixture, the readers are for the method "mixture" instead of parallel windows. They also learn to give the
+question the highest probability after the document that the teacher reads.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ from ragbias.readers import READER, fingerprint
 from studies import arguments_of
 from studies.reader_questions import examples
 from studies.readers import read_cases, show_accuracy, show_scores
-from studies.windows import STATES, Row, cast_of, evaluate, generated, padded, target_logits
+from studies.windows import STATES, Row, cast_of, evaluate, generated, mixture_logprobs, padded, target_logits
 
 PREFIXES = (
     "Answer the question using the documents below.\n\n",
@@ -267,7 +270,12 @@ def rows_of(
 
 
 def loss_of(
-    model: PreTrainedModel, reader: Reader, drawn: Sequence[tuple[Row, int]], objective: str, rng: random.Random
+    model: PreTrainedModel,
+    reader: Reader,
+    drawn: Sequence[tuple[Row, int]],
+    objective: str,
+    rng: random.Random,
+    mixture: bool = False,
 ) -> Tensor:
     """Compute the mean loss of a step."""
     rows = [row for row, _ in drawn]
@@ -277,9 +285,14 @@ def loss_of(
             teacher = torch.stack([logits.float().softmax(-1) for logits in orders]).mean(0).log()
         else:
             teacher = target_logits(model, [alone(row, gold) for row, gold in drawn])[0].float().log_softmax(-1)
-    logits, real = target_logits(model, [shuffled(r, rng) for r in rows] if objective == "plain" else rows, reader)
-    student = logits.float().log_softmax(-1)
-    loss = divergence(teacher, student, real)
+    if mixture:
+        student, real, likelihoods = mixture_logprobs(model, rows, reader)
+        shares = [each.log_softmax(0)[read] for each, (_, read) in zip(likelihoods, drawn, strict=True)]
+        loss = -torch.stack(shares).mean()
+    else:
+        logits, real = target_logits(model, [shuffled(r, rng) for r in rows] if objective == "plain" else rows, reader)
+        student, loss = logits.float().log_softmax(-1), 0.0
+    loss = loss + divergence(teacher, student, real)
     if objective in ("both", "plain"):
         ids, _ = padded([row.target for row in rows], student.device)
         loss = loss + cross_entropy(student[real], ids[real])
@@ -310,7 +323,7 @@ def train(
             group["lr"] = options.rate * min(1.0, (step + 1) / WARM_UP) * max(0.02, 1 - share_done)
         drawn = rows_of(questions, rng.sample(rng.choice(groups), options.batch), objective, rng)
         with cast_of(model):
-            loss = loss_of(model, reader, drawn, objective, rng)
+            loss = loss_of(model, reader, drawn, objective, rng, options.mixture)
         loss.backward()
         nn.utils.clip_grad_norm_(reader.parameters(), CLIP)
         optimiser.step()
@@ -331,8 +344,8 @@ def save(reader: Reader, file: Path) -> None:
 
 
 def write_reader(reader: Reader, questions: Questions, options: Any, settings: dict[str, Any]) -> None:
-    """Write the folder of a reader for parallel windows, as ``ragbias adapt`` does, with its receipt."""
-    lm, method = questions.lm, get("pcw")
+    """Write the folder of a reader, as ``ragbias adapt`` does, with its receipt."""
+    lm, method = questions.lm, get("mixture" if options.mixture else "pcw")
     held_out = [Question(**questions.by_length[1][question]) for question in questions.held_out[:MOST_HELD_OUT]]
     compared = [held_out_example(lm, question, AdaptSettings(), labelled=True) for question in held_out]
     used = ("batch", "rank", "rate", "one_form")
@@ -366,6 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=24, help="groups of lessons")
     parser.add_argument("--group", type=int, default=GROUP, help="lessons in a group")
     parser.add_argument("--rank", type=int, default=8, help="rank of the LoRA")
+    parser.add_argument("--mixture", action="store_true", help='train for "mixture" instead of parallel windows')
     parser.add_argument("--one-form", action="store_true", help="one prefix and format, so that documents are cached")
     parser.add_argument("--start", type=Path, help="weights to start from")
     parser.add_argument("--dtype", default="float32", help="dtype of the model")
@@ -374,6 +388,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--receipt", action="store_true", help="also write the last reader's folder, with a receipt")
     parser.add_argument("--generate", action="store_true", help="also generate answers to the first file")
     options = parser.parse_args(arguments)
+    if options.mixture and (refused := [name for name in options.readers if name.split(":")[1] in ("free", "plain")]):
+        raise SystemExit(f"{', '.join(refused)}: --mixture needs an objective whose teacher reads one document")
     STATES.left = int(options.cache * 1e9)
     torch.backends.cuda.matmul.allow_tf32 = True
     options.out.mkdir(parents=True, exist_ok=True)
@@ -390,13 +406,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         """Evaluate on all files, and add the results."""
         for index, (file, of_file) in enumerate(cases.items()):
             answers = options.generate and index == 0
-            scores, texts = evaluate(lm, of_file, reader, plain, answers)
+            scores, texts = evaluate(lm, of_file, reader, plain, answers, options.mixture and not plain)
             results[file]["scores"][name] = scores
             results[file]["answers"] |= {name: texts} if answers else {}
         write_atomically(options.out / "results.json", json.dumps(results).encode())
 
     measure("none", None, plain=True)
-    measure("pcw", None)
+    measure("mixture" if options.mixture else "pcw", None)
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
     left, groups = options.readers, {}
     stop = begun + options.minutes * 60

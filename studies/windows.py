@@ -1,6 +1,7 @@
 """Parallel windows in batches: log-probabilities, greedy answers, and logits with gradients for a reader's weights.
 
-The results are those of the method ``pcw``, or of the plain model for prompts with a single window.
+The results are those of the method ``pcw``, or of the plain model for prompts with a single window. With ``mixture``,
+they are those of the method of that name, with one window per document.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ class Row:
     @property
     def plain(self) -> Row:
         return Row(self.prefix, [[token for window in self.windows for token in window]], self.suffix, self.target)
+
+    @property
+    def experts(self) -> list[Row]:
+        return [Row(self.prefix, [window], self.suffix, self.target) for window in self.windows]
 
 
 @contextmanager
@@ -194,6 +199,49 @@ def target_logits(
     return model.lm_head(picked), real
 
 
+def mixture_logprobs(
+    model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return log-probabilities ``[B, longest target, V]`` under a mixture, which of them are not padding, and the
+    log-probabilities of each row's suffix without its first token after each of its windows.
+    """
+    experts = [expert for row in rows for expert in row.experts]
+    context = context_of(model, experts)
+    with reading(model, reader):
+        hidden = hidden_of(model, context, [[*row.suffix, *row.target[:-1]] for row in experts])
+    mixed, likelihoods, first = [], [], 0
+    for row in rows:
+        of_row = hidden[first : first + len(row.windows), : len(row.suffix) + len(row.target) - 1]
+        first += len(row.windows)
+        logits = model.lm_head(of_row).float()
+        after, begin = torch.tensor([*row.suffix[1:], *row.target], device=hidden.device), len(row.suffix) - 1
+        chosen = logits.gather(2, after.expand(len(of_row), -1)[..., None])[..., 0] - logits.logsumexp(-1)
+        likelihood = chosen[:, :begin].sum(1)
+        weights = likelihood[:, None] + chosen[:, begin:].cumsum(1) - chosen[:, begin:]
+        shares = weights.log_softmax(0)
+        mixed.append((shares[..., None] + logits[:, begin:].log_softmax(-1)).logsumexp(0))
+        likelihoods.append(likelihood)
+    real = padded([row.target for row in rows], hidden.device)[1]
+    return nn.utils.rnn.pad_sequence(mixed, batch_first=True), real, likelihoods
+
+
+@torch.no_grad()
+def mixture_generated(model: PreTrainedModel, row: Row, end: int, reader: Reader | None = None) -> list[int]:
+    """Return the greedy answer of a mixture with its EOS token, or ``ANSWER_TOKENS`` tokens."""
+    context, suffix = context_of(model, row.experts), torch.tensor(row.suffix, device=model.device)
+    with reading(model, reader):
+        hidden = hidden_of(model, context, [row.suffix] * len(row.windows))
+        logprobs = model.lm_head(hidden).float().log_softmax(-1)
+        after = suffix[1:].expand(len(hidden), -1)[..., None]
+        weights, last, answer = logprobs[:, :-1].gather(2, after).sum((1, 2)), logprobs[:, -1], []
+        while len(answer) < ANSWER_TOKENS and end not in answer:
+            answer.append(int((weights[:, None] + last).logsumexp(0).argmax()))
+            weights = weights + last[:, answer[-1]]
+            step = hidden_of(model, context, [answer[-1:]] * len(row.windows))
+            last = model.lm_head(step[:, -1]).float().log_softmax(-1)
+    return answer
+
+
 @torch.no_grad()
 def generated(
     model: PreTrainedModel, rows: Sequence[Row], end: int, reader: Reader | None = None, context: Context | None = None
@@ -219,8 +267,13 @@ def logprobs(
 ) -> list[float]:
     """Return the log-probabilities of the targets, in nats."""
     logits, real = target_logits(model, rows, reader, context)
-    ids, _ = padded([row.target for row in rows], logits.device)
-    chosen = logits.float().log_softmax(-1).gather(2, ids[..., None])[..., 0]
+    return _total(logits.float().log_softmax(-1), real, rows)
+
+
+def _total(logprobs: Tensor, real: Tensor, rows: Sequence[Row]) -> list[float]:
+    """Return the log-probability of each row's target, given those of all tokens ``[B, T, V]``."""
+    ids, _ = padded([row.target for row in rows], logprobs.device)
+    chosen = logprobs.gather(2, ids[..., None])[..., 0]
     return [float(total) for total in (chosen * real).sum(1)]
 
 
@@ -232,12 +285,26 @@ def cast_of(model: PreTrainedModel) -> torch.autocast:
 
 @torch.no_grad()
 def evaluate(
-    lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, plain: bool, answers: bool
+    lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, plain: bool, answers: bool, mixture: bool = False
 ) -> tuple[list[list[float]], list[list[str]]]:
-    """Return log-probabilities and, on demand, answers ``[question][order]``. Parallel windows run in one order."""
+    """Return log-probabilities and, on demand, answers ``[question][order]``.
+
+    Only the plain model runs in all orders.
+    """
     model, end = lm.model, lm.tokenizer.eos_token_id
     scores: list[list[float]] = []
     texts: list[list[str]] = []
+    for case in cases if mixture else ():
+        row = rows_of_case(lm, case)[0]
+        with cast_of(model):
+            logprobs_, real, _ = mixture_logprobs(model, [row], reader)
+            scores.append([_total(logprobs_, real, [row])[0]])
+            if answers:
+                texts.append(
+                    [lm.tokenizer.decode(mixture_generated(model, row, end, reader), skip_special_tokens=True)]
+                )
+    if mixture:
+        return scores, texts
     for begin in range(0, len(cases), CHUNK):
         by_order = zip(*(rows_of_case(lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
         runs = [[row.plain for row in rows] for rows in by_order] if plain else [list(next(by_order))]
