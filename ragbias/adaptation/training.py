@@ -18,8 +18,10 @@ from ragbias.cache import DocumentCache
 from ragbias.errors import ReaderError, first_line, out_of_memory
 from ragbias.files import write_atomically
 from ragbias.generation.attached import prepared_model
+from ragbias.generation.request import padded
+from ragbias.generation.scoring import fused_logits
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
+from ragbias.methods import JointMethod, Method
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, targets
 
@@ -63,12 +65,33 @@ def student_logits(
     lm: DebiasedLM, method: Method, lora: Lora, prompt: TokenisedPrompt, target: Sequence[int], cache: DocumentCache
 ) -> Tensor:
     """Compute the logits ``[len(target), V]`` that predict the target, with gradients for the reader's weights."""
+    if isinstance(method, JointMethod):
+        return _joint_logits(lm, method, lora, prompt, target, cache)
     with prepared_model(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
         seen = 0 if start.cache is None else start.cache.get_seq_length()
         ids = torch.tensor([[*prompt.ids[seen:], *target[:-1]]], device=lm.model.device)
         output = lm.model(ids, past_key_values=start.cache, use_cache=True, logits_to_keep=len(target))
     logits: Tensor = output.logits[0]
     return logits
+
+
+def _joint_logits(
+    lm: DebiasedLM,
+    method: JointMethod,
+    lora: Lora,
+    prompt: TokenisedPrompt,
+    target: Sequence[int],
+    cache: DocumentCache,
+) -> Tensor:
+    prompts = [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
+    _, _, spans = padded(prompts, 0, lm.model.device)
+    after = torch.tensor([*prompt.suffix, *target], device=lm.model.device).expand(len(prompts), -1)
+    with prepared_model(lm.model, method, prompts, spans, BACKEND, cache, lora=lora) as start:
+        logits = lm.model(after[:, :-1], past_key_values=start.cache, use_cache=True).logits.float()
+    suffix, answer = logits.split([len(prompt.suffix) - 1, len(target)], dim=1)
+    ids = after[:, 1 : len(prompt.suffix), None]
+    likelihoods = (suffix.gather(2, ids)[..., 0] - suffix.logsumexp(2)).sum(1)
+    return fused_logits(method, likelihoods, answer, target)
 
 
 def rate(step: int, settings: AdaptSettings) -> float:

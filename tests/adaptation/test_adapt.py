@@ -78,7 +78,7 @@ def test_the_folder_holds_a_reader_of_peft_and_its_receipt(lm, questions, tmp_pa
     assert reading.generate(Prompt("", ["A wall. ", "A mill. "], "Who?"), max_new_tokens=2).report.reader
 
 
-@pytest.mark.parametrize("method", ["ape", "structured-prompting", "rotor", "pine", "none"])
+@pytest.mark.parametrize("method", ["ape", "structured-prompting", "rotor", "pine", "mixture", "none"])
 def test_every_method_with_documents_can_be_trained(lm, questions, method, tmp_path):
     receipt = adapt(lm, questions, tmp_path, AdaptSettings(method=method, **{**SHORT, "steps": 2, "examples": 8}))
     assert receipt["invariant"] is (None if method == "none" else True)
@@ -199,7 +199,7 @@ def test_parameters_of_the_method_are_kept(lm, questions, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("method", ["pcw", "pine"])
+@pytest.mark.parametrize("method", ["pcw", "pine", "mixture"])
 def test_every_family_gets_gradients(family, method):
     model = random_model(family).requires_grad_(False)
     lm = SimpleNamespace(model=model)
