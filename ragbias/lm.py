@@ -341,7 +341,7 @@ class DebiasedLM:
         if request.method.acts_on == "answers":
             raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
-        check_length(len(request.tokens.ids), self.window, len(target))
+        check_length(Request.longest_prompt(request.method, request.tokens), self.window, len(target))
         return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
 
     def warm(

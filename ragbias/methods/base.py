@@ -221,7 +221,7 @@ class Method(_WithReader):
 
     @property
     def runs_several(self) -> bool:
-        """Whether an answer needs several prompts, so that it has no single attention or probability."""
+        """Whether an answer needs several prompts, so that it has no single attention."""
         return self.acts_on in ("tokens", "answers")
 
     @property

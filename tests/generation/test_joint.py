@@ -100,9 +100,13 @@ def test_order_and_equal_experts_do_not_matter_on_any_family(byte_tokenizer, fam
     assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)
 
 
-def test_documents_that_do_not_fit_together_run_one_by_one(byte_tokenizer):
-    lm = DebiasedLM(random_model("llama", max_position_embeddings=64), byte_tokenizer, method="pced")
-    assert lm.generate(PROMPT, max_new_tokens=3).report.method_ran == "pced"
+@pytest.mark.parametrize("method", ["pced", "mixture"])
+def test_documents_that_do_not_fit_together_run_one_by_one(byte_tokenizer, method):
+    lm = DebiasedLM(random_model("llama", max_position_embeddings=64), byte_tokenizer, method=method)
+    assert lm.generate(PROMPT, max_new_tokens=3).report.method_ran == method
+    assert len(lm.score(PROMPT, "owl").logprobs) == 3
+    with pytest.raises(PromptTooLongError, match="44 tokens, too many for an answer of 30 in the model's window of 64"):
+        lm.score(PROMPT, "o" * 30)
     with pytest.raises(PromptTooLongError, match="the prompt has 71 tokens, .* window of 64"):
         lm.generate(PROMPT, method="none", max_new_tokens=3)
     with pytest.raises(PromptTooLongError, match="the prompt has 86 tokens, .* window of 64"):
