@@ -51,7 +51,8 @@ class DecodingArguments(SamplingArguments, total=False):
     """Maximum time for an answer in seconds, > 0."""
     no_repeat_ngram_size: int | None
     """Length of token sequences that must not occur twice in prompt and answer; 0 allows all. Values above 1 are
-    refused for methods that are invariant inside the model, because sequences cross document borders."""
+    refused for methods that are invariant inside the model, because sequences cross document borders, and for methods
+    with a prompt per document, because the prompts would forbid different sequences."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that are never generated."""
     suppress_tokens: Sequence[int] | None
@@ -261,17 +262,19 @@ class GenerationSettings:
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_fits(self, method: Method, vocabulary: int, suffix: int) -> None:
-        """Reject ids outside the vocabulary, and sequences that may cross borders of documents in order-free methods.
+        """Reject ids outside the vocabulary, and sequences that depend on the order or on the prompt of a document.
 
         ``suffix`` tokens follow the documents.
         """
         order_free = method.invariant and method.acts_on == "attention"  # others need no order, or fix it
+        reason = "sequences of tokens cross document borders, so the answer would depend on the order of the documents"
+        if joint := method.acts_on == "tokens":
+            reason = "each document's prompt would forbid other sequences"
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
-            if order_free and self.extra.get(name, 0) > 1:
+            if (order_free or joint) and self.extra.get(name, 0) > 1:
                 raise ArgumentError(
-                    f"{name}={self.extra[name]!r} with {method.name}: sequences of tokens cross document borders, so "
-                    "the answer would depend on the order of the documents; leave it out, or use repetition_penalty, "
-                    "which reads single tokens"
+                    f"{name}={self.extra[name]!r} with {method.name}: {reason}; leave it out, or use "
+                    "repetition_penalty, which reads single tokens"
                 )
         for name in ("bad_words_ids", "sequence_bias"):
             sequences = list(self.extra.get(name, ()))

@@ -172,7 +172,7 @@ def test_a_continuation_is_text(lm, wrong):
 
 def test_invariant_methods_refuse_sequences_across_documents(lm):
     for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
-        for method in ("pine", "rotor", "pcw"):
+        for method in ("pine", "rotor", "pcw", "pced", "mixture"):
             with pytest.raises(ArgumentError, match=f"{name}=2 with {method}.*repetition_penalty"):
                 lm.generate(PROMPT, method=method, **{name: 2})
         with pytest.raises(ArgumentError, match=f"{name}=2"):
