@@ -142,5 +142,5 @@ def cells_of(row: Mapping[str, Any]) -> dict[str, str]:
     families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"
     spans, invariant = ("yes" if row[name] else "no" for name in ("needs_spans", "invariant"))
     cells = row["name"], row["acts_on"], spans, invariant, row["layers"]
-    families = families if row["acts_on"] == "attention" else "any"
+    families = families if row["acts_on"] in ("attention", "tokens") else "any"
     return dict(zip(HEADINGS, (*cells, families, row["cost"], row["source"]), strict=True))

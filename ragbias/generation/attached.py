@@ -111,7 +111,7 @@ def suffix_likelihoods(
     if cache is None:
         raise MethodError(
             f"{method.name} computes documents separately, and this model's rotary frequencies depend on the length of "
-            "the prompt; give shorter documents, or use another method"
+            "the prompt; use another method, such as pced"
         )
     suffix = torch.tensor(prompts[0].suffix, device=model.device)
     likelihoods = torch.zeros(len(prompts), device=model.device)

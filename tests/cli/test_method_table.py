@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from ragbias.cli.methods import method_table
+from ragbias.cli.methods import cells_of, method_table
 from ragbias.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
@@ -23,6 +23,12 @@ def test_every_method_has_its_row_and_its_class_in_the_docs():
         assert row["documentation"] and row["cost"]
         assert name == "none" or row["source"]
         assert name == "none" or row["constructor"].split("(")[0] in DOCS.read_text()
+
+
+def test_methods_that_compute_documents_separately_need_a_supported_family():
+    families = {name: cells_of(row)["families"] for name, row in method_table().items()}
+    assert [families[name] for name in ("pced", "mixture", "pcw")] == ["all"] * 3
+    assert [families[name] for name in ("none", "permutation-vote", "icr")] == ["any"] * 3
 
 
 def test_rotary_methods_leave_alibi_out():
