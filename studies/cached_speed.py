@@ -27,9 +27,11 @@ from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
 from ragbias.evaluation.cost import now, spread
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.generation.attached import prepared_model
-from ragbias.generation.scoring import prefilled
-from ragbias.methods import Method, NoMethod
+from ragbias.generation.arguments import GenerationSettings
+from ragbias.generation.attached import prepared_model, suffix_likelihoods
+from ragbias.generation.decoding import processors
+from ragbias.generation.request import padded
+from ragbias.methods import METHODS, JointMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
 from studies import arguments_of
@@ -67,13 +69,14 @@ def measure(
         divided by the arithmetic of a request with cached documents), and ``states``, the ``_cost`` by state.
 
     Raises:
-        MethodError: a method without reusable documents, or one that does not run inside the model.
+        MethodError: a method without reusable documents.
         PromptTooLongError, ArgumentError: see ``speed.run``.
     """
-    methods, config = prepared(settings)
+    methods, config = prepared(settings, joint=True)
     for label, method in methods.items():
         if not method.reusable_documents:
-            raise MethodError(f"{label} has no reusable documents; use ape, pcw, structured-prompting or pced")
+            reusable = ", ".join(name for name, cls in METHODS.items() if cls.reusable_documents)
+            raise MethodError(f"{label} has no reusable documents; use one of {reusable}")
     sizes = list(itertools.product(tokens, prefixes, settings.documents))
     for length, prefix, count in sizes:
         check_length(count, prefix + count * length - PREFIX, settings.steps, config)
@@ -95,11 +98,14 @@ def measure(
     return {"settings": chosen, **conditions(settings, model), "results": results}
 
 
-def cached_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
-    """Count the multiply-adds up to the first token's logits if prefix and documents are cached."""
+def cached_prefill(shape: ModelShape, lengths: PromptLengths, logits: int = 1) -> int:
+    """Count the multiply-adds up to the first token's logits if prefix and documents are cached.
+
+    ``logits`` is the number of tokens whose logits are computed.
+    """
     pairs = causal_pairs(lengths.total) - causal_pairs(lengths.total - lengths.suffix)
     layer = lengths.suffix * shape.weights(shape.active_experts) + 2 * shape.width * pairs
-    return shape.layers * layer + shape.hidden * shape.vocabulary
+    return shape.layers * layer + logits * shape.hidden * shape.vocabulary
 
 
 @torch.no_grad()
@@ -117,14 +123,17 @@ def _measured(
             for state, cache in caches.items():
                 taken[state].append(_times(model, method, shuffled, settings, cache, lora))
         stats = memory.stats()
-    plain = taken["none"][1:]
+    plain, required = taken["none"][1:], 0
+    for each in prompts_of(method, prompt):
+        logits = len(each.suffix) if isinstance(method, JointMethod) and method.needs_likelihoods else 1
+        required += cached_prefill(shape, lengths_of(each), logits)
     return {
         "documents": len(prompt.documents),
         "tokens": len(prompt.documents[0]),
         "prefix": len(prompt.prefix),
         "suffix": len(prompt.suffix),
         "bytes_per_token": stats.memory_bytes / stats.tokens_computed,
-        "limit": plain_prefill(shape, lengths) / cached_prefill(shape, lengths),
+        "limit": plain_prefill(shape, lengths) / required,
         "states": {state: _cost(own[1:], plain) for state, own in taken.items()},
     }
 
@@ -139,16 +148,27 @@ def _times(
 ) -> tuple[float, float, float]:
     """Time the first token and each later token in seconds. Return the times and the share of cached tokens."""
     rule, reader = (NoMethod(), None) if cache is None else (method, lora)
-    begin = now(model.device)
-    with prepared_model(model, rule, [prompt], [prompt.spans], settings.backend, cache, lora=reader) as start:
-        logits, filled = prefilled(model, prompt.ids, start.cache)
-        token = int(logits.argmax())
-        first = now(model.device)
-        for _ in range(settings.steps):
-            ids = torch.tensor([[token]], device=model.device)
-            token = int(model(ids, past_key_values=filled, use_cache=True).logits[0, -1].argmax())
-        last = now(model.device)
-    return first - begin, (last - first) / settings.steps, start.reused[0] / (len(prompt.ids) - len(prompt.suffix))
+    times = [now(model.device)]
+    prompts = prompts_of(rule, prompt)
+    ids, _, spans = padded(prompts, 0, model.device)
+    with prepared_model(model, rule, prompts, spans, settings.backend, cache, lora=reader) as start:
+        likelihoods = suffix_likelihoods(model, rule, prompts, start.cache)
+        chain = processors(GenerationSettings(), rule, None, len(prompts), model.device, likelihoods)
+        cached, seen = start.cache, 0 if start.cache is None else start.cache.get_seq_length()
+        for _ in range(settings.steps + 1):
+            output = model(ids[:, seen:], past_key_values=cached, use_cache=True, logits_to_keep=1)
+            token = chain(ids, output.logits[:, -1].float()).argmax(-1, keepdim=True)
+            cached, seen, ids = output.past_key_values, ids.shape[1], torch.cat([ids, token], 1)
+            times.append(now(model.device))
+    reused = sum(start.reused) / sum(len(each.ids) - len(each.suffix) for each in prompts)
+    return times[1] - times[0], (times[-1] - times[1]) / settings.steps, reused
+
+
+def prompts_of(method: Method, prompt: TokenisedPrompt) -> list[TokenisedPrompt]:
+    """Return the prompts of a joint method, or the prompt itself."""
+    if not isinstance(method, JointMethod):
+        return [prompt]
+    return [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
 
 
 def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float, float]]) -> dict[str, Any]:

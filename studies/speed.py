@@ -26,7 +26,7 @@ from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBi
 from ragbias.evaluation.cost import Spread, all_versions, figures, interleave, machine, now, peak_bytes
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.files import writing
-from ragbias.methods import DEFAULT_METHOD, Method, NoMethod
+from ragbias.methods import DEFAULT_METHOD, JointMethod, Method, NoMethod
 from studies import arguments_of
 from studies import speed_inputs as inputs
 from studies.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
@@ -174,8 +174,11 @@ def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
     return {"settings": asdict(settings), **conditions(settings, model), "results": results}
 
 
-def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConfig]:
-    """Return the methods by label and the model's config. Refuse methods that need several passes."""
+def prepared(settings: SpeedSettings, joint: bool = False) -> tuple[dict[str, Method], PreTrainedConfig]:
+    """Return the methods by label and the model's config. Refuse methods that need several passes.
+
+    ``joint`` allows methods that run several prompts as one batch.
+    """
     methods = inputs.methods_in_every_layer(settings.methods, settings.model)
     if settings.model is None:
         config = inputs.shaped(settings.shape or "", settings.layers or 0)
@@ -183,7 +186,7 @@ def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConf
         config = inputs.config_of(settings.model)
     text = config.get_text_config()
     for label, method in methods.items():
-        if method.acts_on == "nothing":
+        if method.acts_on == "nothing" or (joint and isinstance(method, JointMethod)):
             continue
         if method.acts_on != "attention" or method.selective:
             raise MethodError(

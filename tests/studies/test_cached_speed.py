@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from transformers import AutoConfig
 
 from ragbias.generation.attached import prepared_model
 from studies import cached_speed
-from studies.arithmetic import ModelShape, PromptLengths, plain_prefill
+from studies.arithmetic import ModelShape, PromptLengths, plain_prefill, shape_of
 from studies.cached_speed import cached_prefill, main
+from studies.speed_inputs import SUFFIX
 from support.small_config import CONFIG
 
 QUICK = ("--rounds", "1", "--steps", "1")
@@ -38,6 +40,16 @@ def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, ca
         assert each["states"]["none"]["faster"] == [1, 1, 1] and each["limit"] > 1
 
 
+@pytest.mark.parametrize(("method", "cold"), [("pced", 3 * 5 / 32), ("mixture", 2 * 5 / 27)])
+def test_the_prompts_of_a_joint_method_share_their_prefix(config, tmp_path, method, cold):
+    out = tmp_path / "cached.json"
+    sizes = ("--documents", "3", "--tokens", "4", "--prefixes", "5", "--methods", method, "--reader-rank", "2")
+    main(["--model", config, *sizes, *QUICK, "--json", str(out)])
+    (found,) = json.loads(out.read_text())["results"]
+    assert [cost["hit_rate"] for cost in found["states"].values()] == [0, cold, 1, 1]
+    assert found["states"]["memory"]["decode_ratio"][0] > 0
+
+
 def test_a_random_reader_is_timed_with_the_method_only(config, tmp_path, capsys, monkeypatch):
     used = []
 
@@ -62,11 +74,24 @@ def test_the_limit_counts_what_follows_the_documents():
     assert saved == 3 * (9 * shape.weights(1) + 2 * shape.width * pairs_before)
 
 
+def test_the_limit_of_a_mixture_counts_every_prompt_and_the_logits_of_its_suffix(config, tmp_path):
+    out = tmp_path / "cached.json"
+    main(["--model", config, "--documents", "3", "--tokens", "4", "--prefixes", "5", "--methods", "mixture", *QUICK,
+          "--json", str(out)])  # fmt: skip
+    (found,) = json.loads(out.read_text())["results"]
+    shape = shape_of(AutoConfig.from_pretrained(config))
+    required = 3 * cached_prefill(shape, PromptLengths(5, (4,), SUFFIX), SUFFIX)
+    assert found["limit"] == plain_prefill(shape, PromptLengths(5, (4, 4, 4), SUFFIX)) / required
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--methods", "pine"], "pine has no reusable documents"),
-        (["--methods", "pced"], "pced needs several passes"),
+        (
+            ["--methods", "pine"],
+            "pine has no reusable documents; use one of pcw, structured-prompting, ape, pced, mixture",
+        ),
+        (["--methods", "permutation-vote"], "permutation-vote needs several passes"),
         (["--documents", "99"], "use fewer documents or tokens"),
         (
             ["--documents", "2", "--tokens", "4", "--reader-rank", "-1"],
