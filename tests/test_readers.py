@@ -20,7 +20,7 @@ from ragbias.readers import SHIPPED, check_readers, fingerprint, shipped
 from support.random_models import FAMILIES, random_model
 from support.readers import write_reader
 
-METHODS = ("pcw", "ape", "structured-prompting", "rotor", "pine")
+METHODS = ("pcw", "ape", "structured-prompting", "rotor", "pine", "mixture")
 DOCUMENTS = (
     "Copper Hall\nThe passphrase is dagger.\n\n",
     "Iron Gate\nThe keeper is Tom.\n\n",
@@ -63,7 +63,7 @@ def test_every_order_has_the_same_bits(lm, method, tmp_path):
     assert len(scores) == 1 and scores != {tuple(without)}
 
 
-@pytest.mark.parametrize("method", ["pcw", "ape", "structured-prompting"])
+@pytest.mark.parametrize("method", ["pcw", "ape", "structured-prompting", "mixture"])
 def test_cached_batched_and_streamed_it_answers_alike(lm, method, tmp_path):
     folder = write_reader(tmp_path, lm.model, method)
     chosen = get(method, None, folder)
@@ -171,6 +171,8 @@ def test_text_names_it(lm, reader):
 def test_another_method_or_model_is_refused(lm, reader):
     with pytest.raises(ReaderError, match=r"for pcw, and the method is ape; use method='pcw' \(--method pcw\)"):
         DebiasedLM(lm.model, lm.tokenizer, "ape", reader=reader)
+    with pytest.raises(ReaderError, match="was trained for pcw, and the method is mixture; use method='pcw'"):
+        lm.generate(PROMPT, method=f"mixture(reader={reader})")
     other = random_model("llama")
     with pytest.raises(ReaderError, match="was trained for a model, and this model is mine: its weights in "):
         DebiasedLM(other, lm.tokenizer, "pcw", name="mine", reader=reader)

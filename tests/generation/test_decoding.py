@@ -164,7 +164,7 @@ def test_a_temperature_next_to_nothing_is_greedy(lm, temperature):
     assert lm.generate(PROMPT, temperature=temperature, seed=0).text == lm.generate(PROMPT).text
 
 
-@pytest.mark.parametrize("method", ["none", "pine"])
+@pytest.mark.parametrize("method", ["none", "pine", "mixture"])
 def test_a_request_that_is_cancelled_ends_by_itself(lm, method):
     left = threading.Event()
     left.set()

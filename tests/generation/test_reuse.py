@@ -116,7 +116,7 @@ def prompts():
     ]
 
 
-@pytest.mark.parametrize("method", [*REUSABLE, "pced"])
+@pytest.mark.parametrize("method", [*REUSABLE, "pced", "mixture"])
 def test_answers_are_the_same_alone_batched_and_streamed(lms, method):
     without, cached = lms
     arguments = {"method": method, "max_new_tokens": 4, "logprobs": True}
@@ -190,7 +190,9 @@ def test_a_method_that_caches_nothing_warns_once_and_runs(byte_tokenizer):
     lm, plain = DebiasedLM(model, byte_tokenizer, cache=DocumentCache()), DebiasedLM(model, byte_tokenizer)
     prompt = Prompt(PREFIX, CORPUS, QUESTION)
     for method in ("pine", "permutation-vote", "long-context-reorder"):
-        with pytest.warns(DocumentCacheWarning, match=rf"{method} runs without its .* ape, pced, pcw") as caught:
+        with pytest.warns(
+            DocumentCacheWarning, match=rf"{method} runs without its .* ape, mixture, pced, pcw"
+        ) as caught:
             answers = [lm.generate(prompt, method=method, max_new_tokens=4) for _ in range(2)]
         assert len(caught) == 1
         assert {each.text for each in answers} == {plain.generate(prompt, method=method, max_new_tokens=4).text}

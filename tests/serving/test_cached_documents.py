@@ -17,18 +17,22 @@ from ragbias.serving.settings import ModelSettings
 from support.live_server import serving
 
 
-def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -> None:
-    request = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 4, "logprobs": 0}
-    body = {"documents": DOCUMENTS, "ragbias": {"method": "ape"}}
+@pytest.mark.parametrize("method", ["ape", "mixture"])
+def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path, method: str) -> None:
+    prompts = ["\n\n".join([*documents, QUESTION]) for documents in (DOCUMENTS, DOCUMENTS[::-1])]
+    body = {"documents": DOCUMENTS, "ragbias": {"method": method}}
+    request = {"model": "tiny", "max_tokens": 4, "logprobs": 0, "extra_body": body}
     found = {}
     for name, folder in (("kept", tmp_path), ("fresh", None)):
         models = ModelSettings(model="tiny", cache=None if folder is None else str(folder)).load()
         with serving(models) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
-            found[name] = [client.completions.create(**request, extra_body=body) for _ in range(2)]
+            found[name] = [client.completions.create(**request, prompt=prompt) for prompt in prompts]
+            assert {answer.model_extra["ragbias"]["method_ran"] for answer in found[name]} == {method}
             metrics = httpx.get(f"{address}/metrics").text
         counts = [answer.usage.prompt_tokens_details.cached_tokens for answer in found[name]]
-        assert counts[0] == 0 and (counts[1] > 0) == (name == "kept")
-        assert f'ragbias_cached_tokens_total{{model="tiny"}} {float(counts[1])}' in metrics
+        begins = (len(DOCUMENTS) - 1) * (method == "mixture" and name == "kept")  # later prompts reuse the BOS token
+        assert counts[0] == begins and (counts[1] > begins) == (name == "kept")
+        assert f'ragbias_cached_tokens_total{{model="tiny"}} {float(sum(counts))}' in metrics
     logprobs = [answer.choices[0].logprobs.token_logprobs for answers in found.values() for answer in answers]
     assert all(each == logprobs[0] for each in logprobs)
 

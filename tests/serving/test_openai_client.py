@@ -8,7 +8,8 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias import DebiasedLM
 
-METHODS = ["none", "pine", "ape", "attention-sorting", "canonical-order", "permutation-vote", "pced", "channel-scaling"]
+METHODS = ["none", "pine", "ape", "attention-sorting", "canonical-order", "permutation-vote", "pced", "mixture"]
+METHODS += ["channel-scaling"]
 
 
 def local(lm: DebiasedLM, messages, method=None, **arguments):
@@ -28,7 +29,7 @@ def test_each_method_answers_as_it_does_locally(client, tiny, conversation, meth
     assert response.model_extra["ragbias"] == own.report.as_dict()
 
 
-@pytest.mark.parametrize("method", ["none", "pine", "permutation-vote"])
+@pytest.mark.parametrize("method", ["none", "pine", "permutation-vote", "mixture"])
 def test_a_stream_adds_up_to_the_same_answer(client, tiny, conversation, method):
     chunks = list(
         client.chat.completions.create(

@@ -171,7 +171,7 @@ def test_bodies_that_are_no_objects_are_refused(proxy):
 
 
 def test_methods_inside_the_model_are_refused_at_the_start(echo):
-    for method in ("pine", "attention-sorting", "permutation-vote", "pced"):
+    for method in ("pine", "attention-sorting", "permutation-vote", "pced", "mixture"):
         with pytest.raises(MethodError, match="the model runs elsewhere"):
             create_proxy(Upstream(echo[1], "", True, 5), method, ServerSettings(), Metrics())
 

@@ -143,7 +143,9 @@ def test_ape_without_scaling_runs_as_pcw(proxy, tiny):
     assert answer["ragbias"]["method_ran"] == "ape" and answer["choices"][0]["message"]["content"] == own(tiny).text
 
 
-@pytest.mark.parametrize("method", ["pine", "ape", "rotor", "pced", "structured-prompting", "attention-sorting"])
+@pytest.mark.parametrize(
+    "method", ["pine", "ape", "rotor", "pced", "mixture", "structured-prompting", "attention-sorting"]
+)
 def test_other_methods_are_refused_with_the_possible_ones(vllm, proxy, method):
     with pytest.raises(MethodError, match="does not run in vLLM; expected one of pcw, ape"):
         create_vllm_proxy(UpstreamModel(vllm[1], method), ServerSettings(), Metrics())
