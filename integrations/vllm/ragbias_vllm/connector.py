@@ -95,7 +95,7 @@ class Tracked:
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        loads: number of first tokens to load: all of prefix and documents, or those stored before a new document.
+        load_end: number of leading tokens to load: prefix and documents, or those stored before a new document.
         matched: number of tokens in vLLM's prefix cache.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker saves the entries.
@@ -105,7 +105,7 @@ class Tracked:
     plan: Plan
     parts: list[Part]
     refusal: RefusedError | None = None
-    loads: int = 0
+    load_end: int = 0
     matched: int = 0
     loaded: int = 0
     saved: bool = False
@@ -171,8 +171,8 @@ class RagBiasConnector(KVConnectorBase_V1):
             return
         parts = self._parts(plan, tokens)
         stored = takewhile(lambda part: part.key in self._folder, parts)
-        loads = max((part.end for part in stored), default=0) if plan.store else plan.end
-        self._tracked[request.request_id] = Tracked(request, plan, parts, loads=loads, loaded=plan.end)
+        load_end = max((part.end for part in stored), default=0) if plan.store else plan.end
+        self._tracked[request.request_id] = Tracked(request, plan, parts, load_end=load_end, loaded=plan.end)
 
     def _parts(self, plan: Plan, tokens: list[int]) -> list[Part]:
         edges = list(accumulate(plan.lengths, initial=0))
@@ -207,7 +207,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             request.skip_reading_prefix_cache = False  # otherwise vLLM would ignore the load
             return 1, False
         tracked.matched = num_computed_tokens
-        return max(tracked.loads - num_computed_tokens, 0), False
+        return max(tracked.load_end - num_computed_tokens, 0), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         tracked, ids = self._tracked.get(request.request_id), blocks.get_block_ids()[0]
@@ -219,15 +219,15 @@ class RagBiasConnector(KVConnectorBase_V1):
             failing = [Part("", 0, 1, 0)]
             self._loads.append(Load(request.request_id, failing, 0, ids, tracked.refusal.reason))
             return
-        first = tracked.loads - num_external_tokens
-        parts = [part for part in tracked.parts if first < part.end <= tracked.loads]
+        first = tracked.load_end - num_external_tokens
+        parts = [part for part in tracked.parts if first < part.end <= tracked.load_end]
         self._loads.append(Load(request.request_id, parts, first, ids))
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Step:
         step, self._loads = Step(self._loads), []
         for request, count in scheduler_output.num_scheduled_tokens.items():
             tracked = self._tracked.get(request)
-            if tracked is None or tracked.refusal or tracked.loads == tracked.plan.end or tracked.saved:
+            if tracked is None or tracked.refusal or tracked.load_end == tracked.plan.end or tracked.saved:
                 continue
             if tracked.request.num_computed_tokens + count >= tracked.plan.end:
                 (blocks,) = scheduler_output.kv_connector_block_state.resolve_block_ids(request)

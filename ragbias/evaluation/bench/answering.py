@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from ragbias.errors import RagBiasError
 from ragbias.evaluation import ACCURACY, LOGPROB
@@ -30,6 +31,15 @@ class Models:
         return self._lm
 
 
+class Outcome(NamedTuple):
+    """The results of one case with one method: what was measured, and the seconds of the answer."""
+
+    source: int  # index of the case in its unit
+    written: Answer | None
+    gold: GoldScore | None
+    seconds: float
+
+
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     """Yield the records of the unit, one list per method."""
     plain: list[GoldScore] = []  # computed once, for comparison with all methods
@@ -50,25 +60,17 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
-        results = dict(zip(distinct, zip_longest(answers, golds), strict=True))
-        yield [
-            _record(unit, label, index, source, *results[source], plain, seconds)
-            for index, source in enumerate(sources)
-        ]
+        results = {
+            source: Outcome(source, written, gold, seconds)
+            for source, (written, gold) in zip(distinct, zip_longest(answers, golds), strict=True)
+        }
+        yield [_record(unit, label, index, results[source], plain) for index, source in enumerate(sources)]
 
 
-def _record(
-    unit: Unit,
-    label: str,
-    index: int,
-    source: int,
-    written: Answer | None,
-    gold: GoldScore | None,
-    plain: Sequence[GoldScore],
-    seconds: float,
-) -> Record:
-    """Make the record of case ``index`` from the answer to case ``source``. ``plain`` has the plain model's scores."""
-    case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
+def _record(unit: Unit, label: str, index: int, outcome: Outcome, plain: Sequence[GoldScore]) -> Record:
+    """Make the record of case ``index`` from an outcome. ``plain`` has the plain model's scores of all cases."""
+    case, ran, method = unit.cases[index], unit.cases[outcome.source], unit.methods[label]
+    written, gold = outcome.written, outcome.gold
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # every unit has a measure
     unchanged = range(len(ran.documents)) if method.acts_on == "nothing" else ()
@@ -87,7 +89,7 @@ def _record(
         score=unit.task.score(case, answer.prediction) if written else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=seconds + (gold.seconds if gold else 0.0),
+        seconds=outcome.seconds + (gold.seconds if gold else 0.0),
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
         shown=ranking(ran.contents or ran.documents, answer.report.order or unchanged),
@@ -96,5 +98,5 @@ def _record(
         kl=gold.divergence(plain[index]) if gold else None,
         agrees=gold.agrees(plain[index]) if gold else None,
         shorten=case.shorten,
-        copied=index != source,
+        copied=index != outcome.source,
     )

@@ -10,7 +10,7 @@ from ragbias.errors import MethodError
 from ragbias.evaluation.bench.answering import Models, records_of
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.bench.plan import BenchPlan, first_cases
-from ragbias.evaluation.bench.store import Store, holds_records, opened, plain_settings, refuse_other_contents
+from ragbias.evaluation.bench.store import Store, holds_records, locked_store, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.runs.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
@@ -36,7 +36,7 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     models = Models(settings.dtype)
     if not holds_records(settings.out):
         _check(plan, models)
-    with opened(settings.out, plain_settings(settings)) as store:
+    with locked_store(settings.out, plain_settings(settings)) as store:
         _answer(plan, models, store, bar, len(keys) + len(noise_keys))
         store.records.put_in_order(keys)
         store.noise.put_in_order(noise_keys)

@@ -96,7 +96,7 @@ class RecordFile:
 
 
 @contextmanager
-def opened(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
+def locked_store(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
     """Create the folder of a run if it is missing, and lock it for the block."""
     refuse_other_contents(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class Store:
     because its first questions are the same.
 
     Args:
-        folder: folder of the run, see ``opened``.
+        folder: folder of the run, see ``locked_store``.
         about: plain data that describes the run. ``about["decides"]`` must be the same in each process that writes to
             the folder, except for a higher ``"limit"``.
     """
