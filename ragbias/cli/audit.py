@@ -116,7 +116,7 @@ def audit(
     with progress() as bar:
         result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
     stopped = result.questions < len(cases)
-    advice = recommendation(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
+    advice = recommendation(result, {label: cost.prefill_ratio[0] for label, cost in costs.items()}, consistency)
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
     if stopped:

@@ -8,6 +8,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,31 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes a line at
 DECODED = 8  # number of tokens after the first one, in each round
 
 Spread = tuple[float, float, float]  # median, lowest, highest
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """Cost of one method: median, lowest and highest value over the rounds.
+
+    Attributes:
+        prefill_seconds: time to the first token, including all earlier work of the method.
+        decode_seconds: time per token after the first.
+        peak_bytes: peak memory in addition to the model.
+        prefill_ratio, decode_ratio, peak_ratio: ratios to ``none`` on the same prompt in the same round.
+    """
+
+    prefill_seconds: Spread
+    decode_seconds: Spread
+    peak_bytes: Spread
+    prefill_ratio: Spread
+    decode_ratio: Spread
+    peak_ratio: Spread
+
+    def as_dict(self) -> dict[str, list[float]]:
+        """Return lists ``[median, lowest, highest]`` by name, for JSON."""
+        return {name: list(spread) for name, spread in vars(self).items()}
+
+
 Taken = dict[str | None, list[tuple[float, ...]]]
 Input = TypeVar("Input")
 
@@ -117,30 +143,22 @@ def _processor() -> str:
 
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
-) -> dict[str, dict[str, list[float]]]:
-    """Measure the cost of every method with greedy decoding and without batches.
+) -> dict[str, MethodCost]:
+    """Measure the cost of every method by label, with greedy decoding and without batches.
 
     Each prompt must leave ``DECODED + 1`` tokens of the window free. Memory does not vary, so it is measured only once.
     This measurement comes first and serves as warm-up.
-
-    Returns:
-        lists ``[median, lowest, highest]`` over the rounds, by label and name. ``prefill_seconds`` is the time to the
-        first token, including all earlier work of the method. ``decode_seconds`` is the time per token after the first.
-        ``peak_bytes`` is the peak memory in addition to the model. ``prefill_ratio``, ``decode_ratio`` and
-        ``peak_ratio`` are ratios to ``none`` on the same prompt in the same round.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     peaks = interleave(
         methods, chosen[:1], lambda prompt, rule: (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, rule)),)
     )
     times = interleave(methods, chosen, lambda prompt, method: _times(lm, prompt, method))
-    measured = {("prefill", "seconds"): (times, 0), ("decode", "seconds"): (times, 1), ("peak", "bytes"): (peaks, 0)}
-    costs: dict[str, dict[str, list[float]]] = {}
+    costs: dict[str, MethodCost] = {}
     for label in methods:
-        found = {names: figures(taken, label, index) for names, (taken, index) in measured.items()}
-        values = {f"{name}_{unit}": list(value) for (name, unit), (value, _) in found.items()}
-        ratios = {f"{name}_ratio": list(ratio) for (name, _), (_, ratio) in found.items()}
-        costs[label] = values | ratios
+        (prefill, prefill_ratio), (decode, decode_ratio) = (figures(times, label, index) for index in range(2))
+        peak, peak_ratio = figures(peaks, label, 0)
+        costs[label] = MethodCost(prefill, decode, peak, prefill_ratio, decode_ratio, peak_ratio)
     return costs
 
 

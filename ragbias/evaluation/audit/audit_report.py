@@ -12,6 +12,7 @@ from ragbias.data.questions import Question
 from ragbias.display import printable
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, differ
 from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
+from ragbias.evaluation.cost import MethodCost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Section, page
@@ -20,7 +21,7 @@ from ragbias.evaluation.report.tables import Grid
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Costs: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]  # see ``measure_costs``
+Costs: TypeAlias = Mapping[str, MethodCost]
 
 EXAMPLES = 10  # maximum number of questions whose answers the HTML shows
 IN_TEXT = 2  # number of example questions in the JSON file
@@ -58,7 +59,7 @@ def as_dict(
             label: {
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
-                "cost": costs.get(label),
+                "cost": costs[label].as_dict() if label in costs else None,
                 "answers": [answers.by_order for answers in outcome.answers],
                 "answers_in_the_same_order": [answers.repeated for answers in outcome.answers],
             }
@@ -78,8 +79,8 @@ def tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
             percent(outcome.headline.excess),
             verdict(outcome).value + (f" (ran on {outcome.ran:.0%})" if outcome.ran < 1 else ""),
             f"{outcome.changed.estimate:.0%}",
-            f"x{costs[label]['prefill_ratio'][0]:.2f}" if label in costs else "-",
-            f"x{costs[label]['peak_ratio'][0]:.2f}" if label in costs else "-",
+            f"x{costs[label].prefill_ratio[0]:.2f}" if label in costs else "-",
+            f"x{costs[label].peak_ratio[0]:.2f}" if label in costs else "-",
         ]
         for label, outcome in audit.outcomes.items()
     ]

@@ -89,7 +89,8 @@ def _costs(plan: BenchPlan, models: Models, store: Store, bar: Progress) -> Cost
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
                 if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
-                    costs[name] = measure_costs(lm, prompts, plan.methods[model])
+                    measured = measure_costs(lm, prompts, plan.methods[model])
+                    costs[name] = {label: cost.as_dict() for label, cost in measured.items()}
                     store.write(COST, costs)
         bar.update(progress, advance=1)
     return costs

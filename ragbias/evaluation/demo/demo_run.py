@@ -126,7 +126,7 @@ def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, f
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
     prompts = [in_parts(case.text, case.documents, None).parts for case in cases[: shared.ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
-    return {name: cost["prefill_ratio"][0] for name, cost in costs.items()}
+    return {name: cost.prefill_ratio[0] for name, cost in costs.items()}
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:
