@@ -15,7 +15,7 @@ import numpy as np
 from ragbias.cli.terminal import console, write_json
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.measures.aggregates import answered
-from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draws, interval
+from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draws, percentile_interval
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.report.read_runs import read_run
 from ragbias.evaluation.report.tables import plain_table, with_interval
@@ -91,7 +91,7 @@ def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> 
     weight = np.array([weights[question] for question in questions])
     weighted = weight * np.array([values[question] for question in questions], dtype=float)
     counts = draws(len(questions))
-    return interval(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
+    return percentile_interval(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

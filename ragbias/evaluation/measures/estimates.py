@@ -64,7 +64,11 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     for name, (of, subtracted) in MINUS_PLAIN.items():
         means = subtracted == "mean"
         once, drawn = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
-        figures = [each.as_list() for each in bootstrap.intervals(once, drawn, None if means else (-most, most))]
+        intervals = [
+            bootstrap.percentile_interval(*pair) if means else bootstrap.corrected_interval(*pair, (-most, most))
+            for pair in bootstrap.columns(once, drawn)
+        ]
+        figures = [interval.as_list() for interval in intervals]
         if of == "by_position":
             minus[name] = _by_position(first, figures)
         else:
