@@ -50,7 +50,7 @@ def ask(
     from ragbias.data.texts import read_chunks
     from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo.shared import Index
-    from ragbias.evaluation.prompts import stock_prompt
+    from ragbias.evaluation.prompts import fitting, stock_prompt
     from ragbias.lm import DebiasedLM
 
     console.print(f"Model: {model}", style="dim")
@@ -62,12 +62,8 @@ def ask(
         lm = DebiasedLM.from_pretrained(model, chosen, cache=document_cache)
         times.append(time.perf_counter())
         passages = Index(list(chunks)).search(question, k or (FEW if model == "smollm2" else MANY))
-        if k is None:  # as many passages as fit the window with question and answer, but at least one
-            while len(passages) > 1:
-                ids = lm.tokenizer(stock_prompt(lm, passages, question), add_special_tokens=False)["input_ids"]
-                if len(ids) + max_new_tokens <= lm.window:
-                    break
-                passages.pop()
+        if k is None:
+            passages = fitting(lm, passages, question, max_new_tokens)
         times.append(time.perf_counter())
         try:
             prompt = stock_prompt(lm, passages, question)

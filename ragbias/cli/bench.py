@@ -31,7 +31,7 @@ TASK_OPTIONS = ("data", "documents", "positions", "orders", "indices", "chat", "
 
 
 def _off(given: bool | None) -> bool | None:
-    """Turn a negative option into the value of its setting. None leaves the default."""
+    """Turn a negative option into its setting. Typer's own form, ``/--no-x``, would add a column to the help."""
     return False if given else None
 
 

@@ -19,3 +19,12 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
     return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])
+
+
+def fitting(lm: DebiasedLM, documents: list[str], question: str, new_tokens: int) -> list[str]:
+    """Return the first documents whose stock prompt fits the window with an answer, but at least one."""
+    for count in range(len(documents), 1, -1):
+        prompt = stock_prompt(lm, documents[:count], question)
+        if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + new_tokens <= lm.window:
+            return documents[:count]
+    return documents[:1]
