@@ -212,8 +212,9 @@ def test_metadata_comes_from_the_model(llm: RagBiasLLM, make_llm: Callable[..., 
     assert llm.metadata.num_output == 8
     assert not make_llm(is_chat_model=False).metadata.is_chat_model
     assert make_llm(context_window=512).metadata.context_window == 512
-    with pytest.warns(UserWarning, match="more than the model's"):
-        assert make_llm(context_window=10**6).metadata.context_window == lm.window
+    with pytest.warns(UserWarning, match="more than the model's") as seen:
+        assert RagBiasLLM(lm=lm, context_window=10**6).metadata.context_window == lm.window
+    assert [each.filename for each in seen] == [__file__]
 
 
 def test_method_is_part_of_what_observers_see(make_llm: Callable[..., RagBiasLLM]) -> None:

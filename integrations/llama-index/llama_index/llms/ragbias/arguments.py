@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from pydantic import SkipValidation
 from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import RESERVED, RagBiasOptions, Tool, check_names, rename_max_tokens
+from ragbias.frameworks import RESERVED, RagBiasOptions, Tool, check_names, rename_max_tokens, warn
 from ragbias.generation import DecodingArguments, GenerationSettings
 from ragbias.methods import Method
 
@@ -45,7 +44,7 @@ class RagBiasLLMOptions(RagBiasOptions):
 def context_window(limit: int, requested: int | None) -> int:
     """Return the requested window, but at most the model's limit."""
     if requested is not None and requested > limit:
-        warnings.warn(f"context_window={requested} is more than the model's {limit}; {limit} is used", stacklevel=2)
+        warn(f"context_window={requested} is more than the model's {limit}; {limit} is used", UserWarning)
     return min(requested or limit, limit)
 
 
