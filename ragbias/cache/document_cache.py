@@ -66,7 +66,7 @@ class DocumentCache:
         memory: maximum size in memory, in bytes or as text such as ``"4GB"``; None stores nothing in memory.
         folder: persistent folder, created if missing; None stores nothing on disk.
         disk: maximum size of the folder, 20 GB by default.
-        shared: whether entries may come from another device, backend, number of threads or version of torch, or from
+        portable: whether entries may come from another device, backend, number of threads or version of torch, or from
             vLLM. Then answers may differ from those without a cache by rounding.
 
     Raises:
@@ -78,14 +78,14 @@ class DocumentCache:
         memory: str | int | None = MEMORY,
         folder: str | Path | None = None,
         disk: str | int | None = None,
-        shared: bool = False,
+        portable: bool = False,
     ) -> None:
         if memory is None and folder is None:
             raise ArgumentError("memory=None and folder=None cache nothing; give at least one")
         if disk is not None and folder is None:
             raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave it out")
-        if not isinstance(shared, bool):
-            raise ArgumentError(f"shared={shared!r}; expected True or False")
+        if not isinstance(portable, bool):
+            raise ArgumentError(f"portable={portable!r}; expected True or False")
         self._memory = MemoryStore(0 if memory is None else size_of("memory", memory))
         budget = size_of("disk", DISK if disk is None else disk)
         self.folder = None if folder is None else _path(folder)
@@ -94,7 +94,7 @@ class DocumentCache:
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
         self._warned: set[str] = set()
         self._models: set[str] = set()
-        self.salt, self.shared = "", shared
+        self.salt, self.shared = "", portable
 
     def salted(self, salt: str) -> DocumentCache:
         """Return a view of this cache for one tenant, which only reads entries with the same salt."""

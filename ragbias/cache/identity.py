@@ -144,15 +144,15 @@ def _digest(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
-def identity_of(model: PreTrainedModel, backend: str, shared: bool = False) -> str:
+def identity_of(model: PreTrainedModel, backend: str, portable: bool = False) -> str:
     """Return a digest of the model, devices, backend, number of threads and other factors that change results.
 
-    The digest of a model with a ``shared`` cache leaves out factors that change only the rounding.
+    The identity for a ``portable`` cache leaves out factors that change only the rounding.
     """
     device = model.device.type
     cast = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
     about: list[Any] = [digest_of_model(model), str(model.dtype), cast]
-    if not shared:
+    if not portable:
         name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
         devices = [tensor.device.type for tensor in (*model.parameters(), *model.buffers())]
         about += [backend, torch.__version__, device, name, devices, torch.get_num_threads()]

@@ -189,7 +189,7 @@ def test_a_full_disk_warns_once_and_leaves_nothing(tmp_path, small_disk):
         ({"memory": -3}, "expected more than zero bytes"),
         ({"memory": True}, "expected a number of bytes"),
         ({"memory": None}, "cache nothing"),
-        ({"folder": "f", "shared": "false"}, "shared=.false.; expected True or False"),
+        ({"folder": "f", "portable": "false"}, "portable=.false.; expected True or False"),
         ({"disk": "1GB"}, "without a folder"),
         ({"memory": "9" * 400 + "GB"}, "at most"),
         ({"folder": "/proc/nothing", "disk": "1GB"}, "expected a folder to write to"),

@@ -156,25 +156,25 @@ def test_a_model_whose_weights_are_nowhere_is_like_no_other():
     assert len({digest_of_model(model.to("meta")) for model in models}) == 2
 
 
-def test_shared_entries_differ_by_model_and_dtype_only(monkeypatch):
+def test_portable_entries_differ_by_model_and_dtype_only(monkeypatch):
     model, other, half = random_model("llama"), random_model("llama"), random_model("llama").to(torch.bfloat16)
     other_epsilon(other)
-    shared = identity_of(model, "torch", shared=True)
+    portable = identity_of(model, "torch", portable=True)
     assert (
-        len({shared, identity_of(model, "torch"), *(identity_of(each, "torch", True) for each in (other, half))}) == 4
+        len({portable, identity_of(model, "torch"), *(identity_of(each, "torch", True) for each in (other, half))}) == 4
     )
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     monkeypatch.setattr(torch, "__version__", "77")
     model._tp_plan = {"model.embed_tokens": "another version"}
-    assert identity_of(model, "triton", shared=True) == shared
+    assert identity_of(model, "triton", portable=True) == portable
 
 
 @pytest.mark.filterwarnings("ignore::ragbias.errors.DocumentCacheWarning")
-def test_a_shared_cache_reads_what_other_thread_counts_wrote(tmp_path, monkeypatch):
+def test_a_portable_cache_reads_what_other_thread_counts_wrote(tmp_path, monkeypatch):
     model, prompt = random_model("llama"), tokens()
-    expected = logits(model, prompt, "pcw", DocumentCache(folder=tmp_path, shared=True))
+    expected = logits(model, prompt, "pcw", DocumentCache(folder=tmp_path, portable=True))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    for shared, hits in ((True, 5), (False, 0)):
-        cache = DocumentCache(memory=None, folder=tmp_path, shared=shared)
+    for portable, hits in ((True, 5), (False, 0)):
+        cache = DocumentCache(memory=None, folder=tmp_path, portable=portable)
         assert torch.equal(logits(model, prompt, "pcw", cache), expected)
         assert cache.stats().disk_hits == hits

@@ -125,7 +125,7 @@ def test_a_full_folder_fails_requests_instead_of_answering_wrong(tmp_path, promp
 
 
 def test_vllm_and_document_cache_use_each_others_entries(tmp_path, lm):
-    cache = DocumentCache(memory=None, folder=tmp_path, shared=True)
+    cache = DocumentCache(memory=None, folder=tmp_path, portable=True)
     cached = DebiasedLM(lm.model, lm.tokenizer, method="pcw", cache=cache)
     mine, others = random_prompts(4, seed="mine"), random_prompts(4, seed="others")
 
@@ -136,7 +136,7 @@ def test_vllm_and_document_cache_use_each_others_entries(tmp_path, lm):
         return [lm.prepare(prompt).origin.tokens for prompt in prompts]
 
     assert answers(cached, mine) == answers(lm, mine)
-    with engine(tmp_path, connector={"shared": True}) as llm:
+    with engine(tmp_path, connector={"portable": True}) as llm:
         check(llm.answer(tokenised(mine)), answers(lm, mine))
         assert llm.counter("vllm:ragbias_stored_entries") == 0
         loaded = llm.counter("vllm:ragbias_loaded_tokens")

@@ -20,7 +20,14 @@ from vllm.model_executor.models.utils import extract_layer_index
 from ragbias.cache import DocumentCache, States
 from ragbias.cache.identity import key_of
 from ragbias.errors import ArgumentError, UnsupportedModelError
-from ragbias_vllm.engine_model import check_supported, encodings_of, identity_of, spare_slots, without_positions
+from ragbias_vllm.engine_model import (
+    check_supported,
+    encodings_of,
+    identity_of,
+    portable_identity,
+    spare_slots,
+    without_positions,
+)
 from ragbias_vllm.metrics import REFUSED, Counts, Metrics
 from ragbias_vllm.paged_cache import PagedLayer
 from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
@@ -115,21 +122,21 @@ class RagBiasConnector(KVConnectorBase_V1):
     """Store documents that vLLM computes, and compose prompts from stored documents.
 
     Settings in ``kv_connector_extra_config`` are arguments of ``ragbias.DocumentCache``: ``folder`` for the entries,
-    ``disk`` (maximum size of the folder), ``memory`` (maximum size of entries in memory), and ``shared`` (whether
-    ``DocumentCache(shared=True)`` has the same entries).
+    ``disk`` (maximum size of the folder), ``memory`` (maximum size of entries in memory), and ``portable`` (whether
+    ``DocumentCache(portable=True)`` has the same entries).
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         check_supported(vllm_config, kv_cache_config)
         settings = dict(self._kv_transfer_config.kv_connector_extra_config)
-        if "folder" not in settings or not settings.keys() <= {"folder", "disk", "memory", "shared"}:
-            expected = "expected folder, and optionally disk, memory and shared"
+        if "folder" not in settings or not settings.keys() <= {"folder", "disk", "memory", "portable"}:
+            expected = "expected folder, and optionally disk, memory and portable"
             raise ArgumentError(f"kv_connector_extra_config={settings}; {expected}")
         self._counts = Counts()
         self._folder = DocumentCache(memory=None, folder=settings["folder"])  # shared by both processes
         if role == KVConnectorRole.SCHEDULER:
-            self._identity = identity_of(vllm_config, settings.get("shared", False))
+            self._identity = (portable_identity if settings.get("portable") else identity_of)(vllm_config)
             self._adapters: set[int] = set()
             self._most_adapters = spare_slots(vllm_config)
             self._tracked: dict[str, Tracked] = {}

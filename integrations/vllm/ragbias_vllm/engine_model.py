@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
 from ragbias.attention import Rotary
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.cache.identity import identity_of as shared_identity_of
+from ragbias.cache import identity
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias.models.loading import load_model
 
@@ -65,19 +65,22 @@ def spare_slots(config: VllmConfig) -> int | None:
     return int(config.lora_config.max_loras) - 1
 
 
-def identity_of(config: VllmConfig, shared: bool) -> str:
+def portable_identity(config: VllmConfig) -> str:
+    """Return the identity of ``DocumentCache(portable=True)``. transformers loads the model on the CPU for a moment."""
+    model = config.model_config
+    if model.quantization or model.hf_overrides:
+        raise ArgumentError("RagBiasConnector: portable=true supports neither quantised models nor --hf-overrides")
+    loaded = load_model(model.model, {"dtype": model.dtype, "revision": model.revision})
+    return identity.identity_of(loaded, "", portable=True)
+
+
+def identity_of(config: VllmConfig) -> str:
     """Return a digest of weights, configuration, dtype, version, backend and device, which change keys and values.
 
     It differs from the identity in ``DocumentCache``, whose entries are bit-identical. Entries from vLLM depend on
-    other requests in the batch. With ``shared``, return the identity of ``DocumentCache(shared=True)``. For this
-    purpose, transformers loads the model on the CPU for a moment.
+    other requests in the batch.
     """
     model = config.model_config
-    if shared and (model.quantization or model.hf_overrides):
-        raise ArgumentError("RagBiasConnector: shared=true supports neither quantised models nor --hf-overrides")
-    if shared:
-        loaded = load_model(model.model, {"dtype": model.dtype, "revision": model.revision})
-        return shared_identity_of(loaded, "", shared=True)
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
     about = [VERSION, vllm.__version__, model.compute_hash(), str(model.dtype), device]
     backend = config.attention_config.backend
