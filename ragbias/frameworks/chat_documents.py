@@ -51,6 +51,13 @@ class ChatDocument(NamedTuple):
         return KnownText(self.text, [*printed, *KnownText.of(self.text, self.fields, self.id).fields])
 
 
+class RenderedPrompt(NamedTuple):
+    """The text of a prompt, and the documents in it."""
+
+    text: str
+    boundaries: Boundaries
+
+
 def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
     """Return the document in a content block of one of the types ``BLOCKS``, or None for other types.
 
@@ -152,8 +159,8 @@ def absent(texts: Sequence[str], content: str) -> list[str]:
 
 def by_template(
     chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message] = ()
-) -> tuple[str, Boundaries] | None:
-    """Render the documents with the chat template. Return the prompt and their spans.
+) -> RenderedPrompt | None:
+    """Render the documents with the chat template.
 
     Return ``None`` if the conversation already contains the documents, ``messages`` contain some of them as blocks, or
     the template does not render them.
@@ -167,8 +174,8 @@ def by_template(
 
 def render_documents(
     plain: str, chat_text: Callable[..., str], documents: Sequence[ChatDocument]
-) -> tuple[str, Boundaries] | None:
-    """Render documents with a chat template that supports them, such as Granite's. Return the prompt and their spans.
+) -> RenderedPrompt | None:
+    """Render documents with a chat template that supports them, such as Granite's.
 
     Args:
         plain: the prompt without documents.
@@ -185,15 +192,16 @@ def render_documents(
         prompt = rendered(texts)
         if prompt != plain:
             found, exact = in_prompt(prompt, documents), locate_printed(rendered, texts)
-            if exact is not None and (found is None or found.texts != exact.texts):  # one document may contain another
-                found = exact
+            # one document may contain another
+            if exact is not None and (found is None or found.texts != exact.boundaries.texts):
+                return exact
             if found is not None:
-                return prompt, found
+                return RenderedPrompt(prompt, found)
     return None
 
 
-def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> Boundaries | None:
-    """Locate texts in the output of ``render``. Return ``None`` unless each occurs once, unchanged, in this order."""
+def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt | None:
+    """Render texts and locate them. Return ``None`` unless each occurs once, unchanged, in this order."""
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)
@@ -205,4 +213,4 @@ def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str])
     ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
     spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
     n_left_plain = n_outside(text, occurrences_by_document(text, texts), spans)
-    return Boundaries(spans, "documents", len(texts), "", n_left_plain, texts=spans)
+    return RenderedPrompt(text, Boundaries(spans, "documents", len(texts), "", n_left_plain, texts=spans))

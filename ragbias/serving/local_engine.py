@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ragbias.boundaries import Boundaries, locate
 from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, knows_tools
 from ragbias.frameworks import asyncio_bridge as bridge
+from ragbias.frameworks.chat_documents import RenderedPrompt
 from ragbias.generation import Generation, GenerationSettings, Request
 from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM
@@ -239,7 +240,7 @@ class ServedModel(Scheduler):
         metrics.cached_tokens.labels(self.name).inc(usage.prompt_tokens_details.cached_tokens)
         return generation
 
-    def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
+    def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> RenderedPrompt:
         messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
         documents = prompts.documents_of(body, self._settings.max_documents)
         if documents is None and (parts := chat_documents.message_documents(messages)):
@@ -249,16 +250,16 @@ class ServedModel(Scheduler):
         if documents:
             return prompts.prompt_with(documents, messages, render)
         text = render(messages)
-        return text, self._located(text, documents)
+        return RenderedPrompt(text, self._located(text, documents))
 
-    def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
+    def _completion_prompt(self, body: CompletionRequest) -> RenderedPrompt:
         prompts.check_characters(body.prompt, self.lm, "prompt")
         documents = prompts.documents_of(body, self._settings.max_documents)
         if not documents:
-            return body.prompt, self._located(body.prompt, documents)
+            return RenderedPrompt(body.prompt, self._located(body.prompt, documents))
         if (boundaries := chat_documents.in_prompt(body.prompt, documents)) is None:
             raise prompts.nowhere_to_put("prompt", body.prompt, documents)
-        return body.prompt, boundaries
+        return RenderedPrompt(body.prompt, boundaries)
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
         boundaries = locate(text, documents=none_or_empty, segmenter=self._settings.recogniser(text))

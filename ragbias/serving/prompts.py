@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from ragbias import methods
-from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
+from ragbias.frameworks.chat_documents import RenderedPrompt
 from ragbias.generation import Request
 from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
@@ -88,10 +88,8 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
         raise refused("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
 
 
-def prompt_with(
-    documents: Sequence[ChatDocument], messages: list[Json], render: Callable[..., str]
-) -> tuple[str, Boundaries]:
-    """Render the prompt with its documents, and return it with their spans.
+def prompt_with(documents: Sequence[ChatDocument], messages: list[Json], render: Callable[..., str]) -> RenderedPrompt:
+    """Render the prompt with its documents.
 
     If all documents occur in the messages, they stay there. If only some do, the request is refused. Otherwise a chat
     template that supports documents renders them. Without such a template, they are inserted at the beginning of the
@@ -102,7 +100,7 @@ def prompt_with(
     """
     text = render(messages)
     if (boundaries := chat_documents.in_prompt(text, documents)) is not None:
-        return text, boundaries
+        return RenderedPrompt(text, boundaries)
     check_copies(documents, (each["content"] for each in messages if each["role"] != "assistant"))
     if rendered := chat_documents.render_documents(text, partial(render, messages), documents):
         return rendered
@@ -117,8 +115,8 @@ def prompt_with(
     return insert_documents(documents, messages[index]["content"], with_content)
 
 
-def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> tuple[str, Boundaries]:
-    """Render the prompt with the documents of the last message with document parts, and return it with their spans.
+def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> RenderedPrompt:
+    """Render the prompt with the documents of the last message with document parts.
 
     A chat template that supports documents renders them. Otherwise, they stay between the other parts.
     """
@@ -134,18 +132,17 @@ def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> tuple
 
 def insert_documents(
     documents: Sequence[ChatDocument], content: str, render: Callable[[str], str] = str
-) -> tuple[str, Boundaries]:
-    """Insert documents at the beginning of a message's content, and render the message. Return the documents' spans."""
+) -> RenderedPrompt:
+    """Insert documents at the beginning of a message's content, and render the message."""
     texts = [str(document).lstrip() for document in documents]
     return _located(lambda texts: render(SEPARATOR.join([*texts, content])), texts)
 
 
-def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> tuple[str, Boundaries]:
-    """Return the prompt that ``printed`` renders with the documents' texts, and their spans."""
-    if (boundaries := chat_documents.locate_printed(printed, texts)) is None:
+def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt:
+    if (rendered := chat_documents.locate_printed(printed, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages as text"
         raise refused("documents", message, "invalid_documents")
-    return printed(texts), boundaries
+    return rendered
 
 
 def nowhere_to_put(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
