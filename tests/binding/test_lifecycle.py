@@ -30,7 +30,7 @@ def test_model_is_untouched_after_an_error_inside_a_layer(model, method, error):
     mlp = model.model.layers[1].mlp
     model.model.layers[1].mlp = Interrupt(error)
     try:
-        with pytest.raises(type(error)), ragbias.debias(model, method, SPANS):
+        with pytest.raises(type(error), match=str(error)), ragbias.debias(model, method, SPANS):
             logits(model)
     finally:
         model.model.layers[1].mlp = mlp

@@ -22,7 +22,7 @@ async def test_a_function_sees_the_callers_context():
 
 
 async def test_an_error_reaches_the_caller():
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
         await bridge.run(lambda _: 1 / 0)
 
 

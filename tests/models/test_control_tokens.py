@@ -39,7 +39,7 @@ def test_a_sum_of_conversations_keeps_the_data_of_both(small_lm):
 def test_a_conversation_adds_to_strings_only(small_lm):
     text = small_lm.chat_text([{"role": "user", "content": EVIL}])
     for add in (lambda: text + 1, lambda: 1 + text):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="int"):
             add()
 
 

@@ -139,7 +139,7 @@ async def test_an_error_drops_the_other_documents_of_a_request(stored, upstream)
     upstream.error = UpstreamFailedError("broken")
     failing = await start(stored, A, 100, 50)
     await upstream.release(1)
-    with pytest.raises(UpstreamFailedError):
+    with pytest.raises(UpstreamFailedError, match="broken"):
         await failing
     await upstream.release(1_000)
     assert len(upstream.sent) <= STORED_AT_ONCE + 1 and not stored._jobs
