@@ -8,19 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ragbias.adaptation.settings import BOUNDS, AdaptSettings, Objective
+from ragbias.cli import terminal
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import (
-    MODELS,
-    Force,
-    JsonPath,
-    console,
-    fields_of,
-    folder,
-    progress,
-    quiet_libraries,
-    status,
-    write_json,
-)
 from ragbias.extras import required_all
 
 Default = AdaptSettings  # class attributes are the defaults
@@ -29,8 +18,8 @@ MEASURED = 5  # number of items before the time of a phase is estimated
 
 def adapt(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help=MODELS)],
-    out: Annotated[Path, typer.Option(help="Folder for the reader.", callback=folder)],
+    model: Annotated[str, typer.Option(help=terminal.MODELS)],
+    out: Annotated[Path, typer.Option(help="Folder for the reader.", callback=terminal.folder)],
     questions: Annotated[
         list[Path] | None,
         typer.Option(help="JSON lines of question and documents; answer and gold if known. May be repeated."),
@@ -57,8 +46,8 @@ def adapt(
     seed: Annotated[int, whole(BOUNDS["seed"], "Seed of examples and weights.")] = Default.seed,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Dtype of the weights.")] = "auto",
     restart: Annotated[bool, typer.Option("--restart", help="Delete the folder's reader or training.")] = False,
-    json_path: JsonPath = None,
-    force: Force = False,
+    json_path: terminal.JsonPath = None,
+    force: terminal.Force = False,
 ) -> None:
     """Train a reader adapter: a small LoRA that improves the answers of a method.
 
@@ -74,23 +63,25 @@ def adapt(
     from ragbias.lm import DebiasedLM
 
     given = {**context.params, "documents": max_documents, "prompt": prompt and read_text(prompt)}
-    settings = AdaptSettings(**fields_of(AdaptSettings, given))
-    console.print(f"Model: {model}")
-    quiet_libraries()
+    settings = AdaptSettings(**terminal.fields_of(AdaptSettings, given))
+    terminal.console.print(f"Model: {model}")
+    terminal.quiet_libraries()
     training_questions = read_sources(questions or (), documents or (), seed)
     plan = plan_of(training_questions, out, settings, restart)  # before the model is loaded
-    console.print(f"{len(plan.training)} questions to train on, {len(plan.held_out)} held out")
-    console.print(f"Objective {plan.settings.objective}, {plan.settings.examples} examples, {steps} steps of {batch}")
-    with status("Loading the model"):
+    terminal.console.print(f"{len(plan.training)} questions to train on, {len(plan.held_out)} held out")
+    terminal.console.print(
+        f"Objective {plan.settings.objective}, {plan.settings.examples} examples, {steps} steps of {batch}"
+    )
+    with terminal.status("Loading the model"):
         lm = DebiasedLM.from_pretrained(model, "none", dtype=dtype_of(dtype))
-    with progress() as bar:
+    with terminal.progress() as bar:
         tasks: dict[str, Any] = {}
 
         def show(name: str, done: int, total: int) -> None:
             phase = name.partition(" (")[0]
             if phase not in tasks:
                 tasks[phase] = bar.add_task("", total=total, completed=done)
-            bar.update(tasks[phase], completed=done, description=name if console.is_terminal else phase)
+            bar.update(tasks[phase], completed=done, description=name if terminal.console.is_terminal else phase)
             if done == MEASURED:
                 bar.console.print(f"{phase}: about {bar.tasks[tasks[phase]].time_remaining or 0:.0f} s left")
 
@@ -98,8 +89,8 @@ def adapt(
     _print_receipt(receipt, method)
     use = f"Use it with method={method!r}, reader={str(out)!r}, or --reader {out}."
     unsupported = "Not supported: the interval of the gain is not above zero (it warns)."
-    console.print(f"Written: {out}. {use if receipt['supported'] else unsupported}")
-    write_json(receipt, json_path)
+    terminal.console.print(f"Written: {out}. {use if receipt['supported'] else unsupported}")
+    terminal.write_json(receipt, json_path)
     if not receipt["supported"]:
         raise typer.Exit(1)
 
@@ -107,11 +98,11 @@ def adapt(
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
     """Print the main figures of the receipt."""
     plain = receipt["plain"]
-    console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")
+    terminal.console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")
     worst, best = plain["worst_position"], plain["best_position"]
     positions = "" if best is None else f" (positions {worst:.2f} to {best:.2f})"
-    console.print(f"  plain model {plain['mean']:.2f}{positions}")
-    console.print(f"  {method} {receipt['method']:.2f}, with the reader {receipt['method_with_reader']:.2f}")
+    terminal.console.print(f"  plain model {plain['mean']:.2f}{positions}")
+    terminal.console.print(f"  {method} {receipt['method']:.2f}, with the reader {receipt['method_with_reader']:.2f}")
     for name, title in (
         ("reader_minus_method", f"with the reader minus {method}"),
         ("reader_minus_plain_mean", "with the reader minus the plain model"),
@@ -121,6 +112,6 @@ def _print_receipt(receipt: dict[str, Any], method: str) -> None:
             continue
         estimate, low, high = receipt[name]
         interval = "" if low is None else f" ({low:+.2f} to {high:+.2f})"
-        console.print(f"  {title}: {estimate:+.2f}{interval}")
+        terminal.console.print(f"  {title}: {estimate:+.2f}{interval}")
     if receipt["invariant"] is not None:
-        console.print(f"  the same in every order: {'yes' if receipt['invariant'] else 'NO'}")
+        terminal.console.print(f"  the same in every order: {'yes' if receipt['invariant'] else 'NO'}")

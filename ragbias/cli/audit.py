@@ -11,19 +11,8 @@ import typer
 
 from ragbias import limits
 from ragbias.checks import Bounds
+from ragbias.cli import terminal
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import (
-    MODELS,
-    Force,
-    JsonPath,
-    console,
-    progress,
-    quiet_libraries,
-    status,
-    writable,
-    write_json,
-    write_text,
-)
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model
 
@@ -40,7 +29,7 @@ if TYPE_CHECKING:
 
 def audit(
     questions: Annotated[Path, typer.Option(help="JSON lines with question, documents and, if known, answer.")],
-    model: Annotated[str | None, typer.Option(help=f"{MODELS} Prompted with a stock prompt.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{terminal.MODELS} Prompted with a stock prompt.")] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -65,9 +54,11 @@ def audit(
         bool,
         typer.Option("--consistency", help="Recommend the method with the fewest flips, even if it loses accuracy."),
     ] = False,
-    json_path: JsonPath = None,
-    force: Force = False,
-    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.", callback=writable)] = None,
+    json_path: terminal.JsonPath = None,
+    force: terminal.Force = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report as one HTML file.", callback=terminal.writable)
+    ] = None,
 ) -> None:
     """Measure whether a pipeline's answers depend on the order of its documents, and recommend a method.
 
@@ -84,7 +75,7 @@ def audit(
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 
-    quiet_libraries()
+    terminal.quiet_libraries()
     if upstream is not None and pipeline is not None:
         raise typer.BadParameter("--upstream and --pipeline are both given; give one of them")
     if model is None and pipeline is None and upstream is None:
@@ -93,34 +84,34 @@ def audit(
         if path is not None and path.resolve() == questions.resolve():
             raise typer.BadParameter(f"{option} {path} is the file of --questions; give another file")
     if model is not None:
-        console.print(f"Model: {model}")
+        terminal.console.print(f"Model: {model}")
     listed = read_questions(questions, documents=pipeline is None)
     distinct = list(dict.fromkeys(listed))
     check_count(len(distinct))
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     check_readers(chosen.values())
-    with progress() as bar:
+    with terminal.progress() as bar:
         cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
         if model is None:
-            console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")  # above the bar
+            terminal.console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")  # above the bar
     if len(distinct) < len(listed):
-        console.print(f"{len(listed) - len(distinct)} repeated questions left out")
+        terminal.console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     as_is = cases[0].recorded.request.origin.method_requested
     label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
     compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}
     if upstream is None:  # first, so that the estimate after the first question covers all other work
-        with status("Measuring the cost of the methods"):
+        with terminal.status("Measuring the cost of the methods"):
             prompts = [case.prompt for case in cases[:2]]
             costs = measure_costs(cases[0].recorded.lm, prompts, compared, len(prompts))
-    with progress() as bar:
+    with terminal.progress() as bar:
         result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
     stopped = result.questions < len(cases)
     advice = recommendation(result, {label: cost.prefill_ratio[0] for label, cost in costs.items()}, consistency)
     if skipped:
-        console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
+        terminal.console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
     if stopped:
-        console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
+        terminal.console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
     settings = {
         "questions": str(questions),
         "evaluated": result.questions,
@@ -132,14 +123,14 @@ def audit(
         "seed": seed,
     }
     for grid in tables(result, costs).values():
-        console.print(fitted(grid))
+        terminal.console.print(fitted(grid))
     flipped = flipped_questions(result, [case.question for case in cases])
     for line in (definition(result), *(example.example() for example in flipped[:2]), "", advice.text):
-        console.print(line, highlight=False)
-    write_json(as_dict(result, costs, advice, settings, flipped), json_path)
+        terminal.console.print(line, highlight=False)
+    terminal.write_json(as_dict(result, costs, advice, settings, flipped), json_path)
     if html is not None:
-        write_text(as_html(result, costs, advice, settings, flipped), html)
-        console.print(f"Written: {html}")
+        terminal.write_text(as_html(result, costs, advice, settings, flipped), html)
+        terminal.console.print(f"Written: {html}")
     if stopped:
         raise KeyboardInterrupt
 

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragbias import limits
+from ragbias.cli import terminal
 from ragbias.cli.numeric import Numbers, whole, wholes
-from ragbias.cli.terminal import (
-    MODELS,
-    Force,
-    JsonPath,
-    console,
-    fields_of,
-    folder,
-    progress,
-    quiet_libraries,
-    write_json,
-)
 from ragbias.errors import RunError
 from ragbias.evaluation import TASK_NAMES
 from ragbias.files import naming
@@ -42,7 +32,7 @@ def bench(
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help=f"{', '.join(TASK_NAMES)}.")] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Repeatable.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help=f"{terminal.MODELS} Repeatable.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
@@ -82,11 +72,11 @@ def bench(
         Path | None,
         typer.Option(
             help="Folder for rows.jsonl and summary.json. A run in it resumes, also with more questions.",
-            callback=folder,
+            callback=terminal.folder,
         ),
     ] = None,
-    json_path: JsonPath = None,
-    force: Force = False,
+    json_path: terminal.JsonPath = None,
+    force: terminal.Force = False,
 ) -> None:
     """Run models x methods x tasks x seeds on benchmark files. Repeat the command to resume a stopped run."""
     from ragbias.evaluation.bench.run import run
@@ -94,21 +84,21 @@ def bench(
     from ragbias.evaluation.report.tables import as_tables
     from ragbias.evaluation.runs.run_folder import ROWS, SUMMARY
 
-    quiet_libraries()
+    terminal.quiet_libraries()
     settings = _settings(files or [], task or [], {**context.params, "models": model, "data": data})
-    console.print(f"Model: {', '.join(settings.models)}")
+    terminal.console.print(f"Model: {', '.join(settings.models)}")
     try:
-        with naming(settings.out), progress() as bar:
+        with naming(settings.out), terminal.progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
         resume = f"Stopped. Finished records are in {settings.out}; the same command resumes the run."
-        console.print(resume if holds_records(settings.out) else "Stopped before any record was finished.")
+        terminal.console.print(resume if holds_records(settings.out) else "Stopped before any record was finished.")
         raise
     for result in summary["results"]:
         for table in as_tables(result):
-            console.print(table)
-    console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
-    write_json(summary, json_path)
+            terminal.console.print(table)
+    terminal.console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
+    terminal.write_json(summary, json_path)
 
 
 def _settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchConfiguration:
@@ -122,7 +112,7 @@ def _settings(files: list[Path], task: list[str], options: dict[str, Any]) -> Be
         if "seeds" in given:
             raise RunError("--seed and --seeds are both given; give one of them")
         given["seeds"] = given["seed"]
-    changes = fields_of(BenchConfiguration, given)
+    changes = terminal.fields_of(BenchConfiguration, given)
     task_options = {name: given[name] for name in TASK_OPTIONS if name in given}
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:

@@ -9,26 +9,15 @@ import typer
 
 from ragbias import limits
 from ragbias.checks import Bounds
+from ragbias.cli import terminal
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import (
-    MODELS,
-    Force,
-    JsonPath,
-    console,
-    fields_of,
-    output,
-    progress,
-    quiet_libraries,
-    writable,
-    write_json,
-)
 
 
 def _json_file(context: typer.Context, path: Path) -> Path | None:
     if path.suffix != ".json":  # the plot has the same name with another suffix
         raise typer.BadParameter(f"{path} does not end with .json; expected the name of a profile")
-    writable(context, path.with_suffix(".png"))
-    return writable(context, path)
+    terminal.writable(context, path.with_suffix(".png"))
+    return terminal.writable(context, path)
 
 
 DTYPE = "Weights: auto, float32, bfloat16 or float16."
@@ -36,7 +25,7 @@ DTYPE = "Weights: auto, float32, bfloat16 or float16."
 
 def calibrate(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help=MODELS)],
+    model: Annotated[str, typer.Option(help=terminal.MODELS)],
     out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_json_file)],
     task: Annotated[
         Literal["kv", "tiny", "data"] | None,
@@ -57,8 +46,8 @@ def calibrate(
         Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")
     ] = "released",
     restart: Annotated[bool, typer.Option("--restart", help="Delete an interrupted calibration's results.")] = False,
-    json_path: JsonPath = None,
-    force: Force = False,
+    json_path: terminal.JsonPath = None,
+    force: terminal.Force = False,
 ) -> None:
     """Find a model's positional channel, and the best setting for channel scaling.
 
@@ -72,22 +61,22 @@ def calibrate(
     from ragbias.calibration.settings import CalibrationSettings
     from ragbias.evaluation.report.figures import save
 
-    quiet_libraries()
-    settings = CalibrationSettings(**fields_of(CalibrationSettings, {**context.params, "data": data}))
-    console.print(f"Model: {model}")
+    terminal.quiet_libraries()
+    settings = CalibrationSettings(**terminal.fields_of(CalibrationSettings, {**context.params, "data": data}))
+    terminal.console.print(f"Model: {model}")
     try:
-        with output(out), output(out.with_suffix(".png")), progress() as bar:
+        with terminal.output(out), terminal.output(out.with_suffix(".png")), terminal.progress() as bar:
             record = search(settings, out, restart, report.bars(bar)).as_dict()
             save(report.plot_channel(record), out.with_suffix(".png"))
     except NoPositionalChannelError as error:
-        console.print(f"No profile is written: {error}")
+        terminal.console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         if unfinished(out):
-            console.print("Stopped. Repeat the command to resume, or delete the results with --restart.")
+            terminal.console.print("Stopped. Repeat the command to resume, or delete the results with --restart.")
         raise
-    report.print_record(record, console)
-    console.print(f"Written: {out}")
-    write_json(record, json_path)
+    report.print_record(record, terminal.console)
+    terminal.console.print(f"Written: {out}")
+    terminal.write_json(record, json_path)
     if not record["beats_plain"]:
         raise typer.Exit(1)

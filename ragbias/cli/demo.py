@@ -10,20 +10,8 @@ from rich.table import Table
 
 from ragbias import limits
 from ragbias.checks import Bounds
+from ragbias.cli import terminal
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import (
-    MODELS,
-    Force,
-    JsonPath,
-    check_overwritable,
-    console,
-    folder,
-    output,
-    progress,
-    quiet_libraries,
-    status,
-    write_json,
-)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +24,7 @@ FRAMEWORK_COLUMNS = ("method", "as retrieved", "reversed", "answer")
 
 
 def demo(
-    model: Annotated[str, typer.Option(help=MODELS)],
+    model: Annotated[str, typer.Option(help=terminal.MODELS)],
     questions: Annotated[
         int | None,
         whole(Bounds(2, 10_000), "Questions, each run with its answer at every position. Default: 40 (tiny) or 20."),
@@ -44,17 +32,19 @@ def demo(
     seed: Annotated[int, whole(limits.SEED, "Seed of corpus and questions.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for results.json and bias.png. Default: demo-output/MODEL.", callback=folder),
+        typer.Option(
+            help="Folder for results.json and bias.png. Default: demo-output/MODEL.", callback=terminal.folder
+        ),
     ] = None,
-    json_path: JsonPath = None,
-    force: Force = False,
+    json_path: terminal.JsonPath = None,
+    force: terminal.Force = False,
 ) -> None:
     """Measure position bias with and without each method. The questions are about tiny's world or short notes."""
-    console.print(f"Model: {model}")
+    terminal.console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
     for name in FILES:
-        check_overwritable(out / name, force)
-    quiet_libraries()
+        terminal.check_overwritable(out / name, force)
+    terminal.quiet_libraries()
     if model == "tiny":
         _tiny_demo(questions or 40, seed, out, json_path)
     else:
@@ -65,29 +55,29 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
     """Run every method on questions about the embedded model's world."""
     from ragbias.evaluation.demo import demo_run
 
-    with status("Loading the model and embedding the corpus"):
+    with terminal.status("Loading the model and embedding the corpus"):
         prepared = demo_run.Demo(questions, seed)
-    with progress() as bar:
+    with terminal.progress() as bar:
         outcome = demo_run.run(prepared, bar)
     for documents, results in outcome["results"].items():
-        console.print(_bias_table(documents, results))
+        terminal.console.print(_bias_table(documents, results))
     rows = [row for results in outcome["results"].values() for row in results.values()]
     points = [point for row in rows for point in row["accuracy_by_position"].values()]
     if None in points[0]:
-        console.print(f"{questions} questions are too few for intervals.")
+        terminal.console.print(f"{questions} questions are too few for intervals.")
     else:
         margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
-        console.print(
+        terminal.console.print(
             f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
         )
-    console.print(
+    terminal.console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
     )
     save(outcome, demo_run.figure(outcome), out)
-    console.print()
+    terminal.console.print()
     _frameworks(prepared)
-    write_json(outcome, json_path)
+    terminal.write_json(outcome, json_path)
 
 
 def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
@@ -95,29 +85,29 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     from ragbias.evaluation.demo import notes_run
     from ragbias.evaluation.report.tables import with_interval
 
-    with status("Loading the model and embedding the notes"):
+    with terminal.status("Loading the model and embedding the notes"):
         prepared = notes_run.NotesDemo(model, questions, seed)
-    with progress() as bar:
+    with terminal.progress() as bar:
         outcome = notes_run.run(prepared, bar)
     for table in notes_tables(outcome):
-        console.print(table)
-    console.print(
+        terminal.console.print(table)
+    terminal.console.print(
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
         f"Plain model, best position minus worst: {with_interval(outcome['results']['none']['logprob']['gap'])}. "
         f"Nobody trained this bias into the model.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
     save(outcome, notes_run.figure(outcome), out)
-    write_json(outcome, json_path)
+    terminal.write_json(outcome, json_path)
 
 
 def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
     """Write an outcome and its figure to the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     results, picture = (out / name for name in FILES)
-    write_json(outcome, results)
-    with output(picture):
+    terminal.write_json(outcome, results)
+    with terminal.output(picture):
         figure.savefig(picture, dpi=130)
-    console.print(f"Written: {results}, {picture}")
+    terminal.console.print(f"Written: {results}, {picture}")
 
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
@@ -158,11 +148,11 @@ def _frameworks(prepared: Demo) -> None:
     from ragbias.evaluation.report.tables import plain_table
 
     question = order_sensitive_question(prepared)
-    console.print(
+    terminal.console.print(
         "With the demo's prompt, the plain answer to this question depends on the document order. Each framework has "
         "its own prompt, with which the plain answer may not change."
     )
     table = plain_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):
         table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")
-    console.print(table)
+    terminal.console.print(table)
