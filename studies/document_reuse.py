@@ -129,7 +129,7 @@ def measure(
 def _without_reuse(case: AuditCase) -> Method:
     """Return the pipeline's method, or the plain one if it reuses documents or runs several prompts."""
     method = case.recorded.request.origin.method_requested
-    return NoMethod() if method.reusable_documents or method.runs_several else method
+    return NoMethod() if method.reusable_documents or method.acts_on in ("tokens", "answers") else method
 
 
 def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:

@@ -298,7 +298,7 @@ def _view(
 
 def check_asks_once(method: Method, label: str = "") -> None:
     """Raise ``MethodError`` for a method that runs several prompts, because it has no single attention."""
-    if method.runs_several:
+    if method.acts_on in ("tokens", "answers"):
         raise MethodError(f"{label or method.name} runs several prompts, so it has no single attention; leave it out")
 
 

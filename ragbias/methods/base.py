@@ -220,11 +220,6 @@ class Method(_WithReader):
     source: str
 
     @property
-    def runs_several(self) -> bool:
-        """Whether an answer needs several prompts, so that it has no single attention."""
-        return self.acts_on in ("tokens", "answers")
-
-    @property
     def takes_reader(self) -> bool:
         """Whether reader adapters are supported: for the plain model and attention methods that need documents."""
         return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
