@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,15 @@ def irregular(path: Path) -> str:
     except (OSError, ValueError):  # opening the file reports these
         return ""
     return KINDS.get(stat.S_IFMT(mode), "")
+
+
+def digest_of_file(path: Path) -> bytes:
+    """Return the SHA-256 of a file of any size."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.digest()
 
 
 @contextmanager

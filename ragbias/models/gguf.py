@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError, first_line
-from ragbias.files import irregular, sync, sync_folder
+from ragbias.files import digest_of_file, irregular, sync, sync_folder
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
@@ -126,11 +126,7 @@ def _digest(parts: Sequence[Path]) -> str:
 @cache
 def _digest_of(file: Path, size: int, changed: int) -> bytes:
     """Return the SHA-256 of a file. The result is cached until size or modification time change."""
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while block := opened.read(MIB):
-            digest.update(block)
-    return digest.digest()
+    return digest_of_file(file)
 
 
 def _make(parts: Sequence[Path], name: str, copy: Path) -> None:

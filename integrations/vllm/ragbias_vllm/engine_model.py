@@ -21,6 +21,7 @@ from ragbias.attention import Rotary
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.cache import identity
 from ragbias.errors import ArgumentError, UnsupportedModelError
+from ragbias.files import digest_of_file
 from ragbias.models.loading import load_model
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 VERSION = "vllm-1"  # version of the computation and names of entries
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json")
-CHUNK = 1 << 24  # bytes read at once
 
 
 def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
@@ -96,16 +96,8 @@ def digest_of_files(model: str, revision: str | None) -> str:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=list(WEIGHTS), local_files_only=True))
     files = sorted({path for pattern in WEIGHTS for path in folder.glob(pattern)})
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        digests = list(pool.map(_digest, files))
+        digests = [digest.hex() for digest in pool.map(digest_of_file, files)]
     return hashlib.sha256(json.dumps([[path.name for path in files], digests]).encode()).hexdigest()
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def encodings_of(config: VllmConfig) -> list[Encoding]:
