@@ -96,7 +96,7 @@ class SIW(AttentionMethod):
 
 
 def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Count the tokens of each document, ``[n]``, in the ``HIGHEST`` share of the weights ``[T]``."""
+    """Count each document's tokens ``[n]`` among the ``HIGHEST`` share of all weights ``[T]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))

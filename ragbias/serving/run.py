@@ -84,7 +84,7 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     If threads are running after the grace period, exit at once with code 0, because torch would abort a normal exit.
 
     Args:
-        load: a function that loads the models while ``/ready`` is a 503. Its errors end the server.
+        load: a function that loads the models. Until it returns, ``/ready`` is a 503. Its errors end the server.
     """
     listener, server = listening(host, port), Server(app, settings)
     failures: list[BaseException] = []

@@ -58,11 +58,11 @@ class Flips:
 
 
 class Answers(NamedTuple):
-    """The answers to one question in each order and to repetitions of the retrieved order. ``ran``: the method ran."""
+    """The answers to one question in each order, and to repetitions of the retrieved order."""
 
     by_order: list[str]
     repeated: list[str]
-    ran: bool
+    ran: bool  # whether the method ran
 
 
 @dataclass(frozen=True)

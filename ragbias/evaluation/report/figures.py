@@ -97,7 +97,7 @@ def line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, shaded or as error bars. ``wider`` is the number of equal curves on top."""
+    """Draw estimates with intervals, shaded or as error bars. ``wider`` widens a curve that equal curves will cover."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     drawn: dict[str, Any] = dict(

@@ -58,7 +58,7 @@ class PassagesTask(FileTask):
     row: ClassVar[type[Row]]
 
     def read(self, line: Line[Row]) -> Example:
-        """Make the question of a line."""
+        """Return the question in a line of the file."""
         raise NotImplementedError
 
     def document(self, passage: str, number: int) -> str:
