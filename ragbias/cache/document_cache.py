@@ -94,7 +94,7 @@ class DocumentCache:
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
         self._warned: set[str] = set()
         self._models: set[str] = set()
-        self.salt, self.shared = "", portable
+        self.salt, self.portable = "", portable
 
     def salted(self, salt: str) -> DocumentCache:
         """Return a view of this cache for one tenant, which only reads entries with the same salt."""

@@ -73,7 +73,7 @@ class DocumentStates:
         self._model, self._cache, self._cancelled = model, cache, cancelled
         self._backend = backend_of(model, backend)
         if cache is not None:
-            self._identity = identity_of(model, self._backend, cache.shared)
+            self._identity = identity_of(model, self._backend, cache.portable)
             cache.register(self._identity)
         self._prefixes: dict[tuple[int, ...], States] = {}  # states by prefix tokens
 
