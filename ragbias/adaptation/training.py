@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
-from ragbias.errors import ReaderError, first_line, out_of_memory
+from ragbias.errors import MethodError, ReaderError, first_line, out_of_memory
 from ragbias.files import write_atomically
-from ragbias.generation.attached import prepared_model
+from ragbias.generation.attached import prepared_model, sequence_logprobs
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import fused_logits
 from ragbias.lm import DebiasedLM
@@ -85,13 +85,16 @@ def _joint_logits(
 ) -> Tensor:
     prompts = [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
     _, _, spans = padded(prompts, 0, lm.model.device)
-    after = torch.tensor([*prompt.suffix, *target], device=lm.model.device).expand(len(prompts), -1)
+    after = torch.tensor([*prompt.suffix, *target], device=lm.model.device)
     with prepared_model(lm.model, method, prompts, spans, BACKEND, cache, lora=lora) as start:
-        logits = lm.model(after[:, :-1], past_key_values=start.cache, use_cache=True).logits.float()
+        if start.cache is None:
+            raise MethodError(
+                f"{method.name}: no reader can be trained, because rotary frequencies depend on the length"
+            )
+        ids = after[:-1].expand(len(prompts), -1)
+        logits = lm.model(ids, past_key_values=start.cache, use_cache=True).logits.float()
     suffix, answer = logits.split([len(prompt.suffix) - 1, len(target)], dim=1)
-    ids = after[:, 1 : len(prompt.suffix), None]
-    likelihoods = (suffix.gather(2, ids)[..., 0] - suffix.logsumexp(2)).sum(1)
-    return fused_logits(method, likelihoods, answer, target)
+    return fused_logits(method, sequence_logprobs(suffix, after[1 : len(prompt.suffix)]), answer, target)
 
 
 def rate(step: int, settings: AdaptSettings) -> float:

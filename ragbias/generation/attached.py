@@ -16,7 +16,8 @@ from ragbias.binding import attach
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
-from ragbias.errors import MethodError, OutOfMemoryError, first_line, out_of_memory
+from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
+from ragbias.generation.request import padded
 from ragbias.generation.reuse import DocumentStates, start_from_states
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.prompt import Span, TokenisedPrompt
@@ -103,20 +104,26 @@ def suffix_likelihoods(
 ) -> Tensor | None:
     """Return the log-probability of the suffix, without its first token, in each prompt, float32 ``[prompts]``.
 
-    The prompts have the same suffix. ``cache`` has their documents, and is extended by the suffix without its last
-    token. None for methods that do not need likelihoods.
+    The prompts have the same suffix. ``cache``, if any, has their documents, and is extended by the suffix without its
+    last token. None for methods that do not need likelihoods.
     """
     if not (isinstance(method, JointMethod) and method.needs_likelihoods):
         return None
-    if cache is None:
-        raise MethodError(
-            f"{method.name} computes documents separately, and this model's rotary frequencies depend on the length of "
-            "the prompt; use another method, such as pced"
-        )
     suffix = torch.tensor(prompts[0].suffix, device=model.device)
+    if cache is None:
+        ids, mask, _ = padded(prompts, 0, model.device)
+        logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=len(suffix)).logits
+        return sequence_logprobs(logits[:, :-1], suffix[1:])
     likelihoods = torch.zeros(len(prompts), device=model.device)
     for begin in range(0, len(suffix) - 1, PIECE):
-        ids = suffix[begin : begin + PIECE + 1].expand(len(prompts), -1)
-        logits = model(ids[:, :-1], past_key_values=cache, use_cache=True).logits.float()
-        likelihoods += logits.log_softmax(-1).gather(2, ids[:, 1:, None]).sum((1, 2))
+        piece = suffix[begin : begin + PIECE + 1]
+        logits = model(piece[:-1].expand(len(prompts), -1), past_key_values=cache, use_cache=True).logits
+        likelihoods += sequence_logprobs(logits, piece[1:])
     return likelihoods
+
+
+def sequence_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return the log-probability ``[prompts]`` of ``ids`` ``[T]`` under logits ``[prompts, T, V]``."""
+    logits = logits.float()
+    chosen = logits.gather(2, ids.expand(len(logits), -1)[..., None])[..., 0]
+    return (chosen - logits.logsumexp(2)).sum(1)

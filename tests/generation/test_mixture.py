@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from ragbias import DebiasedLM, DocumentCache, Prompt
-from ragbias.errors import ArgumentError, CancelledError, MethodError
+from ragbias.errors import ArgumentError, CancelledError
 from ragbias.methods import Mixture
 from support.random_models import FAMILIES, random_model
 
@@ -201,14 +201,15 @@ def test_sequences_that_only_some_prompts_forbid_are_refused(lm):
             lm.generate(PROMPT, method=method, no_repeat_ngram_size=2)
 
 
-def test_rotary_frequencies_of_the_length_are_refused(byte_tokenizer):
+def test_rotary_frequencies_of_the_length_run_without_a_cache(byte_tokenizer):
     rope = dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)
-    model = random_model("llama", rope_parameters=rope, max_position_embeddings=64)
-    lm = DebiasedLM(model, byte_tokenizer, method="mixture")
-    reason = "mixture computes documents separately, .* depend on the length of the prompt; use another method"
-    for run in (lambda: lm.generate(PROMPT, max_new_tokens=4), lambda: lm.score(PROMPT, "owl")):
-        with pytest.raises(MethodError, match=reason):
-            run()
+    model = random_model("llama", rope_parameters=rope, max_position_embeddings=200)
+    lm = DebiasedLM(model, byte_tokenizer, method="mixture", cache=DocumentCache())
+    with pytest.warns(UserWarning, match="rotary frequencies"):
+        found = lm.generate(PROMPT, max_new_tokens=TOKENS, stop_token_ids=[], logprobs=True)
+    expected = restated(lm, PROMPT, found.token_ids)
+    assert torch.tensor(found.logprobs).double().sub(expected).abs().max() < 1e-4
+    assert lm.score(PROMPT, "owl").logprobs
 
 
 def test_cancelling_stops_before_and_within_the_answer(lm):
