@@ -17,7 +17,8 @@ MESSAGE_BORDER = re.compile(
     r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
 )
 ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
-OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
+BEFORE_ROLE = r"<[^<>\s]{0,20}(?:start|im_[au]|im_sys|channel)[^<>\s]{0,20}> ?"  # not ``<|user|>``, which text follows
+OPENING = re.compile(rf"(?:(?:{BEFORE_ROLE}(?:{ROLE})(?=\s*(?:\n|<))|{MESSAGE_BORDER.pattern})\s*)+")
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
 DOCUMENT_LABEL = (

@@ -7,7 +7,7 @@ import pytest
 from ragbias.boundaries import KnownText, locate
 from ragbias.errors import DocumentNotFoundError
 from ragbias.generation.request import in_parts
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, registry_of
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of
 
 
 def segments(documents, render, **settings):
@@ -86,3 +86,24 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
         assert (boundaries.n_found, reason) == (2, "")
         clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
     assert len(clean) <= 1
+
+
+HEADERS = {
+    "llama 3": "<|start_header_id|>user<|end_header_id|>\n\n",
+    "mistral": "<s>[INST] ",
+    "zephyr": "<|user|>\n",
+    "granite": "<|start_of_role|>user<|end_of_role|>",
+    "chatml": "<|im_start|>user\n",
+    "gemma": "<start_of_turn>user\n",
+}
+
+
+@pytest.mark.parametrize("source", ["run", "documents", "registry"])
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize("role", ["user", "tool", "model"])
+def test_a_document_that_equals_a_role_is_found_below_a_header(role, header, source):
+    texts = [role, STATION, LIBRARY]
+    for order in permutations(texts):
+        text = header + "\n\n".join(order) + "\n\nQuestion: Which is green?"
+        found = locate(text, **known_to(source, texts))
+        assert (found.n_found, found.n_expected, found.reason) == (3, 3, "")
