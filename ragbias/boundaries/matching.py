@@ -27,6 +27,7 @@ from ragbias.boundaries.text import (
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # maximum for one form of a text
 MIN_PRESENT = 40  # number of characters of a cut text that must remain
+MAX_MARK = 8  # number of characters compared after a cut
 MAX_ROLE = 16  # number of characters of a text that may be the name of a role
 BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
 
@@ -222,18 +223,25 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the maximum length to which a formatter cut the documents, or 0 if it cut fewer than two."""
-    lengths = []
+    """Return the maximum length to which a formatter cut the documents, or 0 if it cut fewer than two.
+
+    It is also 0 if other text follows one of them, as after documents that were shortened to whole words.
+    """
+    lengths: dict[str, dict[int, int]] = {}  # by document and begin
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
-            length = _common_length(text, begin, document)
-            lengths.append((length, document))
+            length = lengths.setdefault(document, {})[begin] = _common_length(text, begin, document)
             begin = text.find(document[:MIN_PRESENT], begin + length)
-    least = min(lengths, default=(0, ""))[0]  # the text after a cut may continue like the document by chance
-    if len({document for _, document in lengths}) < 2 or any(len(document) > least for document in whole):
-        return 0
-    return least
+    least = min(chain.from_iterable(found.values() for found in lengths.values()), default=0)
+
+    def mark(begin: int) -> str:  # a repeated character, such as ``...``; the document may continue like it by chance
+        after = text[begin + least : begin + least + MAX_MARK]
+        return after[: len(after) - len(after.lstrip(after[:1]))].strip()
+
+    marks = {mark(begin) for found in lengths.values() for begin, length in found.items() if length == least}
+    alike = all(any(mark(begin) in marks for begin in found) for found in lengths.values())
+    return least if alike and len(lengths) > 1 and all(len(document) <= least for document in whole) else 0
 
 
 def _common_length(text: str, begin: int, document: str) -> int:

@@ -1,5 +1,6 @@
 """Regressions: prompts whose segments depended on the document order, while the report was clean."""
 
+import textwrap
 from itertools import permutations
 
 import pytest
@@ -86,6 +87,24 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
         assert (boundaries.n_found, reason) == (2, "")
         clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
     assert len(clean) <= 1
+
+
+@pytest.mark.parametrize("mark", ["...", " [...]", "\u2026", " \u2026", ""])
+@pytest.mark.parametrize("separator", ["\n\n", " | ", " "])
+def test_documents_shortened_to_words_are_never_taken_for_cut_ones(mark, separator):
+    titles = ["falcon", "heron and the", "otter or"]
+    texts = [f"The station of the {title} opened in May of the year 1901, and is open on Sundays." for title in titles]
+    for width in range(46, 80):
+        outcomes = set()
+        for order in permutations(texts):
+            shortened = separator.join(textwrap.shorten(each, width, placeholder=mark) for each in order)
+            text = f"Context:\n{shortened}\n\nQuestion: Which is green?"
+            found = locate(text, run=[texts])
+            parts, boundaries, reason, _ = in_parts(text, None, found)
+            outcomes |= (
+                set() if reason or boundaries.reason else {(parts.prefix, (*sorted(parts.documents),), parts.suffix)}
+            )
+        assert len(outcomes) < 2
 
 
 HEADERS = {

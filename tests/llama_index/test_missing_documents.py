@@ -129,7 +129,7 @@ def test_parts_of_a_document_that_joins_nodes_count_as_the_nodes(
 
     assert found(400) == ("pine", 3, 3)
     with pytest.warns(MissingDocumentsWarning, match="splits a Document that joins them, index the nodes;"):
-        assert found(100) == ("none", 2, 3)
+        assert found(100) == ("none", 0, 3)
 
 
 def test_raise_accepts_one_document_and_an_empty_list(
