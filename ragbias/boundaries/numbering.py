@@ -230,11 +230,12 @@ class _Regions:
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
                 keys = [candidate.keys()]
-                opening = candidate._replace(line=re.split(r"[\s>:\[({]", candidate.line)[-1])
-                if index == edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
-                    keys.append(opening.keys())  # in ``Context: 1. ...`` only the first number does not begin its line
-                for group, key in (pair for both in keys for pair in zip(self.groups, both, strict=True)):
-                    group.setdefault(key, {}).setdefault(index, []).append(candidate)
+                mark = r"[\s>:\[({]" if index == edge else r"[|;](?=\S?\Z)"  # as in ``Context: 1. ...|2. ...``
+                opening = candidate._replace(line=re.split(mark, candidate.line)[-1])
+                if edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
+                    keys.append(opening.keys())
+                for group, key in dict.fromkeys(pair for both in keys for pair in enumerate(both)):
+                    self.groups[group].setdefault(key, {}).setdefault(index, []).append(candidate)
 
     def without_edge(self, series: Series) -> Series:
         return [candidate for candidate in series if candidate.document != self.edge]

@@ -89,6 +89,25 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
     assert len(clean) <= 1
 
 
+@pytest.mark.parametrize("separator", ["|", ";"])
+@pytest.mark.parametrize(
+    "item", ["{n}. {text}", "{n}) {text}", "[{n}] {text}", "{n}. {text} ({title})", "({n}) {text}"]
+)
+@pytest.mark.parametrize("lead", ["Context:\n\n", "Context: "])
+def test_a_number_after_a_mark_without_a_space_is_seen_and_stripped(lead, item, separator):
+    documents = [KnownText.of(STATION, {"source": "a.txt"}), KnownText.of(LIBRARY, {"source": "b.txt"})]
+    outcomes = set()
+    for order in permutations([(STATION, "a.txt"), (LIBRARY, "b.txt")]):
+        items = [item.format(n=n, text=text, title=title) for n, (text, title) in enumerate(order, 1)]
+        text = lead + separator.join(items) + "\n\nWhich is green?"
+        found = locate(text, run=[documents])
+        assert in_parts(text, None, found).boundaries.numbering == "present"
+        parts, boundaries, reason, _ = in_parts(text, None, found, strip_numbering=True)
+        assert (boundaries.numbering, reason) == ("stripped", "")
+        outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
+    assert len(outcomes) == 1
+
+
 @pytest.mark.parametrize("mark", ["...", " [...]", "\u2026", " \u2026", ""])
 @pytest.mark.parametrize("separator", ["\n\n", " | ", " "])
 def test_documents_shortened_to_words_are_never_taken_for_cut_ones(mark, separator):
