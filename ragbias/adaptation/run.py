@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -127,7 +128,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     Raises:
         ArgumentError: the folder's name is not UTF-8.
         DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
-        ReaderError: the folder contains a finished reader or other files, or ``partial`` in it is a file.
+        ReaderError: the folder contains a finished reader or other files, or a file or dangling link has its name.
     """
     check_text("out", str(out))  # safetensors reads only paths in UTF-8
     folder = Path(out).expanduser()
@@ -139,8 +140,9 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     if settings.objective == "auto":
         settings = replace(settings, objective="distil" if unlabelled else "both")
     settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
-    if (folder / PARTIAL).is_file():
-        raise ReaderError(f"{str(folder / PARTIAL)!r} is a file; delete it, or name another folder")
+    for path in (folder, folder / PARTIAL, *([] if restart else [folder / PARTIAL / "reader"])):
+        if os.path.lexists(path) and not path.is_dir():  # also a dangling link
+            raise ReaderError(f"{str(path)!r} is no folder; delete it, or name another folder")
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
     own = (SETTINGS, *OTHERS) if restart else (SETTINGS,)
@@ -226,10 +228,15 @@ def _lessons(
         for file, lesson in zip(chunk, lessons_of(lm, chosen, options.objective != "labels"), strict=True):
             write_atomically(file, save(vars(lesson)))
         progress("Plain model's answers", begin + len(chunk), len(distinct))
-    lessons = {}
+    lessons, size = {}, lm.model.config.get_text_config().vocab_size
     for file in distinct:
         with undamaged(file):
-            lessons[file] = Lesson(**load_file(file))
+            lesson = lessons[file] = Lesson(**load_file(file))
+            ids = torch.cat([lesson.target, lesson.tokens.flatten()])
+            if not len(lesson.target) or ids.is_floating_point() or not ((ids >= 0) & (ids < size)).all():
+                raise ValueError(f"expected token ids below {size}")
+            if not lesson.logprobs.isfinite().all():
+                raise ValueError("expected finite log-probabilities")
     return [lessons[file] for file in files]
 
 

@@ -184,12 +184,15 @@ def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> in
         for name, parameter in reader.named_parameters():
             state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("weight", "exp_avg", "exp_avg_sq")}
             for key, tensor in state.items():
-                if tensor.shape != parameter.shape or not tensor.isfinite().all():
-                    shape = list(parameter.shape)
-                    raise ValueError(f"{key} {name}: expected finite {shape}, got {list(tensor.shape)}")
+                form, expected = ((each.dtype, list(each.shape)) for each in (tensor, parameter))
+                if form != expected or not tensor.isfinite().all():
+                    raise ValueError(f"{key} {name}: expected finite {expected}, got {form}")
             parameter.data.copy_(state.pop("weight"))
             optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
-        return int(next(iter(optimiser.state.values()))["step"])
+        step, *others = {float(state["step"]) for state in optimiser.state.values()}
+        if others or step < 0:
+            raise ValueError(f"step: expected one number of at least 0, got {step}")
+        return int(step)
 
 
 @contextmanager

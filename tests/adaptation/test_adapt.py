@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings, Question, read_questions
@@ -139,8 +140,10 @@ def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkey
 
 
 @pytest.mark.parametrize("key", ["weight", "exp_avg", "exp_avg_sq"])
-@pytest.mark.parametrize("damage", [lambda old: old[..., :1], lambda old: old * math.nan], ids=["shape", "nan"])
-def test_a_checkpoint_of_other_shapes_or_nan_is_damaged(lm, key, damage, tmp_path):
+@pytest.mark.parametrize(
+    "damage", [lambda old: old[..., :1], lambda old: old * math.nan, Tensor.half], ids=["shape", "nan", "half"]
+)
+def test_a_checkpoint_of_another_form_or_nan_is_damaged(lm, key, damage, tmp_path):
     reader, file = Reader(lm, 2, 0), tmp_path / "checkpoint.safetensors"
     tensors = {}
     for name, parameter in reader.named_parameters():
@@ -152,11 +155,39 @@ def test_a_checkpoint_of_other_shapes_or_nan_is_damaged(lm, key, damage, tmp_pat
         _restore(reader, SimpleNamespace(state={}), file)
 
 
-def test_a_file_in_the_place_of_the_training_is_named(questions, tmp_path):
-    (tmp_path / "partial").write_text("")
-    for restart in (True, False):
-        with pytest.raises(ReaderError, match=r"partial' is a file; delete it, or name another folder"):
-            plan_of(questions, tmp_path, AdaptSettings(**SHORT), restart)
+@pytest.mark.parametrize("steps", [(-3.0, -3.0), (3.0, 4.0), (math.inf, math.inf)])
+def test_a_checkpoint_of_other_steps_is_damaged(lm, steps, tmp_path):
+    reader, file = Reader(lm, 2, 0), tmp_path / "checkpoint.safetensors"
+    tensors = {}
+    for index, (name, parameter) in enumerate(reader.named_parameters()):
+        tensors |= {f"{each} {name}": torch.ones(parameter.shape) for each in ("weight", "exp_avg", "exp_avg_sq")}
+        tensors[f"step {name}"] = torch.tensor(steps[index % 2])
+    save_file(tensors, file)
+    with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .* is damaged .*add restart=True"):
+        _restore(reader, SimpleNamespace(state={}), file)
+
+
+@pytest.mark.parametrize("name", ["out", "out/partial", "out/partial/reader"])
+@pytest.mark.parametrize("is_link", [False, True], ids=["file", "link"])
+def test_a_file_in_the_place_of_a_folder_is_named(questions, tmp_path, name, is_link):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("missing") if is_link else path.write_text("")
+    for restart in (True, False) if name != "out/partial/reader" else (False,):
+        with pytest.raises(ReaderError, match=rf"{name}' is no folder; delete it, or name another folder"):
+            plan_of(questions, tmp_path / "out", AdaptSettings(**SHORT), restart)
+
+
+@pytest.mark.parametrize("damage", [{"target": -1}, {"target": 10**6}, {"tokens": 10**6}, {"logprobs": math.nan}])
+def test_a_lesson_of_other_values_is_damaged(lm, questions, tmp_path, damage):
+    with pytest.raises(InterruptedTrainingError):
+        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Training", 1))
+    file = next((tmp_path / "partial").glob("lesson-*"))
+    tensors = load_file(file)
+    tensors |= {name: tensors[name].fill_(value) for name, value in damage.items()}
+    save_file(tensors, file)
+    with pytest.raises(ReaderError, match=rf"{file.name}' of an unfinished .* is damaged .*; add restart=True"):
+        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
 
 
 def test_a_checkpoint_of_other_tensors_is_damaged(lm, questions, tmp_path):
