@@ -36,7 +36,7 @@ from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
 from ragbias.boundaries.splitting import DocumentNumbers, split
-from ragbias.boundaries.text import CharSpan, enclosing_elements
+from ragbias.boundaries.text import CharSpan, enclosing_elements, gaps_between, is_separator
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_KNOWN = "no documents were given, and none were retrieved recently in this process"
@@ -273,8 +273,11 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     """Find the most recent retrieval in the prompt. Return ``None`` if its texts may be part of the question."""
     documents = set(chain.from_iterable(candidates))
     separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
-    for occurrence in outermost(text, {document: remembered[document] for document in separate}):
-        if is_long(occurrence.document) or not is_in_sentence(text, occurrence):
+    every = outermost(text, {document: remembered[document] for document in separate})
+    for index, occurrence in enumerate(every):
+        gaps = gaps_between(text, [other.span for other in every[max(0, index - 1) : index + 2]])
+        is_beside = any(is_separator(gap) and not {"|", ";"}.isdisjoint(gap) for gap in gaps)
+        if is_long(occurrence.document) or is_beside or not is_in_sentence(text, occurrence):
             separate[occurrence.document].append(occurrence)
     separate = {document: some for document, some in separate.items() if some}
     long = {document for document in separate if is_long(document)}

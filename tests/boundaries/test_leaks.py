@@ -145,3 +145,15 @@ def test_a_document_that_equals_a_role_is_found_below_a_header(role, header, sou
         text = header + "\n\n".join(order) + "\n\nQuestion: Which is green?"
         found = locate(text, **known_to(source, texts))
         assert (found.n_found, found.n_expected, found.reason) == (3, 3, "")
+
+
+@pytest.mark.parametrize("separator", [" | ", "; ", ";", "|"])
+@pytest.mark.parametrize("lead", ["Context:\n", "Context: "])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_short_document_of_the_registry_is_found_beside_a_mark(lead, separator, together):
+    texts = ["No.", STATION, LIBRARY]
+    registry = registry_of(texts) if together else registry_of(texts[:2], texts[2:])
+    for order in permutations(texts):
+        text = lead + separator.join(order) + "\n\nQuestion: Which is green? Is it No. 5?"
+        found = locate(text, registry=registry)
+        assert (found.n_found, found.n_expected, found.reason) == (3, 3, "")
