@@ -70,10 +70,7 @@ class GumbelNoise(LogitsProcessor):
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
         for generator in self._generators:
-            if seed is None:
-                generator.seed()
-            else:
-                generator.manual_seed(seed)
+            generator.manual_seed(generator.seed() if seed is None else seed)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         noise = [torch.empty_like(scores[0]).exponential_(generator=generator) for generator in self._generators]
@@ -142,10 +139,8 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
     """Return the length of a partial text without an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
-        for size in range(min(len(word), len(text)), 0, -1):
-            if text.endswith(word[:size]):
-                safe = min(safe, len(text) - size)
-                break
+        held = next((size for size in range(len(word), 0, -1) if text.endswith(word[:size])), 0)
+        safe = min(safe, len(text) - held)
     return safe
 
 

@@ -101,9 +101,7 @@ def model_attention(
     def ids_without_query() -> list[int] | None:
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         text = without_query(origin.parts.suffix, special)
-        if text is None:
-            return None
-        return replace(tokens, suffix=encode(text, tokenizer)).ids
+        return None if text is None else replace(tokens, suffix=encode(text, tokenizer)).ids
 
     return ModelAttention(model, tokens.ids, tokens.spans, ids_without_query, cancelled)
 

@@ -38,7 +38,7 @@ def logprobs_of(
     cache: DocumentCache | None = None,
 ) -> list[float]:
     """Return the natural logarithm of the probability of each token of ``target`` after the prompt."""
-    _, (scores,) = _next_logprobs(model, request, [target], backend, cache)
+    (scores,) = _logprobs(model, request, [target], backend, cache)
     values: list[float] = _chosen(scores[0], target).tolist()
     return values
 
@@ -53,7 +53,8 @@ def continuation_logits(
     cache: DocumentCache | None = None,
 ) -> Tensor:
     """Return logits float32 ``[len(target), V]`` that predict each token of ``target``."""
-    return _logits(model, method, tokens, [target], backend, cache).of_targets[0]
+    (logits,), _ = _logits(model, method, tokens, [target], backend, cache)
+    return logits
 
 
 @torch.no_grad()
@@ -68,48 +69,32 @@ def teacher_forced(
 
     For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """
-    first, scores = _next_logprobs(model, request, targets, backend, cache)
+    scores = _logprobs(model, request, targets, backend, cache)
     logprobs = [_mean_probability(_chosen(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
-    return ContinuationScores(_mean_probability(first), [float(logprob) for logprob in logprobs])
+    return ContinuationScores(_mean_probability(scores[0][:, 0]), [float(logprob) for logprob in logprobs])
 
 
-def _next_logprobs(
+def _logprobs(
     model: PreTrainedModel,
     request: Request,
     targets: Sequence[Sequence[int]],
     backend: str,
     cache: DocumentCache | None,
-) -> tuple[Tensor, list[Tensor]]:
-    """Return log-probabilities ``[orders, V]`` after the prompt, and ``[orders, len(target), V]`` along each target.
-
-    Only a vote has several orders.
-    """
+) -> list[Tensor]:
+    """Return log-probabilities ``[orders, len(target), V]`` along each target. Only a vote has several orders."""
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     parts = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
-    first = torch.stack([part.first for part in parts])[:, None]
-    of_targets = [torch.stack([part.of_targets[index] for part in parts]) for index in range(len(targets))]
+    of_targets = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
     if isinstance(request.method, JointMethod):
-        given = [part.likelihood for part in parts if part.likelihood is not None]
+        given = [likelihood for _, likelihood in parts if likelihood is not None]
         fused = partial(fused_logits, request.method, torch.cat(given) if given else None)
-        first = fused(first, [0])[None]
         of_targets = [fused(logits, target)[None] for logits, target in zip(of_targets, targets, strict=True)]
-    return first[:, 0].log_softmax(-1), [logits.log_softmax(-1) for logits in of_targets]
+    return [logits.log_softmax(-1) for logits in of_targets]
 
 
 def _chosen(logprobs: Tensor, target: Sequence[int]) -> Tensor:
     """Return the log-probabilities ``[..., T]`` of the target's tokens, of all tokens' ``[..., T, V]``."""
     return logprobs[..., torch.arange(len(target)), torch.tensor(list(target), device=logprobs.device)]
-
-
-class _Logits(NamedTuple):
-    """Logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` that predict each target.
-
-    ``likelihood`` is that of the prompt's suffix, float32 ``[1]``, for a method that needs it.
-    """
-
-    first: Tensor
-    of_targets: list[Tensor]
-    likelihood: Tensor | None
 
 
 def _logits(
@@ -119,14 +104,18 @@ def _logits(
     targets: Sequence[Sequence[int]],
     backend: str,
     cache: DocumentCache | None,
-) -> _Logits:
+) -> tuple[list[Tensor], Tensor | None]:
+    """Return logits float32 ``[len(target), V]`` that predict each target, and the likelihood of the prompt's suffix.
+
+    The likelihood is float32 ``[1]``, or None if the method does not need it.
+    """
     with prepared_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefilled(model, tokens.ids, start.cache)
         last = len(targets) - 1
         copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
         logits = [continued(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
-    return _Logits(first, logits, likelihood)
+    return logits, likelihood
 
 
 def prefilled(
