@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
+from traceback import walk_stack
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 from weakref import ref
@@ -286,11 +287,8 @@ class SearchWatch:
         self._watched.cache_clear()
 
     def _is_retrieving(self) -> bool:
-        frame = sys._getframe(1)
-        while frame := frame.f_back:  # type: ignore[assignment]
-            if frame.f_code.co_name in self.steps and isinstance(frame.f_locals.get("self"), self.retriever):
-                return True
-        return False
+        callers = (frame for frame, _ in walk_stack(sys._getframe(1)) if frame.f_code.co_name in self.steps)
+        return any(isinstance(frame.f_locals.get("self"), self.retriever) for frame in callers)
 
     def _watch(self, search: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(search)
