@@ -70,7 +70,8 @@ def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurren
     """
     named = Counter(documents)
     chosen = _assign(text, named, known)
-    left_over = _outside(outermost(text, known), chosen)
+    taken = [(occurrence.begin, occurrence.end) for occurrence in chosen]
+    left_over = [occurrence for occurrence in outermost(text, known) if not occurrence.is_in(taken)]
     if left_over or len(chosen) < named.total():
         of_named = {name: known[name] for name in named if name in known}
         is_whole = len(chosen) == named.total() and _is_block(text, chosen, of_named)
@@ -84,11 +85,6 @@ def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurren
     gaps = [text[o.end : chosen[0].begin] if o < chosen[0] else text[chosen[-1].end : o.begin] for o in left_over]
     is_rival = len(names & _documents(left_over)) > 1 or any(map(is_separator, gaps))
     return None if is_rival or not is_uniform(text, chosen) else chosen
-
-
-def _outside(occurrences: Iterable[Occurrence], found: Sequence[Occurrence]) -> list[Occurrence]:
-    spans = [(occurrence.begin, occurrence.end) for occurrence in found]
-    return [occurrence for occurrence in occurrences if not occurrence.is_in(spans)]
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:

@@ -69,9 +69,6 @@ class Occurrence:
         """Span ``(begin, end)`` with the margins."""
         return margin_span((self.begin, self.end), self.margins)
 
-    def overlaps(self, other: Occurrence) -> bool:
-        return self.begin < other.end and other.begin < self.end
-
     def is_in(self, spans: Sequence[CharSpan]) -> bool:
         """Whether the occurrence overlaps one of these ascending, disjoint spans."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
