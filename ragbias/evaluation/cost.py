@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,11 +106,8 @@ def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
         action()
     events = profiled.profiler.kineto_results.events()
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
-    used = peak = 0
-    for _, change in sorted(changes, key=lambda change: change[0]):
-        used += change
-        peak = max(peak, used)
-    return float(peak)
+    in_order = (change for _, change in sorted(changes, key=lambda change: change[0]))
+    return float(max(accumulate(in_order, initial=0)))
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, zip_longest
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,6 +220,7 @@ def _outcome(
     unlabelled = [Question(case.question.question) for case in cases]
     labelled = [index for index, case in enumerate(cases) if case.question.answers]
     right = [[is_right(cases[index].question, text) for text in rows[index].by_order] for index in labelled]
+    by_order = [fmean(flag for flag in flags if flag is not None) for flags in zip_longest(*right)]
     first_right = [is_right(cases[index].question, first[index].by_order[0]) for index in labelled]
     enough = len(labelled) >= FEWEST
     retrieved = [(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
@@ -229,7 +231,7 @@ def _outcome(
         if enough
         else None,
         preference=position_preference(sources, case_orders),
-        accuracy_by_order=_by_order(right) if right else None,
+        accuracy_by_order=by_order or None,
         changed=rate([float(not same_answer(*pair)) for pair in retrieved]),
         better=rate([float(flags[0]) - base for flags, base in zip(right, first_right, strict=True)], least=-1)
         if enough
@@ -268,11 +270,6 @@ def differ(question: Question, answers: Sequence[str]) -> bool:
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
-
-
-def _by_order(right: Sequence[Sequence[bool]]) -> list[float]:
-    columns = [[flags[order] for flags in right if order < len(flags)] for order in range(max(map(len, right)))]
-    return [sum(column) / len(column) for column in columns]
 
 
 def rate(values: Sequence[float], least: float = 0.0) -> Interval:

@@ -13,6 +13,7 @@ from ragbias.evaluation.bench.plan import BenchPlan, first_cases
 from ragbias.evaluation.bench.store import Store, holds_records, locked_store, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.runs.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
@@ -83,7 +84,8 @@ def _costs(plan: BenchPlan, models: Models, store: Store, bar: Progress) -> Cost
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
     for model, task in parts:
-        for documents, cases in _typical(task).items():
+        several = (case for case in first_cases(task.cases(), COST_PROMPTS) if len(case.documents) > 1)
+        for documents, cases in grouped(several, lambda case: len(case.documents)).items():
             name = cost_key(model, task.name, documents)
             if name not in costs:
                 bar.update(progress, description=f"{model} {task.name} cost")
@@ -94,15 +96,6 @@ def _costs(plan: BenchPlan, models: Models, store: Store, bar: Progress) -> Cost
                     store.write(COST, costs)
         bar.update(progress, advance=1)
     return costs
-
-
-def _typical(task: Task) -> dict[int, list[Case]]:
-    """Return one case of each of the first ``COST_PROMPTS`` questions, for each number of documents >= 2."""
-    typical: dict[int, list[Case]] = {}
-    for case in first_cases(task.cases(), COST_PROMPTS):
-        if len(case.documents) > 1:
-            typical.setdefault(len(case.documents), []).append(case)
-    return typical
 
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:

@@ -19,33 +19,12 @@ from ragbias.evaluation.report.charts import overlaid
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
-from ragbias.methods import (
-    AttentionSorting,
-    CanonicalOrder,
-    ChannelScaling,
-    LongContextReorder,
-    Method,
-    NoMethod,
-    Pine,
-    Segmented,
-)
+from ragbias.methods import Method, parse_methods
 from ragbias.models.tiny.world import WorldQuestion, held_out_corpus, held_out_questions
 
 MODEL = "tiny"
+METHODS = "none,segmented,pine,channel-scaling,attention-sorting,long-context-reorder,canonical-order"
 FIGURES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
-
-
-def demo_methods() -> list[Method]:
-    """Return the methods of the demo, ``none`` first."""
-    return [
-        NoMethod(),
-        Segmented(),
-        Pine(),
-        ChannelScaling.from_profile(MODEL),
-        AttentionSorting(),
-        LongContextReorder(),
-        CanonicalOrder(),
-    ]
 
 
 class Demo:
@@ -97,7 +76,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
         Plain data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0, and
         figures are ``[estimate, low, high]`` with 95% intervals.
     """
-    methods, results = {method.name: method for method in demo_methods()}, {}
+    methods, results = parse_methods(METHODS, MODEL), {}
     hits: dict[str, float] = {}
     for documents in demo.documents:
         task, hits[str(documents)] = demo.task(documents)

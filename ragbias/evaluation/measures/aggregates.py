@@ -42,17 +42,10 @@ def summarise(
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
     results = []
-    for (model, task, documents), setting_records in settings.items():
-        costs = (cost or {}).get(cost_key(model, task, documents), {})
-        again = repeated.get((model, task, documents), [])
-        results.append(
-            {
-                "model": model,
-                "task": task,
-                "documents": documents,
-                **_methods(setting_records, again, costs),
-            }
-        )
+    for setting, setting_records in settings.items():
+        named = dict(zip(("model", "task", "documents"), setting, strict=True))
+        costs = (cost or {}).get(cost_key(*setting), {})
+        results.append({**named, **_methods(setting_records, repeated.get(setting, []), costs)})
     return {"resamples": bootstrap.RESAMPLES, "interval_percent": bootstrap.LEVEL, "results": results}
 
 
@@ -65,11 +58,6 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
     scores = {label: Scores.of(answered(answers)) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
-    measured = {
-        name: by_label
-        for name, by_label in ((ACCURACY, scores), (LOGPROB, golds))
-        if any(curve.questions for curve in by_label.values())
-    }
     methods = {}
     for label, answers in parts.items():
         accuracy, plain = curve_figures(scores[label]), scores.get(REFERENCE)
@@ -90,9 +78,13 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             **({"judge": _judge(answered(answers))} if answers[0].task in JUDGES and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
-    measured_curves = [curve for by_label in measured.values() for curve in by_label.values() if curve.questions]
+    measured = {
+        measure: [curve for curve in by_label.values() if curve.questions]
+        for measure, by_label in ((ACCURACY, scores), (LOGPROB, golds))
+    }
+    measured_curves = [curve for curves in measured.values() for curve in curves]
     return {
-        "measures": list(measured),
+        "measures": [measure for measure, curves in measured.items() if curves],
         "positions": sorted({position for curve in measured_curves for position in curve.positions if position >= 0}),
         "methods": methods,
         "notes": _notes(methods, measured_curves, records),

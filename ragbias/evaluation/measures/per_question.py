@@ -20,9 +20,9 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, list[Record]]:
+def grouped(records: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Group records by ``key``, in order."""
-    groups: dict[K, list[Record]] = defaultdict(list)
+    groups: dict[K, list[T]] = defaultdict(list)
     for record in records:
         groups[key(record)].append(record)
     return dict(groups)

@@ -125,7 +125,8 @@ def _result(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Iterator[
         figures["logprob_curves"] = logprob_curves(result, styles) if several else None
     notes = [*_chance(result), *result["notes"]]
     yield Section(grids=tables.grids(result), notes=notes)
-    yield Section(figures=_drawn(figures), grids=[grid for grid in _more_tables(result) if grid.rows])
+    drawn = [(address(figure, name), CAPTIONS[name]) for name, figure in figures.items() if figure is not None]
+    yield Section(figures=drawn, grids=[grid for grid in _more_tables(result) if grid.rows])
 
 
 def _more_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
@@ -177,7 +178,3 @@ def _chance(result: Mapping[str, Any]) -> Iterator[str]:
             gaps = "Gaps" if measure == ACCURACY else "Gaps of the log-probability"
             listed = "; ".join(within)
             yield f"{gaps} no larger than chance makes them in 95 of 100 runs without position bias: {listed}"
-
-
-def _drawn(figures: Mapping[str, Figure | None]) -> list[tuple[str, str]]:
-    return [(address(figure, name), CAPTIONS[name]) for name, figure in figures.items() if figure is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,11 +57,5 @@ def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
 
     Ranks do not depend on the order of ``contents``. Equal documents have ascending ranks.
     """
-    ranks: dict[str, int] = {}
-    for rank, text in enumerate(sorted(contents)):
-        ranks.setdefault(text, rank)
-    ranked = []
-    for text in (contents[index] for index in order):
-        ranked.append(ranks[text])
-        ranks[text] += 1
-    return tuple(ranked)
+    ranks = {text: itertools.count(rank) for rank, text in reversed(list(enumerate(sorted(contents))))}
+    return tuple(next(ranks[contents[index]]) for index in order)
