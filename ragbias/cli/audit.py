@@ -22,10 +22,6 @@ ARRANGING = "canonical-order,long-context-reorder"  # methods that arrange text,
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ragbias.data.questions import Question
-    from ragbias.evaluation.audit.cases import AuditCase
-    from ragbias.methods import Method
-
 
 def audit(
     questions: Annotated[Path, typer.Option(help="JSON lines with question, documents and, if known, answer.")],
@@ -67,11 +63,15 @@ def audit(
     """
     from ragbias.data.questions import read_questions
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, tables
+    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
+    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
     from ragbias.evaluation.audit.verdict import definition, recommendation
     from ragbias.evaluation.cost import measure_costs
     from ragbias.evaluation.report.tables import fitted
+    from ragbias.frameworks.remote import check_arranges_text
+    from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 
@@ -91,7 +91,18 @@ def audit(
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     check_readers(chosen.values())
     with terminal.progress() as bar:
-        cases, skipped = _cases(distinct, model, pipeline, upstream, upstream_key, chosen, bar)
+        skipped = 0
+        if upstream is not None:
+            for method in chosen.values():
+                check_arranges_text(method)
+            cases = from_upstream(UpstreamLM(upstream, model, upstream_key), distinct)
+        elif pipeline is not None:
+            loaded = load_pipeline(pipeline)
+            task = bar.add_task("running the pipeline", total=len(distinct))
+            cases, skipped = from_pipeline(loaded, distinct, lambda done: bar.update(task, advance=done))
+        else:
+            assert model is not None  # checked above
+            cases = from_questions(DebiasedLM.from_pretrained(model, "none"), distinct)
         if model is None:
             terminal.console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")  # above the bar
     if len(distinct) < len(listed):
@@ -147,30 +158,3 @@ def _reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[
             bar.console.print(f"The first question took {first:.0f} s; the remaining questions take about {left}.")
 
     return report
-
-
-def _cases(
-    questions: list[Question],
-    model: str | None,
-    pipeline: str | None,
-    upstream: str | None,
-    key: str,
-    methods: Mapping[str, Method],
-    bar: Progress,
-) -> tuple[list[AuditCase], int]:
-    """Return the cases to audit, and the number of questions left out."""
-    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
-    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.frameworks.remote import check_arranges_text
-    from ragbias.lm import DebiasedLM
-
-    if upstream is not None:
-        for method in methods.values():
-            check_arranges_text(method)
-        return from_upstream(UpstreamLM(upstream, model, key), questions), 0
-    if pipeline is not None:
-        loaded = load_pipeline(pipeline)
-        task = bar.add_task("running the pipeline", total=len(questions))
-        return from_pipeline(loaded, questions, lambda done: bar.update(task, advance=done))
-    assert model is not None  # the command requires a model, a pipeline or an upstream server
-    return from_questions(DebiasedLM.from_pretrained(model, "none"), questions), 0
