@@ -59,7 +59,17 @@ from ragbias.readers import READER, fingerprint
 from studies import arguments_of
 from studies.reader_questions import examples
 from studies.readers import read_cases, show_accuracy, show_scores
-from studies.windows import STATES, Row, cast_of, evaluate, generated, mixture_logprobs, padded, target_logits
+from studies.windows import (
+    STATES,
+    Row,
+    cast_of,
+    evaluate,
+    evaluate_mixture,
+    generated,
+    mixture_logprobs,
+    padded,
+    target_logits,
+)
 
 PREFIXES = (
     "Answer the question using the documents below.\n\n",
@@ -406,7 +416,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         """Evaluate on all files, and add the results."""
         for index, (file, of_file) in enumerate(cases.items()):
             answers = options.generate and index == 0
-            scores, texts = evaluate(lm, of_file, reader, plain, answers, options.mixture and not plain)
+            if options.mixture and not plain:
+                scores, texts = evaluate_mixture(lm, of_file, reader, answers)
+            else:
+                scores, texts = evaluate(lm, of_file, reader, plain, answers)
             results[file]["scores"][name] = scores
             results[file]["answers"] |= {name: texts} if answers else {}
         write_atomically(options.out / "results.json", json.dumps(results).encode())

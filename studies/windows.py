@@ -17,11 +17,14 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from ragbias.adaptation.training import Reader
-from ragbias.generation.scoring import continuation_ids
+from ragbias.generation.attached import sequence_logprobs
+from ragbias.generation.scoring import continuation_ids, fused_logits
 from ragbias.lm import DebiasedLM
+from ragbias.methods import Mixture
 from studies.readers import Case, orders_of, prompt_of
 
 ANSWER_TOKENS = 32
+MIXTURE = Mixture()
 CHUNK = 24  # sequences of an evaluation that run together
 WINDOWS = 64  # windows whose states are computed together
 
@@ -200,45 +203,40 @@ def target_logits(
 
 
 def mixture_logprobs(
-    model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None
+    model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None, context: Context | None = None
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return log-probabilities ``[B, longest target, V]`` under a mixture, which of them are not padding, and the
     log-probabilities of each row's suffix without its first token after each of its windows.
     """
     experts = [expert for row in rows for expert in row.experts]
-    context = context_of(model, experts)
+    context = context or context_of(model, experts)
     with reading(model, reader):
         hidden = hidden_of(model, context, [[*row.suffix, *row.target[:-1]] for row in experts])
     mixed, likelihoods, first = [], [], 0
     for row in rows:
         of_row = hidden[first : first + len(row.windows), : len(row.suffix) + len(row.target) - 1]
         first += len(row.windows)
-        logits = model.lm_head(of_row).float()
-        after, begin = torch.tensor([*row.suffix[1:], *row.target], device=hidden.device), len(row.suffix) - 1
-        chosen = logits.gather(2, after.expand(len(of_row), -1)[..., None])[..., 0] - logits.logsumexp(-1)
-        likelihood = chosen[:, :begin].sum(1)
-        weights = likelihood[:, None] + chosen[:, begin:].cumsum(1) - chosen[:, begin:]
-        shares = weights.log_softmax(0)
-        mixed.append((shares[..., None] + logits[:, begin:].log_softmax(-1)).logsumexp(0))
-        likelihoods.append(likelihood)
+        suffix, answer = model.lm_head(of_row).float().split([len(row.suffix) - 1, len(row.target)], dim=1)
+        likelihoods.append(sequence_logprobs(suffix, torch.tensor(row.suffix[1:], device=hidden.device)))
+        mixed.append(fused_logits(MIXTURE, likelihoods[-1], answer, row.target))
     real = padded([row.target for row in rows], hidden.device)[1]
     return nn.utils.rnn.pad_sequence(mixed, batch_first=True), real, likelihoods
 
 
 @torch.no_grad()
-def mixture_generated(model: PreTrainedModel, row: Row, end: int, reader: Reader | None = None) -> list[int]:
+def mixture_generated(
+    model: PreTrainedModel, row: Row, end: int, reader: Reader | None = None, context: Context | None = None
+) -> list[int]:
     """Return the greedy answer of a mixture with its EOS token, or ``ANSWER_TOKENS`` tokens."""
-    context, suffix = context_of(model, row.experts), torch.tensor(row.suffix, device=model.device)
+    context, count = context or context_of(model, row.experts), len(row.windows)
     with reading(model, reader):
-        hidden = hidden_of(model, context, [row.suffix] * len(row.windows))
-        logprobs = model.lm_head(hidden).float().log_softmax(-1)
-        after = suffix[1:].expand(len(hidden), -1)[..., None]
-        weights, last, answer = logprobs[:, :-1].gather(2, after).sum((1, 2)), logprobs[:, -1], []
-        while len(answer) < ANSWER_TOKENS and end not in answer:
-            answer.append(int((weights[:, None] + last).logsumexp(0).argmax()))
-            weights = weights + last[:, answer[-1]]
-            step = hidden_of(model, context, [answer[-1:]] * len(row.windows))
-            last = model.lm_head(step[:, -1]).float().log_softmax(-1)
+        logits = model.lm_head(hidden_of(model, context, [row.suffix] * count)).float()
+        suffix = torch.tensor(row.suffix[1:], device=logits.device)
+        memory: dict[str, Any] = {"likelihoods": sequence_logprobs(logits[:, :-1], suffix)}
+        answer = [int(MIXTURE.fused(logits[:, -1], memory, None).argmax())]
+        while len(answer) < ANSWER_TOKENS and answer[-1] != end:
+            logits = model.lm_head(hidden_of(model, context, [answer[-1:]] * count)).float()
+            answer.append(int(MIXTURE.fused(logits[:, -1], memory, answer[-1]).argmax()))
     return answer
 
 
@@ -285,26 +283,12 @@ def cast_of(model: PreTrainedModel) -> torch.autocast:
 
 @torch.no_grad()
 def evaluate(
-    lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, plain: bool, answers: bool, mixture: bool = False
+    lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, plain: bool, answers: bool
 ) -> tuple[list[list[float]], list[list[str]]]:
-    """Return log-probabilities and, on demand, answers ``[question][order]``.
-
-    Only the plain model runs in all orders.
-    """
+    """Return log-probabilities and, on demand, answers ``[question][order]``. Parallel windows run in one order."""
     model, end = lm.model, lm.tokenizer.eos_token_id
     scores: list[list[float]] = []
     texts: list[list[str]] = []
-    for case in cases if mixture else ():
-        row = rows_of_case(lm, case)[0]
-        with cast_of(model):
-            logprobs_, real, _ = mixture_logprobs(model, [row], reader)
-            scores.append([_total(logprobs_, real, [row])[0]])
-            if answers:
-                texts.append(
-                    [lm.tokenizer.decode(mixture_generated(model, row, end, reader), skip_special_tokens=True)]
-                )
-    if mixture:
-        return scores, texts
     for begin in range(0, len(cases), CHUNK):
         by_order = zip(*(rows_of_case(lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
         runs = [[row.plain for row in rows] for rows in by_order] if plain else [list(next(by_order))]
@@ -314,6 +298,24 @@ def evaluate(
                 made = [generated(model, rows, end, reader) for rows in runs]
                 decoded = [lm.tokenizer.batch_decode(of_order, skip_special_tokens=True) for of_order in made]
                 texts += map(list, zip(*decoded, strict=True))
+    return scores, texts
+
+
+@torch.no_grad()
+def evaluate_mixture(
+    lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, answers: bool
+) -> tuple[list[list[float]], list[list[str]]]:
+    """Return the results of ``evaluate`` for a mixture, which runs in one order."""
+    scores, texts = [], []
+    for case in cases:
+        row = rows_of_case(lm, case)[0]
+        with cast_of(lm.model):
+            context = context_of(lm.model, row.experts)
+            mixed, real, _ = mixture_logprobs(lm.model, [row], reader, context.copy())
+            scores.append(_total(mixed, real, [row]))
+            if answers:
+                ids = mixture_generated(lm.model, row, lm.tokenizer.eos_token_id, reader, context)
+                texts.append([str(lm.tokenizer.decode(ids, skip_special_tokens=True))])
     return scores, texts
 
 

@@ -13,7 +13,7 @@ from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from studies import train_reader
 from studies.readers import orders_of, prompt_of, read_cases
-from studies.windows import STATES, Row, generated, logprobs, target_logits
+from studies.windows import ANSWER_TOKENS, STATES, Row, evaluate_mixture, generated, logprobs, target_logits
 
 PLACES = [f"{first}{last}" for first in ("Ro", "Os", "Li", "Ky", "Bo", "Ca") for last in "abcdefghij"]
 
@@ -84,11 +84,21 @@ def test_batched_answers_equal_those_of_the_method(lm):
             assert lm.generate(prompt, method="pcw", max_new_tokens=len(answer)).token_ids == answer
 
 
-@pytest.mark.parametrize("objective", ["distil", "known", "both", "free", "ranked", "plain"])
+def test_mixtures_equal_the_method(lm, tmp_path):
+    cases = read_cases(questions_of(tmp_path), 10_000, 3)
+    scores, answers = evaluate_mixture(lm, cases, None, answers=True)
+    for case, (score,), (answer,) in zip(cases, scores, answers, strict=True):
+        prompt = prompt_of(lm, orders_of(case)[0], case.question, "chat")
+        assert score == pytest.approx(lm.score(prompt, case.answers[0], method="mixture").total, abs=1e-3)
+        assert lm.generate(prompt, method="mixture", max_new_tokens=ANSWER_TOKENS).text == answer
+
+
+@pytest.mark.parametrize("objective", ["distil --mixture", "distil", "known", "both", "free", "ranked", "plain"])
 def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys, objective):
     monkeypatch.setattr(train_reader, "HELD_OUT", 2)
+    name, *options = objective.split()
     command = [str(file), "--out", str(tmp_path), "--model", "tiny", "--device", "cpu", "--groups", "1", "--group", "6"]
-    train_reader.main([*command, "--batch", "3", "--rate", "0.01", "--one-form", "--readers", f"r:{objective}:40"])
+    train_reader.main([*command, "--batch", "3", "--rate", "0.01", "--one-form", *options, "--readers", f"r:{name}:40"])
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
     assert losses[-1] < losses[0]
 
