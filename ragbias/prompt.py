@@ -37,7 +37,7 @@ class Prompt:
     Raises:
         EmptyDocumentError: a document is empty or only white space.
         WrongTypeError: a part is not a string. It is also a ``TypeError``.
-        ArgumentError: a part has half of a surrogate pair.
+        ArgumentError: a part contains an unpaired surrogate.
     """
 
     prefix: str

@@ -217,8 +217,7 @@ def default_in_words(all_advice: Sequence[Advice]) -> str:
     """State whether the evidence supports the default method."""
     known = [advised for advised in all_advice if advised.cases]
     good = [advised.kind for advised in known if DEFAULT_METHOD in (advised.method, *advised.others)]
-    bad = [advised.kind for advised in known if advised.kind not in good]
-    verdicts = [f"it qualifies for {', '.join(good)}"] if good else []
-    if bad:
-        verdicts.append(f"it is not recommended for {', '.join(bad) if good else 'any of these tasks'}")
-    return f"The default method is {DEFAULT_METHOD}: {' and '.join(verdicts) or 'it was not measured'}."
+    if not known:
+        return f"The default method, {DEFAULT_METHOD}, was not measured."
+    tasks = ", ".join(good) or "none of these tasks"
+    return f"The default method, {DEFAULT_METHOD}, qualifies for {tasks}; use it for answers that ignore the order."

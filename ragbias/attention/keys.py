@@ -28,7 +28,7 @@ class Scratch:
         self._memory: Tensor | None = None
 
     def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return an uninitialised tensor with the dtype and device of ``like``. It overwrites the previous tensor."""
+        """Return an uninitialised tensor with the dtype and device of ``like``. The next call reuses its memory."""
         size = prod(shape)
         if self._memory is None or self._memory.numel() < size:
             self._memory = None  # frees the old memory first

@@ -38,9 +38,11 @@ def digest_of_model(model: PreTrainedModel) -> str:
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
     and the scales of quantised weights. Tensors that were replaced or changed are hashed again.
 
-    The digest does not detect changes in place through ``parameter.data`` or a numpy view, changes of inference
-    tensors or of weights that accelerate has offloaded, hooks, or a replaced ``forward``. After such a change, create a
-    new model object or clear the cache.
+    Create a new model object or clear the cache after a change that the digest does not detect:
+
+    - a change in place through ``parameter.data`` or a numpy view;
+    - a change of inference tensors, or of weights that accelerate has offloaded;
+    - a hook, or a replaced ``forward``.
     """
     named, attached, settings = _parts(model)
     tensors = named | attached

@@ -292,7 +292,7 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """Return the generation config without sampling, the EOS ids, and the arguments outside the config."""
+    """Return three values: a config without sampling, the EOS ids, and the arguments outside the config."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]

@@ -177,7 +177,7 @@ def openai_logprobs(
 ) -> dict[str, Any]:
     """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
 
-    The tokens add up to the text, but the last one may extend into the stop string. If a character has several tokens,
+    Joined, the tokens give the text; the last one may extend into the stop string. If a character has several tokens,
     it belongs to the last of them.
     """
     assert generation.logprobs is not None

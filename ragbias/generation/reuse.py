@@ -31,7 +31,7 @@ from ragbias.readers import Lora, reading
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
-    """Warn once per method without reusable documents that its requests do not use the cache."""
+    """Warn once per method that its documents are not reusable, so that the cache has no effect."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
         reason = f"the states of a document depend on other documents or on its position; use one of {reusable}"

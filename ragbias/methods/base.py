@@ -51,8 +51,8 @@ class SequenceCall:
         query: ``[H, Q, d]``. In the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
-        spans, lengths: spans and lengths of the documents, which are between ``prefix`` and ``documents_end`` (``E``).
-        new_tail: number of queries of this call after the documents.
+        spans, lengths: spans and lengths of the documents, which are between ``prefix`` and ``documents_end``.
+        new_tail: number of queries that follow the documents.
         scoring: how the layer computes scores, including the positional encoding to apply.
     """
 

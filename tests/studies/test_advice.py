@@ -188,11 +188,10 @@ def test_evidence_for_the_default_is_reported():
         advice("b", [reported_case(effects={"pine": LOSES})]),
         advice("c", []),
     )
-    begin = "The default method is pine: "
-    assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it is not recommended for b."
-    assert default_in_words([good, none]) == f"{begin}it qualifies for a."
-    assert default_in_words([bad, none]) == f"{begin}it is not recommended for any of these tasks."
-    assert default_in_words([none]) == f"{begin}it was not measured."
+    begin, end = "The default method, pine, ", "; use it for answers that ignore the order."
+    assert default_in_words([good, bad, none]) == f"{begin}qualifies for a{end}"
+    assert default_in_words([bad, none]) == f"{begin}qualifies for none of these tasks{end}"
+    assert default_in_words([none]) == f"{begin}was not measured."
 
 
 def test_the_table_has_a_row_for_each_kind_of_task():

@@ -75,10 +75,9 @@ def portable_identity(config: VllmConfig) -> str:
 
 
 def identity_of(config: VllmConfig) -> str:
-    """Return a digest of weights, configuration, dtype, version, backend and device, which change keys and values.
+    """Return a digest of everything that changes keys and values.
 
-    It differs from the identity in ``DocumentCache``, whose entries are bit-identical. Entries from vLLM depend on
-    other requests in the batch.
+    ``DocumentCache`` uses another identity, because vLLM's entries depend on the other requests in the batch.
     """
     model = config.model_config
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"

@@ -21,7 +21,7 @@ RUNNABLE = "pcw, ape(temperature=1,scale=1)"
 
 
 class RefusedError(Exception):
-    """A request that the connector cannot run.
+    """The connector cannot run a request.
 
     Attributes:
         reason: a word for metrics.

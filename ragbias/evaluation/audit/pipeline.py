@@ -118,7 +118,7 @@ class Invocation(NamedTuple):
 
 
 def calls(pipeline: Any) -> Iterator[Invocation]:
-    """Yield the possible calls of a pipeline, the most likely first. Other objects have none."""
+    """Yield the possible calls of a pipeline, the most likely first. Yield nothing for other objects."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):

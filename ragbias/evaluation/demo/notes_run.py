@@ -122,7 +122,7 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
-    """Draw the plain model and the model's default method by the position of the gold note. The plain mean is 0."""
+    """Draw the plain model and the model's default method by gold position, minus the plain mean."""
     names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
     curves = {
         f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"] for label, name in names.items()

@@ -109,7 +109,7 @@ def point(values: Floats) -> Summaries:
 
 @lru_cache(maxsize=2)
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw resamples as counts of each question, ``[resamples, questions]``. Empty with too few questions."""
+    """Draw resamples as counts of each question, ``[resamples, questions]``; none for too few questions."""
     if questions < FEWEST:
         return np.empty((0, questions))
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
@@ -169,7 +169,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) ->
 
 
 def gap_by_chance(scores: Scores) -> float:
-    """Estimate the 95th percentile of the gap without position bias, by shuffling scores over positions."""
+    """Estimate the gap that chance alone exceeds in 5% of random shuffles of scores over positions."""
     rng = np.random.default_rng(0)
     gaps = [point(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

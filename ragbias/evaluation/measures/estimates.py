@@ -33,7 +33,7 @@ def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
 
 
 def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
-    """Compute ``by_position`` and ``mean``, and for several positions also ``ENDS`` and ``gap_by_chance``."""
+    """Compute scores by position, their mean and, for several positions, worst, best, gap and gap by chance."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     curve = bootstrap.curve(scores, bounds=bounds)

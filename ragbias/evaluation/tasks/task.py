@@ -113,7 +113,7 @@ class Task:
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a gold answer can directly follow the prompt, which the measure ``logprob`` requires."""
+        """Whether a gold answer can follow the prompt directly, as the measure ``logprob`` requires."""
         return True
 
     def cases(self) -> Iterator[Case]:
@@ -176,7 +176,7 @@ class GoldScore:
     seconds: float
 
     def divergence(self, plain: GoldScore) -> float:
-        """KL(plain || this) of the token after the prompt, in nats."""
+        """Return KL(plain || this) of the first token of the answer, in nats."""
         return kl(plain.next_token, self.next_token)
 
     def agrees(self, plain: GoldScore) -> bool:
