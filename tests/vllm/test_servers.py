@@ -202,20 +202,21 @@ def test_a_folder_that_cannot_be_written_is_an_error_until_it_can(server, prompt
 def test_tenants_share_neither_documents_nor_blocks_nor_counts(server):
     port, _ = server
     (prompt,) = random_prompts(1, seed=5, fewest=12, most=12)  # longer than several blocks
-    reused = ("vllm:prefix_cache_hits_total", "vllm:ragbias_loaded_tokens_total")
+    names = ("vllm:prefix_cache_hits_total", "vllm:ragbias_stored_bytes_total")
 
     def counts(client: httpx.Client, key: str, method: str) -> tuple[int, float, float]:
-        """Return an answer's cached tokens, and the tokens that vLLM took from its prefix cache and from the store."""
-        before = [counter(port, name) for name in reused]
+        """Return an answer's cached tokens, the tokens from vLLM's prefix cache, and the bytes that vLLM stored."""
+        before = [counter(port, name) for name in names]
         body = body_of(prompt, ragbias={"method": method})
         response = client.post(COMPLETIONS, json=body, headers={"authorization": f"Bearer {key}"}).json()
         cached = response["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return (cached, *(counter(port, name) - value for name, value in zip(reused, before, strict=True)))
+        return (cached, *(counter(port, name) - value for name, value in zip(names, before, strict=True)))
 
     with proxy_to(port, api_key="a\nb") as client:
         for method in ("pcw", "none"):
             first = counts(client, "a", method)
             again = counts(client, "a", method)
-            assert first[:2] == (0, 0) and again[1] > 0
+            assert first[:2] == (0, 0) and (first[2] > 0) == (method == "pcw")
+            assert again[1] > 0 and again[2] == 0
             assert counts(client, "b", method) == first
             assert counts(client, "b", method) == again
