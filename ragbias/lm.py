@@ -378,9 +378,8 @@ class DebiasedLM:
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _begin(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
-        vocabulary = self.model.config.get_text_config().vocab_size
         for request in requests:
-            settings.check_fits(request.method, vocabulary, len(request.tokens.suffix))
+            settings.check_fits(request.method, self.model, len(request.tokens.suffix))
         record(self, requests, settings)
 
     def _run(

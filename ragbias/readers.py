@@ -66,8 +66,8 @@ def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterat
     """Apply a reader to sequence ``b`` from column ``starts[b]`` on, including padding, in this thread or task."""
     state = _Reading(starts)
 
-    def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _active.get() is state:
+    def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if _active.get() is state and kwargs is not None:  # None if another thread has just removed its own hook
             cache = kwargs.get("past_key_values")
             state.seen = 0 if cache is None else int(cache.get_seq_length())
 
@@ -148,8 +148,9 @@ def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
     folder, files = _files_of(method)
     place = (str(folder.resolve()), repr(method), model.device)
     loaded = _loaded.setdefault(model, {})
-    if place not in loaded or loaded[place][0] != files:
-        loaded[place] = files, _load(model, method, folder, name or model.config._name_or_path)
+    state = files, sum(0 if weight.is_inference() else weight._version for weight in model.parameters())
+    if place not in loaded or loaded[place][0] != state:
+        loaded[place] = state, _load(model, method, folder, name or model.config._name_or_path)
     return loaded[place][1]
 
 

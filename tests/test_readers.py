@@ -1,5 +1,6 @@
 """Reader adapters act only on the tokens after the documents."""
 
+import copy
 import itertools
 import json
 import threading
@@ -16,7 +17,7 @@ from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import AttentionMethod, default_method, format_method, get
 from ragbias.models.named import PACKAGED
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import SHIPPED, check_readers, fingerprint, shipped
+from ragbias.readers import SHIPPED, check_readers, fingerprint, reader_of, reading, shipped
 from support.random_models import FAMILIES, random_model
 from support.readers import write_reader
 
@@ -264,6 +265,22 @@ def test_a_folder_that_is_written_again_is_read_again(lm, reader, tmp_path):
     before = lm.score(PROMPT, "dagger", method=get("pcw", None, reader)).logprobs
     write_reader(tmp_path / "reader", lm.model, seed=5)
     assert lm.score(PROMPT, "dagger", method=get("pcw", None, reader)).logprobs != before
+
+
+def test_weights_that_change_after_loading_are_refused(lm, reader):
+    lm = DebiasedLM(copy.deepcopy(lm.model), lm.tokenizer, "pcw", reader=reader)
+    lm.generate(PROMPT, max_new_tokens=1)
+    with torch.no_grad():
+        next(lm.model.parameters()).mul_(1.5)
+    with pytest.raises(ReaderError, match="its weights in torch.float32 are"):
+        lm.generate(PROMPT, max_new_tokens=1)
+
+
+def test_a_pass_runs_while_another_thread_removes_a_hook(lm, reader):
+    decoder = lm.model.get_decoder()
+    with reading(lm.model, reader_of(lm.model, get("pcw", None, reader)), [0]):
+        for hook in decoder._forward_pre_hooks.values():
+            hook(decoder, ())  # torch omits kwargs for a hook that was removed meanwhile
 
 
 DOCS = ["Copper Hall. The passphrase is dagger.", "Iron Gate. The keeper is Tom.", "A mill by the river."]

@@ -90,6 +90,10 @@ RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that ar
     "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens", "return_dict_in_generate", "stop_strings",
     "stopping_criteria", "streamer", "token_healing", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
+UNSUPPORTED = (  # defaults of a model that ``generate`` would use and no argument can undo; it ignores "hybrid"
+    "cache_implementation", "dola_layers", "guidance_scale", "is_assistant", "penalty_alpha", "prefill_chunk_size",
+    "prompt_lookup_num_tokens", "stop_strings", "token_healing",
+)  # fmt: skip
 FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers refuses whole numbers and NumPy's floats
 _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
@@ -261,25 +265,32 @@ class GenerationSettings:
         changed = {f.name: getattr(self, f.name) for f in own if getattr(self, f.name) != f.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
-    def check_fits(self, method: Method, vocabulary: int, suffix: int) -> None:
+    def check_fits(self, method: Method, model: PreTrainedModel, suffix: int) -> None:
         """Reject ids outside the vocabulary, and sequences that depend on the order or on the prompt of a document.
 
-        ``suffix`` tokens follow the documents.
+        ``generation_config`` of the model has the default arguments. ``suffix`` tokens follow the documents.
         """
+        extra = {**vars(model.generation_config), **self.extra}
+        if unsupported := [name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")]:
+            name = unsupported[0]
+            raise ArgumentError(f"model.generation_config.{name}={shown(extra[name])} is not supported; set it to None")
+        vocabulary = model.config.get_text_config().vocab_size
         order_free = method.invariant and method.acts_on == "attention"  # others need no order, or fix it
         reason = "sequences of tokens cross document borders, so the answer would depend on the order of the documents"
         if joint := method.acts_on == "tokens":
             reason = "each document's prompt would forbid other sequences"
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
-            if (order_free or joint) and self.extra.get(name, 0) > 1:
+            if (order_free or joint) and (extra.get(name) or 0) > 1:
                 raise ArgumentError(
-                    f"{name}={self.extra[name]!r} with {method.name}: {reason}; leave it out, or use "
-                    "repetition_penalty, which reads single tokens"
+                    f"{name}={extra[name]!r} with {method.name}: {reason}; pass {name}=0, or use repetition_penalty, "
+                    "which reads single tokens"
                 )
         for name in ("bad_words_ids", "sequence_bias"):
-            sequences = list(self.extra.get(name, ()))
+            given = extra.get(name) or ()
+            are_ids = name == "bad_words_ids" or isinstance(given, Mapping)
+            sequences = list(given) if are_ids else [ids for ids, _ in given]
             if any(token >= vocabulary for ids in sequences for token in ids):
-                raise ArgumentError(f"{name}={shown(self.extra[name])}; expected token ids below {vocabulary}")
+                raise ArgumentError(f"{name}={shown(extra[name])}; expected token ids below {vocabulary}")
             longest = max(map(len, sequences), default=0)
             if order_free and longest - 1 > suffix:
                 raise ArgumentError(
@@ -296,7 +307,16 @@ def generation_config(
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]
-    config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
+    config.update(
+        num_beams=1,
+        num_return_sequences=1,
+        do_sample=False,
+        temperature=None,
+        top_k=None,
+        top_p=None,
+        max_length=None,
+        return_dict_in_generate=False,
+    )
     config.update(eos_token_id=eos_list or None, pad_token_id=pad_token(tokenizer), max_new_tokens=max_new_tokens)
     return config, eos_list, config.update(**settings.extra)
 

@@ -103,10 +103,11 @@ def processors(
 
     For ``likelihoods``, see ``JointMethod.fused``.
     """
-    chain = LogitsProcessorList([RequireFinite()])
+    chain = LogitsProcessorList()
     if isinstance(method, JointMethod):
         chain.append(FuseLogits(method, likelihoods))
         batch = 1  # all prompts continue with the same token, so they share the noise
+    chain.append(RequireFinite())
     if recorder:
         chain.append(recorder)
     if settings.temperature is not None and settings.temperature >= GREEDY:
@@ -139,7 +140,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
     """Return the length of a partial text without an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
-        held = next((size for size in range(len(word), 0, -1) if text.endswith(word[:size])), 0)
+        held = next((size for size in range(min(len(word), len(text)), 0, -1) if text.endswith(word[:size])), 0)
         safe = min(safe, len(text) - held)
     return safe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,7 +80,8 @@ class ParallelExperts(JointMethod):
         scores = (1 + contrast) * experts - contrast * amateur
         if self.prior is not None:
             scores = scores + memory["prior"]
-        best: Tensor = scores.amax(0)
+        forbidden = experts.isneginf() | amateur.isneginf()  # the difference of two infinities is no number
+        best: Tensor = scores.masked_fill(forbidden, -math.inf).amax(0)
         return best
 
     def _divergence(self, experts: Tensor, amateur: Tensor) -> Tensor:

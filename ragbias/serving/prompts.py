@@ -23,6 +23,7 @@ from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall
 SEPARATOR = "\n\n"
 """Text after each document that the server inserts at the beginning of the user's last message."""
 CHARACTERS_PER_TOKEN = 16  # about three times the average
+LONGEST_METHOD = 1_000  # characters of a method with its parameters
 # matches methods with a file path: a parameter for paths, or characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 # template variables that clients must not set
@@ -36,6 +37,8 @@ def client_method(requested: str | None, default: Method, model_name: str | None
     """Return the method of a request. Reject methods that refer to files on the server."""
     if requested is None:
         return default
+    if len(requested) > LONGEST_METHOD:
+        raise refused(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
     if _NAMES_A_FILE.search(requested):
         raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)

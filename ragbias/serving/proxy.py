@@ -70,7 +70,7 @@ class Upstream:
         elif not self._keep_clients_key:
             headers.pop("authorization", None)
         try:
-            url = httpx.URL(path=request.url.path, query=request.url.query.encode())
+            url = httpx.URL(path=path, query=request.scope["query_string"])  # request.url contains the host header
         except httpx.InvalidURL as error:
             raise refused(None, f"the path cannot be passed on: {error}") from error
         self.client.cookies.clear()  # cookies of other clients
@@ -129,7 +129,7 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 
     async def completion(request: Request) -> Response:
         """Arrange the documents and forward the request."""
-        body, report = arrange(await request.json(), PROMPTS[request.url.path], default, settings)
+        body, report = arrange(await request.json(), PROMPTS[request.scope["path"]], default, settings)
         fields = request.state.log_fields
         fields |= {"method_ran": report["method_ran"], "documents": report["n_found"], "source": report["source"]}
         metrics.answers.labels("upstream", report["method_ran"]).inc()

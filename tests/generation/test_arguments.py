@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from transformers import GenerationConfig
 
+from ragbias import DebiasedLM
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.generation import DecodingArguments, GenerationArguments, arguments
 from ragbias.generation.arguments import GenerationSettings
 from support.prompts import PROMPT
+from support.random_models import random_model
 from support.type_checking import type_errors
 
 TYPED_CALL = """
@@ -193,3 +195,22 @@ def test_what_is_allowed_gives_one_answer_in_every_order(lm):
     settings = {"repetition_penalty": 1.7, "bad_words_ids": [[70, 71]], "max_new_tokens": 12}
     answers = {lm.generate(PROMPT.reordered(order), **settings).text for order in ([0, 1, 2, 3], [3, 1, 0, 2])}
     assert len(answers) == 1
+
+
+def test_defaults_of_the_model_are_checked_like_arguments(byte_tokenizer):
+    lm = DebiasedLM(random_model("llama"), byte_tokenizer, method="pine")
+    expected = lm.generate(PROMPT, max_new_tokens=4).token_ids
+    lm.model.generation_config.no_repeat_ngram_size = 2
+    with pytest.raises(ArgumentError, match="no_repeat_ngram_size=2 with pine: .*pass no_repeat_ngram_size=0"):
+        lm.generate(PROMPT, max_new_tokens=4)
+    assert lm.generate(PROMPT, max_new_tokens=4, no_repeat_ngram_size=0).token_ids == expected
+    lm.model.generation_config.no_repeat_ngram_size = None
+    vars(lm.model.generation_config).update(
+        return_dict_in_generate=True, output_scores=True, num_return_sequences=2, cache_implementation="hybrid"
+    )
+    assert lm.generate(PROMPT, max_new_tokens=4).token_ids == expected
+    for name, value in {"stop_strings": ["a"], "cache_implementation": "static", "guidance_scale": 2.0}.items():
+        setattr(lm.model.generation_config, name, value)
+        with pytest.raises(ArgumentError, match=rf"generation_config.{name}=.* is not supported; set it to None"):
+            lm.generate(PROMPT, max_new_tokens=4)
+        setattr(lm.model.generation_config, name, None)

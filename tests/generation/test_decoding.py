@@ -11,7 +11,7 @@ import torch
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import NonFiniteLogitsError
 from ragbias.generation import Generation, Report, Usage
-from ragbias.generation.decoding import decoded
+from ragbias.generation.decoding import decoded, safe_length
 from ragbias.generation.scoring import logprobs_of
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import random_model
@@ -173,3 +173,9 @@ def test_a_request_that_is_cancelled_ends_by_itself(lm, method):
     alone = lm.generate(PROMPT, method=method, max_new_tokens=5, min_new_tokens=5)
     assert other.token_ids == alone.token_ids
     assert own.token_ids[0] == alone.token_ids[0] and own.token_ids[1:] != alone.token_ids[1:]
+
+
+def test_a_stop_string_longer_than_the_text_costs_nothing():
+    begin = time.perf_counter()
+    assert safe_length("hello a", ["a" * 2_000_000]) == len("hello ")
+    assert time.perf_counter() - begin < 1

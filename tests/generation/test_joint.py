@@ -151,3 +151,13 @@ def test_parameters_out_of_range_are_refused(make, reason):
 def test_a_prior_for_other_documents_is_refused(lm):
     with pytest.raises(MethodError, match="2 numbers for 3 documents"):
         lm.generate(PROMPT, method=ParallelExperts(prior=[1.0, 2.0]), max_new_tokens=2)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_a_forbidden_token_is_never_chosen(lm, variant):
+    settings = {"method": f"pced(variant={variant})", "max_new_tokens": 4, "stop_token_ids": [], "logprobs": True}
+    free = lm.generate(PROMPT, **settings).token_ids
+    found = lm.generate(PROMPT, suppress_tokens=[free[0]], **settings)
+    assert free[0] not in found.token_ids and all(logprob <= 0 for logprob in found.logprobs)
+    assert set(lm.generate(PROMPT, prefix_allowed_tokens_fn=lambda *_: [50, 51], **settings).token_ids) <= {50, 51}
+    assert len(lm.generate(PROMPT, **settings | {"stop_token_ids": free[:1]}, min_new_tokens=3).token_ids) >= 3

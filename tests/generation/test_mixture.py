@@ -197,7 +197,7 @@ def test_a_stop_string_ends_every_prompt(lm):
 
 def test_sequences_that_only_some_prompts_forbid_are_refused(lm):
     for method in ("mixture", "pced"):
-        with pytest.raises(ArgumentError, match=f"{method}: .*leave it out, or use repetition_penalty"):
+        with pytest.raises(ArgumentError, match=f"{method}: .*pass no_repeat_ngram_size=0, or use repetition_penalty"):
             lm.generate(PROMPT, method=method, no_repeat_ngram_size=2)
 
 

@@ -65,6 +65,14 @@ def test_a_key_that_latin_1_lacks_has_one_form(tiny):
         assert httpx.get(f"{address}/v1/models", headers={"authorization": "Bearer ?"}).status_code == 401
 
 
+def test_a_long_method_is_refused_at_once(tiny):
+    with serving({"tiny": tiny}) as address, httpx.Client(base_url=address, timeout=5) as http:
+        body = {**BODY, "ragbias": {"method": f"pine{' ' * 40_000}x"}}
+        refused = http.post(CHAT, json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "ragbias.method: 40,005 characters; expected at most 1000"
+
+
 def test_more_tokens_than_the_server_writes_are_refused(tiny):
     with serving({"tiny": tiny}, max_new_tokens=8) as address:
         refused = httpx.post(f"{address}{CHAT}", json={**BODY, "max_tokens": 9})

@@ -36,6 +36,7 @@ class Echo:
     async def answer(self, path: str, request: Request) -> object:
         body = await request.body()
         self.seen.append((dict(request.headers), body))
+        self.target = request.scope["path"], request.scope["query_string"]
         if path == "embeddings":
             return {"data": [1, 2]}
         if path == "fails":
@@ -293,6 +294,15 @@ def test_no_client_leaves_the_allowed_routes(echo, proxy, verb, path, status):
     assert connection.getresponse().status == status
     connection.close()
     assert len(echo[0].seen) == before
+
+
+@pytest.mark.parametrize("host", ["x/admin/delete?a=", "x/../../secret", "x/internal?"])
+def test_the_host_header_does_not_change_the_path(echo, proxy, host):
+    connection = HTTPConnection(proxy.base_url.host, proxy.base_url.port)
+    connection.request("POST", "/v1/embeddings?a=1", body=b"{}", headers={"host": host})
+    connection.getresponse()
+    connection.close()
+    assert echo[0].target == ("/v1/embeddings", b"a=1")
 
 
 def test_models_with_slashes_are_passed_on(proxy):
