@@ -28,8 +28,7 @@ from ragbias.errors import MethodError, RagBiasError
 from ragbias.evaluation.cost import now, spread
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.arguments import GenerationSettings
-from ragbias.generation.attached import prepared_model, suffix_likelihoods
-from ragbias.generation.decoding import processors
+from ragbias.generation.decoding import prepared_model, processors, suffix_likelihoods
 from ragbias.generation.request import padded
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt

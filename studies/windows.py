@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from ragbias.adaptation.training import Reader
-from ragbias.generation.attached import sequence_logprobs
+from ragbias.generation.decoding import sequence_logprobs
 from ragbias.generation.scoring import continuation_ids, fused_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Mixture

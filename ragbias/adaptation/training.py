@@ -17,7 +17,7 @@ from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
 from ragbias.errors import MethodError, ReaderError, first_line, out_of_memory
 from ragbias.files import write_atomically
-from ragbias.generation.attached import prepared_model, sequence_logprobs
+from ragbias.generation.decoding import prepared_model, sequence_logprobs
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import fused_logits
 from ragbias.lm import DebiasedLM

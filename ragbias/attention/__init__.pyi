@@ -9,11 +9,11 @@ from ragbias.attention.keys import Scratch as Scratch
 from ragbias.attention.keys import Segments as Segments
 from ragbias.attention.keys import concatenated as concatenated
 from ragbias.attention.keys import rotate as rotate
-from ragbias.attention.mass import document_mass as document_mass
-from ragbias.attention.mass import segment_mass as segment_mass
 from ragbias.attention.primitive import attend as attend
 from ragbias.attention.primitive import attend_groups as attend_groups
+from ragbias.attention.primitive import document_mass as document_mass
 from ragbias.attention.primitive import grouped_scores as grouped_scores
 from ragbias.attention.primitive import merge as merge
+from ragbias.attention.primitive import segment_mass as segment_mass
 from ragbias.attention.primitive import segment_scores as segment_scores
 from ragbias.attention.primitive import weigh as weigh

@@ -18,8 +18,15 @@ from ragbias.binding.hooks import backend_of
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
-from ragbias.generation.attached import prepared_model, suffix_likelihoods
-from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, trimmed
+from ragbias.generation.decoding import (
+    StoppingWatch,
+    TokenLogprobs,
+    decoded,
+    prepared_model,
+    processors,
+    suffix_likelihoods,
+    trimmed,
+)
 from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, PromptTokensDetails, Usage
 from ragbias.generation.request import Origin, Request, check_length, groups, padded, planned_report

@@ -19,7 +19,7 @@ from ragbias.binding.architectures import window_of
 from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
-from ragbias.generation.attached import memory_errors
+from ragbias.generation.decoding import memory_errors
 from ragbias.generation.request import Origin
 from ragbias.methods import DocumentScorer, Method, Ranking, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention

@@ -14,8 +14,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.binding.hooks import copied_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.generation.attached import prepared_model, suffix_likelihoods
-from ragbias.generation.decoding import RequireFinite
+from ragbias.generation.decoding import RequireFinite, prepared_model, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.models.control_tokens import encode

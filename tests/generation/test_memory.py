@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ragbias.errors import OutOfMemoryError
-from ragbias.generation.attached import memory_errors
+from ragbias.generation.decoding import memory_errors
 
 UNDER_A_LIMIT = """
 import resource

@@ -1,7 +1,7 @@
 """Print the size of the code: ``.venv/bin/python tests/packaging/figures.py``.
 
-Lines by package, the files that LangChain requests with two documents pass through (retrieval chains, and documents as
-an argument), and the seconds that imports and ``--help`` take (best of five fresh processes).
+Lines by package, the files that the first request of a process with two documents passes through (documents as an
+argument, and retrieval chains), and the seconds that imports and ``--help`` take (best of five fresh processes).
 """
 
 from __future__ import annotations
@@ -19,10 +19,30 @@ BUDGETS = {  # lines; raise them where a feature is worth it
     "integrations/llama-index": 1_530,
     "integrations/vllm": 1_400,
 }
-FILES_OF_A_REQUEST = 40
-REQUESTS = """
+FILES_OF_A_REQUEST = 39
+TRACED = """
 import json, sys, threading, warnings
 warnings.simplefilter("ignore")  # a notice of langchain-community
+documents = ["Copper Hall\\nThe passphrase is dagger.", "Pulsar Observatory\\nThe walls are emerald."]
+question = "What is the passphrase?"
+joined = "\\n\\n".join(documents)
+{request}
+seen = set()
+
+def trace(frame, event, argument):
+    name = frame.f_globals.get("__name__", "")
+    if f"{name}.".startswith(("ragbias.", "langchain_ragbias.", "llama_index.llms.ragbias.")):
+        seen.add(name)
+
+threading.setprofile(trace)  # chains run their steps in new threads
+sys.setprofile(trace)
+request()
+sys.setprofile(None)
+threading.setprofile(None)
+assert llm.last_report["source"] == "{source}" and llm.last_report["n_found"] == 2
+print(json.dumps(sorted(seen)))
+"""
+CHAIN = """
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_community.vectorstores import FAISS
@@ -30,42 +50,31 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_ragbias import ChatRagBias
 
-documents = ["Copper Hall\\nThe passphrase is dagger.", "Pulsar Observatory\\nThe walls are emerald."]
-question = {"input": "What is the passphrase?"}
 llm = ChatRagBias(model_id="tiny", method="pine", max_new_tokens=2)
 prompt = ChatPromptTemplate.from_messages([("system", "Context:\\n\\n{context}"), ("human", "{input}")])
 retriever = FAISS.from_texts(documents, DeterministicFakeEmbedding(size=8)).as_retriever()
 chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
-joined = "\\n\\n".join(documents)
 
-def after_search():
-    retriever.invoke(question["input"])
-    return (prompt | llm).invoke({"context": joined, **question})
-
-requests = {
-    "documents": lambda: llm.invoke(joined + "\\n\\n" + question["input"], documents=documents),
-    "run": lambda: chain.invoke(question),
-    "registry": after_search,
-}
-modules = {}
-for source, request in requests.items():
-    request()  # loads the model, and what modules import on first use
-    seen = set()
-
-    def trace(frame, event, argument):
-        name = frame.f_globals.get("__name__", "")
-        if name.partition(".")[0] in ("ragbias", "langchain_ragbias"):
-            seen.add(name)
-
-    threading.setprofile(trace)  # chains run their steps in new threads
-    sys.setprofile(trace)
-    request()
-    sys.setprofile(None)
-    threading.setprofile(None)
-    assert llm.last_report["source"] == source and llm.last_report["n_found"] == 2
-    modules[source] = sorted(seen)
-print(json.dumps(modules))
 """
+REQUESTS = {  # by framework and source of the documents
+    ("langchain", "documents"): """
+from langchain_ragbias import ChatRagBias
+llm = ChatRagBias(model_id="tiny", method="pine", max_new_tokens=2)
+request = lambda: llm.invoke(joined + "\\n\\n" + question, documents=documents)
+""",
+    ("langchain", "run"): CHAIN + 'request = lambda: chain.invoke({"input": question})',
+    ("langchain", "registry"): CHAIN
+    + """
+def request():
+    retriever.invoke(question)
+    (prompt | llm).invoke({"context": joined, "input": question})
+""",
+    ("llama-index", "documents"): """
+from llama_index.llms.ragbias import RagBiasLLM
+llm = RagBiasLLM(model_name="tiny", method="pine", max_new_tokens=2)
+request = lambda: llm.complete(joined + "\\n\\n" + question, documents=documents)
+""",
+}
 
 
 def lines(folder: str) -> int:
@@ -92,9 +101,10 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def modules_by_request() -> dict[str, list[str]]:
-    """Names of the modules whose functions run during one LangChain request, by the source of its documents."""
-    modules: dict[str, list[str]] = json.loads(run("-c", REQUESTS))
+def modules_of(framework: str, source: str) -> list[str]:
+    """Names of the modules whose functions run during the first request of a process."""
+    program = TRACED.replace("{request}", REQUESTS[framework, source]).replace("{source}", source)
+    modules: list[str] = json.loads(run("-c", program))
     return modules
 
 
@@ -115,8 +125,9 @@ def main() -> None:
         print(f"{lines(folder):7,} {folder} (budget {budget:,})")
     for folder in ("tests", "studies", "examples"):
         print(f"{lines(folder):7,} {folder}")
-    for source, modules in modules_by_request().items():
-        print(f"{len(modules):7} files of a LangChain request, documents by {source} (at most {FILES_OF_A_REQUEST})")
+    for framework, source in REQUESTS:
+        count = len(modules_of(framework, source))
+        print(f"{count:7} files of a {framework} request, documents by {source} (at most {FILES_OF_A_REQUEST})")
     for label, command in {
         "import ragbias": ("-c", "import ragbias"),
         "import langchain_ragbias": ("-c", "import langchain_ragbias"),

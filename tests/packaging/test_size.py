@@ -24,12 +24,11 @@ def test_no_file_exceeds_400_lines():
     assert [path.name for path in long if len(path.read_text().splitlines()) > 400] == []
 
 
-def test_a_langchain_request_passes_through_few_files():
-    by_request = figures.modules_by_request()
-    assert by_request.keys() == {"documents", "run", "registry"}
-    for modules in by_request.values():
-        assert "langchain_ragbias.chat_models" in modules
-        assert len(modules) <= figures.FILES_OF_A_REQUEST, modules
+@pytest.mark.parametrize(("framework", "source"), figures.REQUESTS)
+def test_a_first_request_passes_through_few_files(framework, source):
+    modules = figures.modules_of(framework, source)
+    assert "ragbias.lm" in modules and "ragbias.methods.pine" in modules
+    assert len(modules) <= figures.FILES_OF_A_REQUEST, modules
 
 
 def test_a_missing_package_is_reported_with_a_remedy():

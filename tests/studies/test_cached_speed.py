@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoConfig
 
-from ragbias.generation.attached import prepared_model
+from ragbias.generation.decoding import prepared_model
 from studies import cached_speed
 from studies.arithmetic import ModelShape, PromptLengths, plain_prefill, shape_of
 from studies.cached_speed import cached_prefill, main

@@ -22,8 +22,7 @@ from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_lin
 from ragbias.frameworks.remote import check_arranges_text
 from ragbias.generation import Generation, GenerationSettings, PromptTokensDetails, Request, Usage
 from ragbias.generation.arguments import generation_config
-from ragbias.generation.attached import computes_documents_separately
-from ragbias.generation.decoding import CONTEXT, GREEDY, decoded, safe_length, trimmed
+from ragbias.generation.decoding import CONTEXT, GREEDY, computes_documents_separately, decoded, safe_length, trimmed
 from ragbias.generation.request import check_length
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, format_method
