@@ -1,16 +1,3 @@
-from ragbias.attention.backends import BACKENDS as BACKENDS
-from ragbias.boundaries.recognisers import check_segmenter as check_segmenter
-from ragbias.boundaries.sources import MAX_AGE as MAX_AGE
-from ragbias.boundaries.sources import check_lasting as check_lasting
-from ragbias.boundaries.sources import current_documents as current_documents
-from ragbias.boundaries.sources import document_texts as document_texts
-from ragbias.boundaries.sources import with_fields_of_both as with_fields_of_both
-from ragbias.call_site import add_framework as add_framework
-from ragbias.call_site import remember_call_site as remember_call_site
-from ragbias.call_site import warn as warn
-from ragbias.checks import check_dict as check_dict
-from ragbias.checks import check_names as check_names
-from ragbias.display import shown as shown
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import by_template as by_template
@@ -43,7 +30,3 @@ from ragbias.frameworks.tool_use import template_call as template_call
 from ragbias.frameworks.tool_use import tool_choice as tool_choice
 from ragbias.frameworks.tool_use import with_messages as with_messages
 from ragbias.frameworks.warming import warm as warm
-from ragbias.generation.arguments import RESERVED as RESERVED
-from ragbias.generation.arguments import SAMPLING as SAMPLING
-from ragbias.generation.arguments import rename_max_tokens as rename_max_tokens
-from ragbias.methods import DEFAULT_METHOD as DEFAULT_METHOD

@@ -23,7 +23,7 @@ from langchain_ragbias.listener import (
     listener,
     parent_run,
 )
-from ragbias.frameworks import MAX_AGE
+from ragbias.boundaries.sources import MAX_AGE
 
 
 @pytest.fixture

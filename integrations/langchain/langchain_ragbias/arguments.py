@@ -16,17 +16,12 @@ from typing_extensions import Unpack
 
 from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM, methods
+from ragbias.attention.backends import BACKENDS
+from ragbias.boundaries.sources import check_lasting, document_texts
+from ragbias.checks import check_dict, check_names
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks import (
-    BACKENDS,
-    SAMPLING,
-    check_dict,
-    check_lasting,
-    check_names,
-    document_texts,
-    rename_max_tokens,
-)
 from ragbias.generation import GenerationSettings, SamplingArguments
+from ragbias.generation.arguments import SAMPLING, rename_max_tokens
 from ragbias.methods import Method
 
 FORMAT = ("tools", "tool_choice", "response_format")  # arguments of the chat model only

@@ -17,11 +17,10 @@ from langchain_ragbias import arguments
 from langchain_ragbias.arguments import Call
 from langchain_ragbias.listener import listener, reports
 from ragbias import DebiasedLM, DocumentCache, Generation
-from ragbias.boundaries import Boundaries, Segmenter, locate
+from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
+from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
-    DEFAULT_METHOD,
-    SAMPLING,
     AnswerFormat,
     LanguageModel,
     MissingDocuments,
@@ -29,15 +28,14 @@ from ragbias.frameworks import (
     Owner,
     RagBiasOptions,
     StopStrings,
-    check_segmenter,
-    current_documents,
     open_model,
     rename_arguments,
     report_errors,
     with_options,
 )
 from ragbias.generation import GenerationSettings, Request, Stream
-from ragbias.methods import Method
+from ragbias.generation.arguments import SAMPLING
+from ragbias.methods import DEFAULT_METHOD, Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ragbias import Generation
-from ragbias.frameworks import remember_call_site
+from ragbias.call_site import remember_call_site
 from ragbias.generation import GenerationSettings, Request
 
 SECONDS_TO_END = 2.0  # time to wait for cancelled runs

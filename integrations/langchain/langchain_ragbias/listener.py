@@ -26,8 +26,9 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
+from ragbias.boundaries.sources import MAX_AGE, document_texts, with_fields_of_both
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks import MAX_AGE, LastReports, Retrievals, SearchWatch, document_texts, with_fields_of_both
+from ragbias.frameworks import LastReports, Retrievals, SearchWatch
 
 MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval
 MAX_TREES = 1024  # maximum number; a run with an unfinished stream may never end

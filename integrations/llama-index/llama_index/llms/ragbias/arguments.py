@@ -10,9 +10,12 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
+from ragbias.call_site import warn
+from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import RESERVED, RagBiasOptions, Tool, check_names, rename_max_tokens, warn
+from ragbias.frameworks import RagBiasOptions, Tool
 from ragbias.generation import DecodingArguments, GenerationSettings
+from ragbias.generation.arguments import RESERVED, rename_max_tokens
 from ragbias.methods import Method
 
 Documents = Sequence[str | BaseNode | NodeWithScore]

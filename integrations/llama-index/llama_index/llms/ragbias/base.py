@@ -35,10 +35,9 @@ from typing_extensions import Unpack
 
 from ragbias import DocumentCache, methods
 from ragbias.boundaries import Boundaries, Segmenter
+from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
-    DEFAULT_METHOD,
-    SAMPLING,
     AnswerFormat,
     ChatDocument,
     LanguageModel,
@@ -50,7 +49,6 @@ from ragbias.frameworks import (
     UnsupportedToolsError,
     answer_format,
     by_template,
-    check_segmenter,
     knows_tools,
     open_model,
     rename_arguments,
@@ -58,7 +56,8 @@ from ragbias.frameworks import (
     with_messages,
     with_options,
 )
-from ragbias.methods import Method
+from ragbias.generation.arguments import SAMPLING
+from ragbias.methods import DEFAULT_METHOD, Method
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import DebiasedLM, methods
+from ragbias.call_site import warn
 from ragbias.errors import ArgumentError, DocumentCacheWarning, RagBiasError
-from ragbias.frameworks import warn
 
 USER_TEMPLATE = (
     "[User Question]\n{query}\n\n[The Start of Reference]\n{reference}\n[The End of Reference]\n\n"
