@@ -78,7 +78,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
     try:
-        if _is_whole(copy):
+        if _is_complete(copy):
             return copy
         for package in NEEDED:
             if find_spec(package) is None:
@@ -87,7 +87,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
                 )
         copies.mkdir(parents=True, exist_ok=True)
         with FileLock(copies / ".lock"):  # one process writes while others wait
-            if not _is_whole(copy):
+            if not _is_complete(copy):
                 shutil.rmtree(copy, ignore_errors=True)
                 _make(parts, name, copy)
     except (OSError, SafetensorError, UnicodeEncodeError) as error:
@@ -95,7 +95,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
     return copy
 
 
-def _is_whole(copy: Path) -> bool:
+def _is_complete(copy: Path) -> bool:
     """Whether all files of a copy exist and have their full size. Users may have deleted some."""
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())

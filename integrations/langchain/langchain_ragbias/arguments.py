@@ -111,7 +111,7 @@ class Call:
     settings: GenerationSettings
 
 
-def merge(fields: Mapping[str, Any], call: Mapping[str, Any], model_id: str, batch_size: int) -> Call:
+def merge_arguments(fields: Mapping[str, Any], call: Mapping[str, Any], model_id: str, batch_size: int) -> Call:
     """Override the model's fields by the arguments of a call. ``None`` arguments are ignored."""
     call = {name: value for name, value in call.items() if value is not None and name != "stream"}
     if not call.pop("skip_prompt", True):

@@ -216,7 +216,7 @@ class RagBiasModel(BaseModel):
 
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
         fields = {"method": self.method, **self._settings}
-        return arguments.merge(fields, {**given, "stop": stop}, self.model_id, self.batch_size)
+        return arguments.merge_arguments(fields, {**given, "stop": stop}, self.model_id, self.batch_size)
 
     def _request(
         self,

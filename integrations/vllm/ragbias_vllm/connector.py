@@ -23,12 +23,12 @@ from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias_vllm.engine_model import (
     check_supported,
     encodings_of,
-    identity_of,
+    engine_identity,
     portable_identity,
     spare_slots,
     without_positions,
 )
-from ragbias_vllm.metrics import REFUSED, Counts, Metrics
+from ragbias_vllm.metrics import REFUSED, Counts, PrometheusCounts
 from ragbias_vllm.paged_cache import PagedLayer
 from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
 
@@ -136,7 +136,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         self._counts = Counts()
         self._folder = DocumentCache(memory=None, folder=settings["folder"])  # shared by both processes
         if role == KVConnectorRole.SCHEDULER:
-            self._identity = (portable_identity if settings.get("portable") else identity_of)(vllm_config)
+            self._identity = (portable_identity if settings.get("portable") else engine_identity)(vllm_config)
             self._adapters: set[int] = set()
             self._most_adapters = spare_slots(vllm_config)
             self._tracked: dict[str, Tracked] = {}
@@ -356,5 +356,5 @@ class RagBiasConnector(KVConnectorBase_V1):
         return Counts(data=data or {})
 
     @classmethod
-    def build_prom_metrics(cls, *arguments: Any) -> Metrics:
-        return Metrics(*arguments)
+    def build_prom_metrics(cls, *arguments: Any) -> PrometheusCounts:
+        return PrometheusCounts(*arguments)

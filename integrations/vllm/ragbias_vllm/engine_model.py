@@ -74,7 +74,7 @@ def portable_identity(config: VllmConfig) -> str:
     return identity.identity_of(loaded, "", portable=True)
 
 
-def identity_of(config: VllmConfig) -> str:
+def engine_identity(config: VllmConfig) -> str:
     """Return a digest of everything that changes keys and values.
 
     ``DocumentCache`` uses another identity, because vLLM's entries depend on the other requests in the batch.

@@ -40,7 +40,7 @@ class Counts(KVConnectorStats):
         return not self.data
 
 
-class Metrics(KVConnectorPromMetrics):
+class PrometheusCounts(KVConnectorPromMetrics):
     """The same counts for Prometheus, as ``vllm:ragbias_loaded_tokens_total`` and so on."""
 
     def __init__(self, *arguments: Any) -> None:

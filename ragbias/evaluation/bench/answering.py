@@ -31,7 +31,7 @@ class Models:
         return self._lm
 
 
-class Outcome(NamedTuple):
+class CaseResult(NamedTuple):
     """The results of one case with one method: what was measured, and the seconds of the answer."""
 
     source: int  # index of the case in its unit
@@ -61,16 +61,16 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
         results = {
-            source: Outcome(source, written, gold, seconds)
+            source: CaseResult(source, written, gold, seconds)
             for source, (written, gold) in zip(distinct, zip_longest(answers, golds), strict=True)
         }
         yield [_record(unit, label, index, results[source], plain) for index, source in enumerate(sources)]
 
 
-def _record(unit: Unit, label: str, index: int, outcome: Outcome, plain: Sequence[GoldScore]) -> Record:
-    """Make the record of case ``index`` from an outcome. ``plain`` has the plain model's scores of all cases."""
-    case, ran, method = unit.cases[index], unit.cases[outcome.source], unit.methods[label]
-    written, gold = outcome.written, outcome.gold
+def _record(unit: Unit, label: str, index: int, result: CaseResult, plain: Sequence[GoldScore]) -> Record:
+    """Make the record of case ``index`` from its result. ``plain`` has the plain model's scores of all cases."""
+    case, ran, method = unit.cases[index], unit.cases[result.source], unit.methods[label]
+    written, gold = result.written, result.gold
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # every unit has a measure
     unchanged = range(len(ran.documents)) if method.acts_on == "nothing" else ()
@@ -89,7 +89,7 @@ def _record(unit: Unit, label: str, index: int, outcome: Outcome, plain: Sequenc
         score=unit.task.score(case, answer.prediction) if written else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=outcome.seconds + (gold.seconds if gold else 0.0),
+        seconds=result.seconds + (gold.seconds if gold else 0.0),
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
         shown=ranking(ran.contents or ran.documents, answer.report.order or unchanged),
@@ -98,5 +98,5 @@ def _record(unit: Unit, label: str, index: int, outcome: Outcome, plain: Sequenc
         kl=gold.divergence(plain[index]) if gold else None,
         agrees=gold.agrees(plain[index]) if gold else None,
         shorten=case.shorten,
-        copied=index != outcome.source,
+        copied=index != result.source,
     )

@@ -83,7 +83,7 @@ class TaskSettings(BaseModel):
         """Whether the task's cases depend on the seeds of the bench."""
         return "seed" not in self.options and "seed" in TASKS[self.name].__dataclass_fields__
 
-    def made(self, seed: int, limit: int | None) -> Task:
+    def make(self, seed: int, limit: int | None) -> Task:
         """Make the task. ``seed`` and ``limit`` apply unless the task's options set them."""
         known = TASKS[self.name].__dataclass_fields__
         shared = {name: value for name, value in (("seed", seed), ("limit", limit)) if name in known}

@@ -69,7 +69,7 @@ class BenchPlan:
         self.settings = settings
         self.methods = {model: parse_methods(settings.methods, model) for model in settings.models}
         self.tasks = [
-            [task.made(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1])]
+            [task.make(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1])]
             for task in settings.tasks
         ]
         for task, *_ in self.tasks:

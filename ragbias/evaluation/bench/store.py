@@ -63,7 +63,7 @@ def _task(task: TaskSettings) -> dict[str, Any]:
     """Convert task settings to plain data. Data files become names and hashes, so that they can be moved."""
     plain = {"name": task.name, **task.options}
     if "data" in plain:
-        files = task.made(0, None).data  # type: ignore[attr-defined]
+        files = task.make(0, None).data  # type: ignore[attr-defined]
         plain["data"] = [{"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in files]
     return plain
 

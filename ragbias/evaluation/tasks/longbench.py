@@ -34,7 +34,7 @@ MUSIQUE = (
 HEADER = re.compile(r"^Passage (\d+):\n", re.MULTILINE)
 
 
-class Example(NamedTuple):
+class PassagesQuestion(NamedTuple):
     """One question of a file, with its passages in the file's order."""
 
     question: str
@@ -57,7 +57,7 @@ class PassagesTask(FileTask):
     template: ClassVar[str]
     row: ClassVar[type[Row]]
 
-    def read(self, line: Line[Row]) -> Example:
+    def read(self, line: Line[Row]) -> PassagesQuestion:
         """Return the question in a line of the file."""
         raise NotImplementedError
 
@@ -67,18 +67,18 @@ class PassagesTask(FileTask):
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit, self.row):
-            example = self.read(line)
-            for order, passages in enumerate(orders_of(example.passages, self.orders, f"{self.seed} {question}")):
+            asked = self.read(line)
+            for order, passages in enumerate(orders_of(asked.passages, self.orders, f"{self.seed} {question}")):
                 documents = tuple(self.document(passage, number) for number, passage in enumerate(passages, start=1))
                 yield Case(
                     id=f"{question}/{len(documents)}/-/{order}" + (f"/{self.seed}" if order else ""),
                     question=question,
-                    text=self.template.format(passages="\n\n".join(documents), question=example.question),
+                    text=self.template.format(passages="\n\n".join(documents), question=asked.question),
                     documents=documents,
-                    answers=example.answers,
+                    answers=asked.answers,
                     gold_position=None,
                     order=order,
-                    group=example.group,
+                    group=asked.group,
                     contents=tuple(passages),
                     shorten=self.shorten,
                 )
@@ -109,10 +109,10 @@ class LongBench(PassagesTask):
     template = TEMPLATE
     row = _Row
 
-    def read(self, line: Line[_Row]) -> Example:  # type: ignore[override]
+    def read(self, line: Line[_Row]) -> PassagesQuestion:  # type: ignore[override]
         row = line.row
         passages = [shortened(passage, row.answers, self.shorten) for passage in _passages(line)]
-        return Example(row.input, row.answers, passages, row.dataset)
+        return PassagesQuestion(row.input, row.answers, passages, row.dataset)
 
     def document(self, passage: str, number: int) -> str:
         return f"Passage {number}:\n{passage}" if self.indices else f"Passage:\n{passage}"
@@ -165,12 +165,12 @@ class MuSiQue(PassagesTask):
     template = MUSIQUE
     row = _MusiqueRow
 
-    def read(self, line: Line[_MusiqueRow]) -> Example:  # type: ignore[override]
+    def read(self, line: Line[_MusiqueRow]) -> PassagesQuestion:  # type: ignore[override]
         row, passages = line.row, []
         for passage in row.ctxs:
             title, text = passage.title.strip(), shortened(passage.text.strip(), row.answers, self.shorten)
             passages.append(f"{title}\n\n{text}" if title else text)
-        return Example(row.question, row.answers, passages)
+        return PassagesQuestion(row.question, row.answers, passages)
 
     def score(self, case: Case, prediction: str) -> float:
         return (qa_f1 if self.metric == "f1" else best_subspan_em)(prediction, case.answers)

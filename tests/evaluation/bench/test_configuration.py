@@ -34,7 +34,7 @@ def test_the_command_line_overrides_settings_of_a_file(tmp_path):
     assert [task.name for task in settings.tasks] == ["tiny", "mdqa"]
     assert settings.tasks[1].options == {"data": "questions.jsonl", "positions": [0, 4]}
     assert (settings.seeds, settings.limit, settings.dtype, settings.batch_size) == ((1, 2), 5, "float32", 8)
-    made = settings.tasks[1].made(2, 5)
+    made = settings.tasks[1].make(2, 5)
     assert (made.data, made.positions, made.seed, made.limit) == ((Path("questions.jsonl"),), (0, 4), 2, 5)
 
 
@@ -94,7 +94,7 @@ def test_a_single_number_or_file_is_a_list_of_one(tmp_path):
     text = "models: tiny\nmethods: none\nout: x\nseeds: 3\n"
     text += "tasks: [{name: mdqa, data: a.jsonl, documents: 10, positions: 4}]"
     settings = read_settings(written(tmp_path, text), {})
-    made = settings.tasks[0].made(3, None)
+    made = settings.tasks[0].make(3, None)
     assert (settings.seeds, made.documents, made.positions, made.data) == ((3,), (10,), (4,), (Path("a.jsonl"),))
 
 

@@ -104,7 +104,7 @@ class Call(NamedTuple):
     settings: GenerationSettings
 
 
-def merge(defaults: Mapping[str, Any], call: Mapping[str, Any], stopping_ids: Sequence[int]) -> Call:
+def merge_arguments(defaults: Mapping[str, Any], call: Mapping[str, Any], stopping_ids: Sequence[int]) -> Call:
     """Override the defaults by the arguments of one call. None arguments are ignored.
 
     ``max_tokens`` is an alias of ``max_new_tokens``. ``pad_token_id`` has no effect and is dropped. All other settings

@@ -29,7 +29,7 @@ from llama_index.llms.ragbias import arguments, listener
 from llama_index.llms.ragbias import messages as conversation
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments, RagBiasLLMOptions, context_window
 from llama_index.llms.ragbias.listener import reports
-from llama_index.llms.ragbias.requests import Answer, PreparedCall, aanswer, astream
+from llama_index.llms.ragbias.requests import PreparedCall, Reply, aanswer, astream
 from pydantic import SkipValidation
 from typing_extensions import Unpack
 
@@ -160,7 +160,7 @@ class RagBiasLLM(FunctionCallingLLM):
         super().model_post_init(context)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
-        arguments.merge(self._defaults(), {}, self.options.stopping_ids)
+        arguments.merge_arguments(self._defaults(), {}, self.options.stopping_ids)
         given, name = self.lm, self.model_name if "model_name" in self.model_fields_set else ""
         loading = {"device_map": self.options.device_map, **self.model_kwargs}
         self.lm, self.options = open_model(self, self.options, given, name, loading)
@@ -215,50 +215,50 @@ class RagBiasLLM(FunctionCallingLLM):
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Answer a prompt. ``formatted`` means that templates were already applied."""
-        return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
+        return self._completion(prompt, formatted, kwargs).answer(Reply.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Answer chat messages."""
-        return self._chat(messages, kwargs).answer(Answer.chat)
+        return self._chat(messages, kwargs).answer(Reply.chat)
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Stream the answer to a prompt. Closing or deleting the generator stops the computation."""
-        return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
+        return self._completion(prompt, formatted, kwargs).stream(Reply.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
         """Stream the answer to chat messages. Closing or deleting the generator stops the computation."""
-        return self._chat(messages, kwargs).stream(Answer.chat)
+        return self._chat(messages, kwargs).stream(Reply.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Like ``complete``, without blocking the event loop."""
-        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Like ``chat``, without blocking the event loop."""
-        return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
+        return await aanswer(lambda: self._chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
         """Like ``stream_complete``, without blocking the event loop."""
-        return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+        return await astream(lambda: self._completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
         """Like ``stream_chat``, without blocking the event loop."""
-        return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
+        return await astream(lambda: self._chat(messages, kwargs), Reply.chat)
 
     def _prepare_chat_with_tools(
         self,
@@ -317,7 +317,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     def _prepare(self, text: str, call: Mapping[str, Any], found: Boundaries | None = None) -> PreparedCall:
         """Prepare a call. Locate its documents now, because a generator may outlive its synthesis."""
-        given = arguments.merge(self._defaults(), call, self.options.stopping_ids)
+        given = arguments.merge_arguments(self._defaults(), call, self.options.stopping_ids)
         method = methods.get(given.method, self.lm.name)
         found = found or listener.locate_documents(text, given.documents, self.segmenter)
         request = self.lm.prepare(text, boundaries=found, method=method)

@@ -27,7 +27,7 @@ from ragbias.generation import GenerationSettings, Request, Stream
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """The text of an answer so far, and its last piece.
 
     Only complete answers have a ``generation``, ``logprobs`` in OpenAI's format, tool ``calls``, and ``errors`` of
@@ -75,7 +75,7 @@ class Answer:
 
 
 Response = TypeVar("Response")
-Respond = Callable[[Answer], Response]
+Respond = Callable[[Reply], Response]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PreparedCall:
         with closing(stream):
             for piece in stream:
                 if delta := growing.add(piece):
-                    yield respond(Answer(growing.shown, delta))
+                    yield respond(Reply(growing.shown, delta))
         yield respond(self._last(stream.generation, growing))
 
     async def _achunks(self, stream: Stream, respond: Respond[Response]) -> AsyncGenerator[Response, None]:
@@ -116,16 +116,16 @@ class PreparedCall:
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if delta := growing.add(piece):
-                    yield respond(Answer(growing.shown, delta))
+                    yield respond(Reply(growing.shown, delta))
         yield respond(self._last(stream.generation, growing))
 
-    def _whole(self, generation: Generation) -> Answer:
+    def _whole(self, generation: Generation) -> Reply:
         """Return the complete answer, and store its report."""
         reports.note(self.owner, generation.report.as_dict())
         text, calls, errors = messages.read(self.form, generation.text, self.parallel)
-        return Answer(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
+        return Reply(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
 
-    def _last(self, generation: Generation, growing: GrowingAnswer) -> Answer:
+    def _last(self, generation: Generation, growing: GrowingAnswer) -> Reply:
         answer = self._whole(generation)
         return replace(answer, delta=growing.rest(answer.text))
 
