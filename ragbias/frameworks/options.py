@@ -100,7 +100,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
     """Rename constructor arguments to fields. Move the arguments of ``from_pretrained`` into ``model_kwargs``.
 
     Args:
-        names: the field for each argument. ``model`` is renamed only if it is a string.
+        names: the field for each argument. ``model`` is renamed only if it is a string, as for stock classes.
         known: names of all fields and options.
     """
     fields = dict(values)
@@ -144,9 +144,13 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 
 
 def open_model(
-    fields: ModelFields, options: Options, lm: LanguageModel | None, name: str, model_kwargs: Mapping[str, Any]
+    fields: ModelFields, name_field: str, options: Options, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]
 ) -> tuple[LanguageModel, Options]:
-    """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with its settings."""
+    """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with its settings.
+
+    ``name_field`` is the field with the model's name.
+    """
+    name: str = getattr(fields, name_field)
     if options.reader:
         fields.method = methods.get(fields.method, name or None, options.reader)
     if fields.base_url is not None:
@@ -164,7 +168,9 @@ def open_model(
     model: Any = options.model
     tokenizer = options.tokenizer
     if model is None and not name:
-        raise ArgumentError(no_model('model="Qwen/Qwen2.5-7B-Instruct", or pass lm=DebiasedLM(...) or base_url='))
+        raise ArgumentError(
+            no_model(f'{name_field}="Qwen/Qwen2.5-7B-Instruct", or pass lm=DebiasedLM(...) or base_url=')
+        )
     if model is None and tokenizer is None and options.tokenizer_name in (None, name):
         loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
         return DebiasedLM.from_pretrained(name, **settings, **loading), options

@@ -13,6 +13,7 @@ from ragbias.frameworks.options import RagBiasOptions, adopt_settings, open_mode
 
 
 class Fields(BaseModel):
+    model_id: str = ""
     method: Any = "pine"
     document_cache: Any = None
     base_url: str | None = None
@@ -55,5 +56,5 @@ def test_keyword_arguments_override_the_options():
 
 
 def test_without_a_model_the_error_shows_how_to_name_one():
-    with pytest.raises(ArgumentError, match=r'no model given; name one, .* model="Qwen/.*lm=.*base_url='):
-        open_model(Fields(), RagBiasOptions(), None, "", {})
+    with pytest.raises(ArgumentError, match=r'no model given; name one, .* model_id="Qwen/.*lm=.*base_url='):
+        open_model(Fields(), "model_id", RagBiasOptions(), None, {})

@@ -127,7 +127,7 @@ def test_the_class_has_at_most_15_own_fields_and_a_short_repr(lm: DebiasedLM) ->
 
 
 def test_without_a_model_the_error_shows_how_to_name_one() -> None:
-    with pytest.raises(ArgumentError, match=r'no model given; name one, e.g. model="Qwen/'):
+    with pytest.raises(ArgumentError, match=r'no model given; name one, e.g. model_name="Qwen/'):
         RagBiasLLM(max_new_tokens=8)
 
 

@@ -109,11 +109,10 @@ class RagBiasModel(BaseModel):
         given: LanguageModel | None = self.lm
         if isinstance(given, DebiasedLM) and self._names_another_model(given):
             given = None
-        name = self.model_id if "model_id" in self.model_fields_set else ""
-        self.lm, self.options = open_model(self, self.options, given, name, self.model_kwargs)
+        self.lm, self.options = open_model(self, "model_id", self.options, given, self.model_kwargs)
         if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
             arguments.sources[self.lm] = (self.model_id, self.model_kwargs)
-        if not name:
+        if not self.model_id:
             self.model_id = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         return self
 

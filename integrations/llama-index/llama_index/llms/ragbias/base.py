@@ -161,10 +161,9 @@ class RagBiasLLM(FunctionCallingLLM):
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
         arguments.merge_arguments(self._defaults(), {}, self.options.stopping_ids)
-        given, name = self.lm, self.model_name if "model_name" in self.model_fields_set else ""
         loading = {"device_map": self.options.device_map, **self.model_kwargs}
-        self.lm, self.options = open_model(self, self.options, given, name, loading)
-        if not name:
+        self.lm, self.options = open_model(self, "model_name", self.options, self.lm, loading)
+        if not self.model_name:
             self.model_name = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
