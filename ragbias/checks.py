@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from numbers import Real
-from typing import NamedTuple
+from functools import partial
+from numbers import Integral, Real
+from typing import NamedTuple, TypeGuard
 
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, CancelledError, MethodError, RagBiasError, WrongTypeError
@@ -24,21 +25,30 @@ class Bounds(NamedTuple):
         return f"{self.least:,} to {self.most:,}"
 
 
-def check_between(name: str, value: float, bounds: Bounds) -> None:
-    """Raise ``MethodError`` unless ``value`` is a number within the bounds."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not bounds.least <= value <= bounds.most:
-        raise MethodError(f"{name}={shown(value)}; expected a number from {bounds}")
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number of Python or NumPy. A bool is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def check_whole_between(name: str, value: int, bounds: Bounds, error: type[RagBiasError] = MethodError) -> None:
-    """Raise ``error`` unless ``value`` is a whole number within the bounds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not bounds.least <= value <= bounds.most:
-        raise error(f"{name}={shown(value)}; expected a whole number from {bounds}")
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number of Python or NumPy. A bool is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_between(
+    name: str, value: float, bounds: Bounds, error: type[RagBiasError] = MethodError, *, whole: bool = False
+) -> None:
+    """Raise ``error`` unless ``value`` is a number within the bounds, and a whole one if required."""
+    if not (is_whole if whole else is_number)(value) or not bounds.least <= value <= bounds.most:
+        raise error(f"{name}={shown(value)}; expected a {'whole ' if whole else ''}number from {bounds}")
+
+
+check_whole_between = partial(check_between, whole=True)
 
 
 def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = MethodError) -> None:
     """Raise ``error`` unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value) or value < least:
         raise error(f"{name}={shown(value)}; expected a whole number >= {least}")
 
 
@@ -69,7 +79,7 @@ def check_each_once(name: str, order: Collection[int], count: int, error: type[R
 
 def check_channel_exists(name: str, channel: int | Sequence[int], hidden_size: int) -> None:
     """Raise ``MethodError`` unless a hidden state of this size has the channel or channels."""
-    if max([channel] if isinstance(channel, int) else channel) >= hidden_size:
+    if max(channel if isinstance(channel, Sequence) else [channel]) >= hidden_size:
         raise MethodError(
             f"{name}={channel}, but the hidden state has {hidden_size} channels; expected 0 to {hidden_size - 1}"
         )

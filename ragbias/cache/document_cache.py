@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from ragbias.cache.stores import BrokenEntryError, Dtypes, FolderStore, MemoryStore, Shapes, States, read_entry
 from ragbias.call_site import warn
+from ragbias.checks import is_whole
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, DocumentCacheWarning, WrongTypeError
 
@@ -204,8 +205,8 @@ def size_of(name: str, given: str | int) -> int:
     """Parse a size such as ``"4GB"``, ``"512 MiB"`` or a positive number. Return bytes."""
     if isinstance(given, str) and (match := _AMOUNT.fullmatch(given)) and match[2].upper() in _UNITS:
         size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the number may be infinite
-    elif isinstance(given, int) and not isinstance(given, bool):
-        size = given
+    elif is_whole(given):
+        size = int(given)
     else:
         raise ArgumentError(f"{name}={shown(given)}; expected a number of bytes, or text such as '500MB' or '4GiB'")
     if not 1 <= size <= _MOST:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -15,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
-from ragbias.checks import FLOAT32_MAX, check_whole
+from ragbias.checks import FLOAT32_MAX, check_whole, is_number, is_whole
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.methods import Method
@@ -106,20 +105,12 @@ class Check(NamedTuple):
     is_in_range: Callable[[Any], bool] = lambda value: True
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
 
 
 def _are_ids(value: Any) -> bool:
-    return _is_list(value) and all(_is_whole(token) and 0 <= token < 2**63 for token in value)
+    return _is_list(value) and all(is_whole(token) and 0 <= token < 2**63 for token in value)
 
 
 def _are_texts(value: Any) -> bool:
@@ -127,7 +118,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _is_bias(value: Any) -> bool:
-    return _is_number(value) and (value == -math.inf or abs(value) <= FLOAT32_MAX)
+    return is_number(value) and (value == -math.inf or abs(value) <= FLOAT32_MAX)
 
 
 def _are_biases(value: Any) -> bool:
@@ -138,7 +129,7 @@ def _are_biases(value: Any) -> bool:
 
 
 def _is_decay(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2 and _is_whole(value[0]) and _is_bias(value[1])
+    return isinstance(value, (list, tuple)) and len(value) == 2 and is_whole(value[0]) and _is_bias(value[1])
 
 
 def _is_watermark(value: Any) -> bool:
@@ -148,8 +139,8 @@ def _is_watermark(value: Any) -> bool:
     return False
 
 
-_AT_LEAST_ONE = Check("a whole number >= 1, below 2**63", _is_whole, lambda value: 1 <= value < 2**63)
-_AT_LEAST_ZERO = Check("a whole number >= 0, below 2**63", _is_whole, lambda value: 0 <= value < 2**63)
+_AT_LEAST_ONE = Check("a whole number >= 1, below 2**63", is_whole, lambda value: 1 <= value < 2**63)
+_AT_LEAST_ZERO = Check("a whole number >= 0, below 2**63", is_whole, lambda value: 0 <= value < 2**63)
 _IDS = Check("a list of token ids >= 0", _are_ids)
 _SWITCH = Check("True or False", lambda value: isinstance(value, bool))
 CHECKS = {
@@ -157,14 +148,14 @@ CHECKS = {
     "max_tokens": _AT_LEAST_ONE,  # the frameworks' name for ``max_new_tokens``
     "min_new_tokens": _AT_LEAST_ZERO,
     "temperature": Check(
-        "a number >= 0 (0 is greedy), at most 3.4e38", _is_number, lambda value: 0 <= value <= FLOAT32_MAX
+        "a number >= 0 (0 is greedy), at most 3.4e38", is_number, lambda value: 0 <= value <= FLOAT32_MAX
     ),
     "top_k": _AT_LEAST_ONE,
-    "top_p": Check("a number > 0 and <= 1", _is_number, lambda value: 0 < value <= 1),
-    "repetition_penalty": Check("a number > 0, at most 3.4e38", _is_number, lambda value: 0 < value <= FLOAT32_MAX),
-    "max_time": Check("a number of seconds > 0", _is_number, lambda value: value > 0),
+    "top_p": Check("a number > 0 and <= 1", is_number, lambda value: 0 < value <= 1),
+    "repetition_penalty": Check("a number > 0, at most 3.4e38", is_number, lambda value: 0 < value <= FLOAT32_MAX),
+    "max_time": Check("a number of seconds > 0", is_number, lambda value: value > 0),
     "no_repeat_ngram_size": _AT_LEAST_ZERO,
-    "seed": Check("a 64-bit integer", _is_whole, lambda value: -(2**63) <= value < 2**64),
+    "seed": Check("a 64-bit integer", is_whole, lambda value: -(2**63) <= value < 2**64),
     "do_sample": _SWITCH,
     "logprobs": _SWITCH,
     "stop": Check(
@@ -240,7 +231,8 @@ class GenerationSettings:
         """Create settings from ``GenerationArguments``. Raise ``ArgumentError`` for invalid or unknown arguments."""
         check_arguments(arguments)
         check_whole("batch_size", batch_size, 1, ArgumentError)
-        values = {name: value for name, value in arguments.items() if value is not None}
+        values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+        values |= {name: int(value) for name, value in values.items() if is_whole(value)}  # NumPy's too
         rename_max_tokens(values)
         if unknown := values.keys() - KNOWN - _OF_TRANSFORMERS:
             name = min(unknown)
@@ -257,7 +249,7 @@ class GenerationSettings:
             pairs = biases.items() if isinstance(biases, Mapping) else biases
             values["sequence_bias"] = {tuple(ids): float(bias) for ids, bias in pairs}
         own = {setting.name for setting in fields(cls)} & values.keys()
-        return cls(**{name: values.pop(name) for name in own}, extra=values, batch_size=batch_size)
+        return cls(**{name: values.pop(name) for name in own}, extra=values, batch_size=int(batch_size))
 
     def arguments(self) -> dict[str, Any]:
         """Return ``max_new_tokens`` and all settings that differ from the default, as keyword arguments."""

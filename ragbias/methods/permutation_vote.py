@@ -41,7 +41,7 @@ class PermutationVote(Method):
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return the shuffles, as indices into ``documents`` (token ids of each document)."""
-        rng, canonical = random.Random(self.seed), canonical_order(documents)
+        rng, canonical = random.Random(int(self.seed)), canonical_order(documents)
         orders = math.factorial(len(canonical))
         if self.samples >= orders:
             return [list(order) for order in permutations(canonical)] * (self.samples // orders)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from ragbias.checks import is_whole
 from ragbias.display import shown
 from ragbias.errors import MethodError, SpanError
 from ragbias.methods import SequenceLayout
@@ -41,7 +42,7 @@ def checked_where(label: str, where: object) -> Where:
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_whole(value) and value >= 0
 
 
 def overlapping(one: Where, other: Where) -> bool:

@@ -9,6 +9,7 @@ from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.generation import DecodingArguments, GenerationArguments, arguments
 from ragbias.generation.arguments import GenerationSettings
+from ragbias.methods import PermutationVote
 from support.prompts import PROMPT
 from support.random_models import random_model
 from support.type_checking import type_errors
@@ -145,6 +146,16 @@ def test_none_counts_as_not_given(lm):
     assert lm.generate(PROMPT, max_new_tokens=4, **given) == expected
     assert "".join(lm.stream(PROMPT, max_new_tokens=4, **given)) == expected.text
     assert lm.generate(PROMPT, max_new_tokens=None).token_ids[:4] == expected.token_ids
+
+
+def test_numpys_whole_numbers_are_as_good_as_pythons(lm):
+    given = {"max_new_tokens": 4, "seed": 3, "temperature": 0.7, "method": "permutation-vote(samples=2,seed=1)"}
+    voting = PermutationVote(samples=np.int64(2), seed=np.int64(1))
+    numpys = {**given, "max_new_tokens": np.int64(4), "seed": np.int64(3), "method": voting}
+    (answer,) = lm.batch([PROMPT], batch_size=np.int64(2), **numpys)
+    assert answer.token_ids == lm.generate(PROMPT, **given).token_ids
+    with pytest.raises(ArgumentError, match=r"batch_size=True; expected a whole number >= 1"):
+        lm.batch([PROMPT], batch_size=True)
 
 
 def test_an_unknown_name_is_reported_with_the_nearest_one(lm):

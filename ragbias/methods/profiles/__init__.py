@@ -96,7 +96,9 @@ class Profile:
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as plain data for JSON."""
         values = {name: getattr(self, name) for name in FIELDS}
-        return {"version": VERSION, **values, "layers": list(self.layers), **self.measured}
+        numbers = {name: int(values[name]) for name in ("hidden_size", "n_layers", "channel")}  # may be NumPy's
+        layers = list(map(int, self.layers))
+        return {"version": VERSION, **values, **numbers, "layers": layers, **self.measured}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile as JSON, atomically."""

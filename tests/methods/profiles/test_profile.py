@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ragbias
@@ -17,7 +18,7 @@ METHOD = ChannelScaling(7, -0.5, layers=(1, 2))
 
 
 def test_a_saved_profile_reads_as_it_was(tmp_path):
-    PROFILE.save(tmp_path / "p.json")
+    replace(PROFILE, channel=np.int64(7)).save(tmp_path / "p.json")
     loaded = Profile.load(tmp_path / "p.json")
     assert loaded == PROFILE
     assert loaded.measured == PROFILE.measured
