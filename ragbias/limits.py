@@ -1,4 +1,4 @@
-"""Bounds of numbers that several modules take."""
+"""Bounds that several modules share."""
 
 from ragbias.checks import Bounds
 
@@ -19,3 +19,4 @@ COUNTS = Bounds(1, 1_000_000)  # requests, documents, connections of a server
 TOKENS = Bounds(1, 10_000_000)
 MEGABYTES = Bounds(1, 2_000)
 SECONDS = Bounds(0, 86_400)
+ANSWER_BYTES = 2**28  # of a server's answer without streaming

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
+from ragbias import limits
 from ragbias.errors import (
     ArgumentError,
     CancelledError,
@@ -26,7 +27,6 @@ from ragbias.extras import required
 Json = dict[str, Any]
 POLL_SECONDS = 0.05  # interval between checks for cancellation
 MAX_PARALLEL = 64  # maximum number of parallel requests of one call; the default queue of a server is longer
-MAX_ANSWER = 64_000_000  # maximum size of one answer in bytes
 ERRORS: dict[str, type[RagBiasError]] = {  # error classes by the server's error code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -111,8 +111,8 @@ class Connection:
         """Raise an error for answers that are too large or compressed. The size of compressed answers is unknown."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ServerError(f"{self.base_url} compresses its answers, but was sent 'Accept-Encoding: identity'")
-        if int(response.headers.get("content-length", 0)) > MAX_ANSWER:
-            raise ServerError(f"{response.url} answers with more than {MAX_ANSWER:,} bytes")
+        if int(response.headers.get("content-length", 0)) > limits.ANSWER_BYTES:
+            raise ServerError(f"{response.url} answers with more than {limits.ANSWER_BYTES:,} bytes")
 
     def _run(self, work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:
         """Return the result of ``work``. Convert the client's errors to errors of this library."""

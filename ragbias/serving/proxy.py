@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 from fastapi import FastAPI, Request, Response
 
-from ragbias import methods
+from ragbias import limits, methods
 from ragbias.boundaries import Boundaries, locate
 from ragbias.frameworks import ChatDocument, chat_documents
 from ragbias.frameworks.connection import server_address
@@ -32,7 +32,6 @@ PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 # forwarded unchanged; other routes are a 404, to protect the upstream key
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
-MAX_ANSWER_BYTES = 256 * 2**20  # of an answer without streaming
 MAX_LINE_BYTES = 16 * 2**20  # of one line in an event stream
 
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
@@ -85,9 +84,9 @@ class Upstream:
 
 def upstream_client(address: str, timeout: float, key: str = "") -> httpx.AsyncClient:
     """Create a client for uncompressed answers. Only the server limits the number of connections."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    connections = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
-    return httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers, limits=limits)
+    return httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers, limits=connections)
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
@@ -239,12 +238,12 @@ async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: 
 
 
 async def whole_body(response: httpx.Response) -> bytes:
-    """Read a body of at most ``MAX_ANSWER_BYTES``."""
+    """Read a body of at most ``limits.ANSWER_BYTES``."""
     content = bytearray()
     with upstream_errors():
         async for part in response.aiter_bytes():
             content += part
-            _check_size(content, MAX_ANSWER_BYTES)
+            _check_size(content, limits.ANSWER_BYTES)
     return bytes(content)
 
 

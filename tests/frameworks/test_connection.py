@@ -13,9 +13,9 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from ragbias import limits
 from ragbias.boundaries import locate
 from ragbias.errors import MissingExtraError, ServerError, WrongTypeError
-from ragbias.frameworks import connection as connections
 from ragbias.frameworks.connection import MAX_PARALLEL, Connection
 from ragbias.frameworks.remote import RemoteLM, order_text, text_origin
 from ragbias.generation import GenerationSettings
@@ -109,6 +109,6 @@ def test_without_its_packages_the_error_names_the_command(monkeypatch, module):
     ("path", "text"), [("/deep", "not answer in JSON"), ("/bomb", "compresses"), ("/long", "more than 300,000 bytes")]
 )
 def test_deep_compressed_and_long_answers_are_refused(monkeypatch, stub, path, text):
-    monkeypatch.setattr(connections, "MAX_ANSWER", 300_000)
+    monkeypatch.setattr(limits, "ANSWER_BYTES", 300_000)
     with pytest.raises(ServerError, match=text):
         Connection(stub[1], "", 20, 0).post_all([path], [{}])

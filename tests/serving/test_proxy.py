@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 from serving.conftest import DOCUMENTS, QUESTION
 
+from ragbias import limits
 from ragbias.errors import MethodError
 from ragbias.serving import proxy as proxy_module
 from ragbias.serving.proxy import Upstream, create_proxy
@@ -329,7 +330,7 @@ def test_a_compressed_answer_is_refused_and_never_unpacked(odd):
 
 
 def test_a_large_answer_of_the_upstream_is_an_error(odd, monkeypatch):
-    monkeypatch.setattr(proxy_module, "MAX_ANSWER_BYTES", 3)
+    monkeypatch.setattr(limits, "ANSWER_BYTES", 3)
     response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="number"))
     assert response.status_code == 502 and response.json()["error"]["code"] == "upstream_too_large"
     monkeypatch.setattr(proxy_module, "MAX_LINE_BYTES", 3)
