@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
-TORCH := torch==2.13.0
+TORCH := $(shell grep "^torch==" constraints.txt)
 CONSTRAINTS := -c constraints.txt
 DEMO_EXTRAS := cli,demo
 EXTRAS := $(DEMO_EXTRAS),adapt,bench,calibrate,gguf,lm-eval,serve,serve-ray,triton
