@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_ragbias.arguments import KNOWN, CallArguments
+from langchain_ragbias.arguments import CallArguments
 from ragbias.generation import arguments
 from support.type_checking import type_errors
 
@@ -26,9 +26,9 @@ def test_a_type_checker_refuses_bad_names_and_types_of_arguments(tmp_path):
     assert found == ["6: call-arg", "7: call-arg", "8: arg-type", "9: call-arg"]
 
 
-def test_every_argument_of_a_call_is_declared():
+def test_a_call_can_override_every_setting_of_the_model(chat):
     own = {"stop"}  # LangChain's methods declare it themselves
-    assert {*KNOWN} - own <= CallArguments.__annotations__.keys()
+    assert {"method", *chat._settings} - own <= CallArguments.__annotations__.keys()
 
 
 @pytest.fixture
