@@ -15,7 +15,7 @@ def test_a_file_is_replaced_in_one_step(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_error_while_writing_leaves_the_old_file_and_no_other(tmp_path):
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError), replacing(path) as temporary:

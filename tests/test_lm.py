@@ -247,7 +247,7 @@ def test_a_method_that_returns_no_ranking_is_refused(lm):
         lm.prepare(PROMPT, method=Listed())
 
 
-def test_methods_that_need_no_documents_do_not_report_their_lack(lm):
+def test_methods_without_documents_do_not_report_their_lack(lm):
     method = ChannelScaling(5, 0.0, layers=(1, 2))
     assert lm.generate("Just a question.", method=method, max_new_tokens=1).report.reason == ""
     assert "no documents were given" in lm.generate("Just a question.", method="pine", max_new_tokens=1).report.reason

@@ -159,7 +159,7 @@ def test_tokens_do_not_depend_on_the_position_and_have_one_bos(byte_tokenizer):
     assert with_bos.ids.count(1) == 1
 
 
-def test_a_whole_text_has_the_tokenizers_tokens_each_in_one_part():
+def test_a_whole_text_keeps_its_tokens_each_in_one_part():
     tokenizer = DebiasedLM.from_pretrained("tiny").tokenizer
     text, spans = "Context: The gate is red. The wall is tall which?", [(9, 25), (26, 42)]
     for prompt, moved in ((text, 0), ("<s>" + text, 3)):

@@ -292,7 +292,7 @@ def test_the_teacher_reads_the_gold_document_alone(lm, questions):
     assert [sorted(each.documents) for each in orders] == [sorted(example.prompt.documents)] * 3
 
 
-def test_without_a_gold_document_the_teacher_reads_the_most_similar_one_alone(lm, questions):
+def test_without_gold_the_teacher_reads_the_most_similar_one(lm, questions):
     unlabelled = [replace(question, gold=None) for question in questions]
     found = []
     for example in draw_examples(lm, unlabelled, AdaptSettings(examples=40)):
@@ -302,7 +302,7 @@ def test_without_a_gold_document_the_teacher_reads_the_most_similar_one_alone(lm
     assert len(found) > 20 and sum(found) / len(found) > 0.9
 
 
-def test_the_most_similar_document_shares_the_rarest_words_with_the_question():
+def test_the_most_similar_document_shares_the_rarest_words():
     documents = ["The key is in the red box.", "The lamp is in the blue box.", "It is in the hall with the coat."]
     rarity = rarity_of([*documents, "The box is here.", "The box is there."])
     assert most_similar("Where is the lamp, in the box or the hall?", documents[:2], rarity) == 1

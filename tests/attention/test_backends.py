@@ -164,7 +164,7 @@ def test_a_model_in_half_precision_runs_on_flash_attention(byte_tokenizer, flash
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_flash_in_half_precision_is_as_close_to_float32_as_torch(dtype, flash):
+def test_half_precision_flash_is_as_close_to_float32_as_torch(dtype, flash):
     query, key, value = (x.to(dtype) for x in inputs(7, 30))
     arguments = dict(positions=torch.arange(40, 47), segments=[(20, 30), (2, 9)], starts=torch.tensor([[[3, 20]]]))
     exact, *halves = (
@@ -274,7 +274,7 @@ def test_flash_equals_torch_also_where_it_leaves_the_case_to_it(seen, starts, ex
     assert len(calls) == (starts[1] == 1 and seen != "bounds")
 
 
-def test_values_that_are_repeated_already_meet_keys_that_are_not(exact):
+def test_values_repeated_already_meet_keys_that_are_not(exact):
     query, key, value = inputs(4, 9)
     repeated = value.repeat_interleave(HEADS // GROUPS, dim=0)
     output, _ = attend(query, key, repeated, positions=torch.arange(9, 13), scoring=scoring("flash", Encoding()))

@@ -141,7 +141,7 @@ def test_every_declared_family_has_a_model_in_the_tests():
     assert set(ARCHITECTURES) == {*FAMILIES, "gemma3"}
 
 
-def test_the_window_of_an_unsupported_family_is_read_from_config():
+def test_the_window_of_an_unsupported_family_is_in_its_config():
     assert window_of(random_model("mpt").config) == 512
     model = random_model("llama")
     assert window_of(model.config) == 4096

@@ -82,7 +82,7 @@ def test_the_innermost_context_counts(model):
         assert torch.equal(logits(model), inner)
 
 
-def test_one_context_runs_several_prompts_and_interleaved_decode(model):
+def test_one_context_runs_many_prompts_and_interleaved_decode(model):
     other = Segments([8, 5, 11, 7], seed=9).plain[0]
     with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
         first, second = model(IDS, use_cache=True), model(other, use_cache=True)

@@ -32,7 +32,7 @@ def known(retrievals):
 
 @pytest.mark.parametrize("quote", ["", *QUOTES])
 @pytest.mark.parametrize(("family", "where"), CASES)
-def test_this_turns_documents_are_found_or_refused_with_a_reason(family, where, quote):
+def test_documents_of_this_turn_are_found_or_refused_by_reason(family, where, quote):
     refused = 0
     first = zlib.crc32(f"{family} {where} {quote}".encode())
     for seed in range(first, first + SEEDS):

@@ -117,7 +117,7 @@ def test_a_document_in_an_old_turn_does_not_hide_this_turn():
     assert found_in(text, found) == [BRIDGE, LIBRARY]
 
 
-def test_questions_and_answers_around_each_document_are_no_turns():
+def test_questions_and_answers_around_documents_are_no_turns():
     text = "Context:\n\n" + joined(*(f"Question: who?\nAnswer: {each}" for each in (STATION, BRIDGE, LIBRARY)))
     assert locate(text + "\n\nWhich?", run=[[STATION, BRIDGE, LIBRARY]]).n_found == 3
     for label in ("User", "Human"):

@@ -97,7 +97,7 @@ def test_a_short_document_that_may_be_elsewhere_is_refused():
 @pytest.mark.parametrize("write", [json.dumps, lambda text: json.dumps({"context": text})], ids=["text", "record"])
 @pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n\r\n"], ids=["blank line", "line", "crlf"])
 @pytest.mark.parametrize("count", [2, 3])
-def test_joined_documents_are_found_in_a_context_written_as_json(source, write, separator, count):
+def test_joined_documents_are_found_in_a_context_in_json(source, write, separator, count):
     texts = ["The falcon is red.", "Two herons stand.", "- an owl\n- a rook"][-count:]
     outcomes = {
         outcome(f"Result: {write(separator.join(order))}\n\nWhich?", texts, source)

@@ -29,7 +29,7 @@ class Unprintable:
 @pytest.mark.parametrize(
     "odd", [{(1, 2): "a"}, {"x": Unprintable()}, {None: 1, 3: 2}, {Unprintable(): 1}, {"n": 1e400}]
 )
-def test_odd_metadata_break_nothing_and_printable_ones_are_known(odd):
+def test_odd_metadata_breaks_nothing_and_printable_is_known(odd):
     known = KnownText.of("text", {**odd, "title": "Owls"})
     assert ("title", "Owls") in known.fields
     registry = Registry()

@@ -94,7 +94,7 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
     "item", ["{n}. {text}", "{n}) {text}", "[{n}] {text}", "{n}. {text} ({title})", "({n}) {text}"]
 )
 @pytest.mark.parametrize("lead", ["Context:\n\n", "Context: "])
-def test_a_number_after_a_mark_without_a_space_is_seen_and_stripped(lead, item, separator):
+def test_a_number_right_after_a_mark_is_seen_and_stripped(lead, item, separator):
     documents = [KnownText.of(STATION, {"source": "a.txt"}), KnownText.of(LIBRARY, {"source": "b.txt"})]
     outcomes = set()
     for order in permutations([(STATION, "a.txt"), (LIBRARY, "b.txt")]):
@@ -110,7 +110,7 @@ def test_a_number_after_a_mark_without_a_space_is_seen_and_stripped(lead, item, 
 
 @pytest.mark.parametrize("mark", ["...", " [...]", "\u2026", " \u2026", ""])
 @pytest.mark.parametrize("separator", ["\n\n", " | ", " "])
-def test_documents_shortened_to_words_are_never_taken_for_cut_ones(mark, separator):
+def test_documents_shortened_to_words_do_not_count_as_cut(mark, separator):
     titles = ["falcon", "heron and the", "otter or"]
     texts = [f"The station of the {title} opened in May of the year 1901, and is open on Sundays." for title in titles]
     for width in range(46, 80):
@@ -150,7 +150,7 @@ def test_a_document_that_equals_a_role_is_found_below_a_header(role, header, sou
 @pytest.mark.parametrize("separator", [" | ", "; ", ";", "|"])
 @pytest.mark.parametrize("lead", ["Context:\n", "Context: "])
 @pytest.mark.parametrize("together", [True, False])
-def test_a_short_document_of_the_registry_is_found_beside_a_mark(lead, separator, together):
+def test_a_short_registered_document_is_found_beside_a_mark(lead, separator, together):
     texts = ["No.", STATION, LIBRARY]
     registry = registry_of(texts) if together else registry_of(texts[:2], texts[2:])
     for order in permutations(texts):

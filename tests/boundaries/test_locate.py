@@ -6,7 +6,7 @@ from ragbias.errors import RagBiasError
 from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, prompt, spans_of
 
 
-def test_explicit_documents_are_found_in_the_order_of_the_prompt():
+def test_explicit_documents_are_found_in_the_prompts_order():
     text = prompt(BRIDGE, STATION, LIBRARY)
     found = locate(text, documents=[STATION, BRIDGE, LIBRARY])
     assert found.spans == spans_of(text, STATION, BRIDGE, LIBRARY)

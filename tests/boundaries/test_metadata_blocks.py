@@ -99,7 +99,7 @@ def test_every_format_is_found_whole_in_every_order(name, around, source):
         assert prompt.text.replace(separator, "") == text.replace(separator, "")
 
 
-def test_numbers_beside_metadata_are_in_the_document_and_noticed():
+def test_numbers_beside_metadata_belong_to_documents_and_warn():
     blocks = [f"[{n}] {m['title']}\n{t}" for n, (m, t) in enumerate(zip(METADATA, TEXTS, strict=True), 1)]
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     found = locate(text, run=[[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)]])

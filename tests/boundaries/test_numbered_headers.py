@@ -212,7 +212,7 @@ def test_lists_inside_documents_do_not_win():
     assert "several forms" in locate(both).reason
 
 
-def test_documents_that_end_their_message_do_not_hold_its_border():
+def test_documents_at_the_end_of_a_message_omit_its_border():
     text = headed([A, B], prefix="<|tool|>\n", suffix="<|end|>\n<|assistant|>\n")
     assert found_texts(text) == [A, B]
 

@@ -199,7 +199,7 @@ def test_metadata_that_count_by_accident_are_reported_and_left(pages):
 
 @pytest.mark.parametrize("strip", [False, True])
 @pytest.mark.parametrize("pages", list(itertools.permutations((1, 2, 3))))
-def test_pages_below_documents_are_no_numbering_beside_another_number(pages, strip):
+def test_pages_below_numbered_documents_are_no_numbering(pages, strip):
     blocks = [f"{TEXTS[page - 1]}\nPage: {page}" for page in pages]
     known = [KnownText.of(TEXTS[page - 1], {"page": page}) for page in pages]
     text = "Answer from the 3 notes below.\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?"

@@ -119,7 +119,7 @@ def test_short_or_empty_texts_are_never_found(texts):
     assert found_texts(prompt(INVOICE_17, TERMS), registry=registry_of(texts, *[[text] for text in texts])) == []
 
 
-def test_short_texts_are_found_beside_longer_ones_in_every_order():
+def test_short_texts_are_found_beside_long_ones_in_any_order():
     for order in itertools.permutations([INVOICE_17, "Paid.", TERMS, "Yes"]):
         text = prompt(*order, question="Paid? Yes or no?")
         found = locate(text, registry=registry_of([INVOICE_17, "Paid.", TERMS, "Yes"]))

@@ -105,7 +105,7 @@ def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
         made_of(lm, data=path)
 
 
-def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
+def test_a_file_of_broken_json_or_few_questions_is_refused(lm, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("{}\n")
     with pytest.raises(DataError, match="line 1: 'question' is missing"):

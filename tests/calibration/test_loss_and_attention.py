@@ -63,7 +63,7 @@ def test_losses_equal_those_of_token_by_token_generation(family):
         assert len(set(expected)) == len(METHODS)
 
 
-def test_gold_attention_is_split_into_gold_and_the_average_other(lm, samples):
+def test_attention_is_split_into_gold_and_the_average_other(lm, samples):
     masses = attention_to(lm.model, prompts_of(samples), 3)
     for layer, (own, other) in enumerate(gold_attention(lm.model, samples, 3)):
         gold = [float(mass[layer, sample.gold]) for mass, sample in zip(masses, samples, strict=True)]

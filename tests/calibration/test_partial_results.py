@@ -72,7 +72,7 @@ def write_often(out):
         partial.put(f"loss {step % 50}", list(range(50)))
 
 
-def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
+def test_two_processes_on_one_output_do_not_disturb_each_other(tmp_path):
     out, fork = tmp_path / "profile.json", multiprocessing.get_context("fork")
     processes = [fork.Process(target=write_often, args=(out,)) for _ in range(2)]
     side_by_side(processes)

@@ -35,7 +35,7 @@ def test_bad_input_ends_with_code_2_and_says_what_is_wrong(cli, arguments, words
     assert words in " ".join(errors.replace("│", " ").split())
 
 
-def test_ask_refuses_an_unknown_method_before_it_loads_the_model(cli):
+def test_ask_refuses_an_unknown_method_before_loading_a_model(cli):
     code, output, errors = cli("ask", "q", "--documents", __file__, "--model", "tiny", "--method", "pin")
     assert (code, output) == (2, "") and "unknown method 'pin'" in errors
 

@@ -25,7 +25,7 @@ def test_every_method_has_its_row_and_its_class_in_the_docs():
         assert name == "none" or row["constructor"].split("(")[0] in DOCS.read_text()
 
 
-def test_methods_that_compute_documents_separately_need_a_supported_family():
+def test_separate_documents_need_a_supported_family():
     families = {name: cells_of(row)["families"] for name, row in method_table().items()}
     assert [families[name] for name in ("pced", "mixture", "pcw")] == ["all"] * 3
     assert [families[name] for name in ("none", "permutation-vote", "icr")] == ["any"] * 3

@@ -66,7 +66,7 @@ def test_audit_and_demo_do_not_overwrite_other_files(refused, tmp_path, monkeypa
     assert "demo-output/tiny/bias.png exists" in refused("demo", "--model", "tiny")  # each model has its folder
 
 
-def test_a_command_overwrites_its_own_file_and_others_with_force(cli, refused, tmp_path, monkeypatch):
+def test_a_command_overwrites_its_own_file_others_by_force(cli, refused, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "m.json"
     write = ("methods", "--json", path)

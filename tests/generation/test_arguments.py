@@ -96,7 +96,7 @@ def test_settings_out_of_range_are_refused_at_once(lm, settings):
         lm.stream(PROMPT, **settings)
 
 
-def test_a_type_checker_refuses_bad_names_and_types_of_arguments(tmp_path):
+def test_a_type_checker_refuses_bad_argument_names_and_types(tmp_path):
     assert type_errors(tmp_path, TYPED_CALL, "ragbias/generation/arguments.py") == ["6: call-arg", "7: arg-type"]
 
 

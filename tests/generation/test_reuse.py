@@ -198,7 +198,7 @@ def test_a_method_that_caches_nothing_warns_once_and_runs(byte_tokenizer):
         assert {each.text for each in answers} == {plain.generate(prompt, method=method, max_new_tokens=4).text}
 
 
-def test_a_plain_default_warns_of_its_cache_but_a_plain_call_not(byte_tokenizer, recwarn):
+def test_a_plain_default_warns_of_its_cache_a_plain_call_not(byte_tokenizer, recwarn):
     model, prompt = random_model("llama"), Prompt(PREFIX, CORPUS, QUESTION)
     DebiasedLM(model, byte_tokenizer, "ape", cache=DocumentCache()).generate(prompt, method="none", max_new_tokens=1)
     assert not [each for each in recwarn if each.category is DocumentCacheWarning]

@@ -48,7 +48,7 @@ def test_a_vote_has_the_mean_of_its_orders_probabilities(model):
 
 
 @pytest.mark.parametrize("method", [ParallelExperts(), ParallelExperts(contrast=0.5)], ids=["divergence", "contrast"])
-def test_parallel_experts_have_the_softmax_of_their_fused_scores(model, method):
+def test_parallel_experts_take_the_softmax_of_fused_scores(model, method):
     """Compare with scores computed token by token, with a full pass of each prompt."""
     request = model.prepare(PROMPT, method=method)
     targets = targets_of(model, ["owl", "no"])

@@ -21,7 +21,7 @@ async def ask(llm: ChatRagBias) -> None:
 """
 
 
-def test_a_type_checker_refuses_bad_names_and_types_of_arguments(tmp_path):
+def test_a_type_checker_refuses_bad_argument_names_and_types(tmp_path):
     found = type_errors(tmp_path, CALLS, "ragbias/generation/arguments.py", *MODULES)
     assert found == ["6: call-arg", "7: call-arg", "8: arg-type", "9: call-arg"]
 

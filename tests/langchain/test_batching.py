@@ -67,7 +67,7 @@ async def test_an_async_batch_is_one_padded_batch_too(chat, forwards):
     assert set(forwards) == {8}
 
 
-async def test_generate_with_several_conversations_is_one_padded_batch(chat, forwards):
+async def test_generate_of_several_conversations_is_one_padded_batch(chat, forwards):
     conversations = [[HumanMessage(question)] for question in QUESTIONS]
     alone = [chat.invoke(question).content for question in QUESTIONS]
     forwards.clear()

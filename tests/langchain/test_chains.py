@@ -208,7 +208,7 @@ def test_last_report_is_that_of_the_own_context(chat, retriever):
     assert chat.last_report["n_found"] == 0
 
 
-def test_a_chain_around_a_parser_leaves_its_report_to_the_caller(chat, retriever):
+def test_a_chain_around_a_parser_leaves_its_caller_a_report(chat, retriever):
     prompt = ChatPromptTemplate.from_messages([("system", "Context: {context}"), ("human", "{input}")])
     chain = {"context": retriever | joined, "input": RunnablePassthrough()} | prompt | chat | StrOutputParser()
     chain.invoke(QUESTIONS[7])

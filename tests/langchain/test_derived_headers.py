@@ -46,7 +46,7 @@ def about(document):
     return "About " + document.metadata["at"].replace("-", " ").title()
 
 
-def test_pine_is_order_invariant_if_two_documents_share_a_header(tiny):
+def test_pine_is_invariant_if_two_documents_share_a_header(tiny):
     given = answers(tiny, lambda each: f"{about(each)}\n{each.page_content}", "What is the passphrase of Copper Hall?")
     ((text, _),) = given
     assert text.strip().startswith("whisper lagoon")

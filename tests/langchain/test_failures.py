@@ -54,7 +54,7 @@ def test_an_error_inside_generation_reaches_every_consumer(chat, completion):
 
 
 @pytest.mark.usefixtures("failing_model")
-async def test_an_error_inside_generation_reaches_every_async_consumer(chat, completion):
+async def test_an_error_in_generation_reaches_every_async_consumer(chat, completion):
     for llm in (chat, completion):
         boom.after = 2
         with pytest.raises(FloatingPointError, match="boom"):
@@ -266,7 +266,7 @@ async def test_a_warning_names_the_line_that_awaits_the_model(lm):
     assert (warning.filename, warning.lineno) == (__file__, read.__code__.co_firstlineno + 1)
 
 
-def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(lm, retriever):
+def test_a_request_before_its_runs_retrieval_is_no_mistake(lm, retriever):
     llm = ChatRagBias(lm=lm, max_tokens=2)
     rewriting = RunnableLambda(lambda question: f"Rewrite: {question}") | llm | RunnableLambda(lambda _: "Which?")
     chain = (

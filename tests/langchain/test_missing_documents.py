@@ -47,7 +47,7 @@ def test_each_stock_chain_warns_at_its_own_line(lm, retriever):
     assert lines == [(__file__, first), (__file__, first + 1)]
 
 
-async def test_awaited_stock_chains_and_batches_warn_at_the_users_line(lm, retriever):
+async def test_awaited_chains_and_batches_warn_at_the_users_line(lm, retriever):
     answer = ChatPromptTemplate.from_template("{input}, without context") | ChatRagBias(lm=lm, max_tokens=2)
     chain = create_retrieval_chain(retriever, answer)
     with warnings.catch_warnings(record=True) as seen:
@@ -166,7 +166,7 @@ def test_a_cut_document_beside_whole_ones_is_a_mistake(lm, in_chain):
             RunnableLambda(ask).invoke(order) if in_chain else ask(order)
 
 
-def test_a_question_with_words_of_another_document_is_no_mistake(lm):
+def test_a_question_in_words_of_another_document_is_no_mistake(lm):
     llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
     for document in found_in(["The gate of the mill is red.", "The wall of the hall is blue."]):
         llm.invoke(f"Document: {document.page_content}\n\nQuestion: What colour is the wall of the hall?")

@@ -27,7 +27,7 @@ def test_without_one_the_same_prompt_runs_plain(lm):
     assert ask(ChatRagBias(lm=lm, on_missing="ignore"), TAGGED)["method_ran"] == "none"
 
 
-def test_a_senseless_segmenter_is_refused_when_the_model_is_made(lm):
+def test_a_senseless_segmenter_is_refused_by_the_constructor(lm):
     with pytest.raises(SegmenterError, match="segmenter=3"):
         ChatRagBias(lm=lm, segmenter=3)
 

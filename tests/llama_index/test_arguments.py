@@ -106,7 +106,7 @@ def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> N
         ({"tempurature": 1.0}, "unknown argument 'tempurature'.*temperature"),
     ],
 )
-def test_settings_that_cannot_be_had_are_refused_by_name_at_once(
+def test_unsupported_settings_are_refused_by_name_at_once(
     make_llm: Callable[..., RagBiasLLM], generate_kwargs: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(RagBiasError, match=reason):

@@ -111,7 +111,7 @@ def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[...,
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_parts_of_a_document_that_joins_nodes_count_as_the_nodes(
+def test_parts_of_a_document_of_joined_nodes_count_as_nodes(
     make_llm: Callable[..., RagBiasLLM], make_index: Callable[..., VectorStoreIndex], step: int
 ) -> None:
     """A splitter may cut the document, and the cuts depend on the order of the nodes."""
@@ -169,7 +169,7 @@ def test_a_line_that_never_finds_documents_warns_once(make_llm: Callable[..., Ra
             ask()
 
 
-def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(
+def test_a_request_before_its_runs_retrieval_is_no_mistake(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     llm = make_llm()

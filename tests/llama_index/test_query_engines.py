@@ -83,7 +83,7 @@ def test_a_stream_read_in_another_thread_finds_the_documents(
         pool.submit(read).result()
 
 
-def test_a_stream_of_several_calls_reports_the_last_ones_missing(
+def test_a_stream_of_several_calls_reports_what_the_last_lacks(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     llm = make_llm(context_window=700)
@@ -119,7 +119,7 @@ def test_spans_cover_the_documents_with_their_metadata(llm: RagBiasLLM, index: V
     assert all(end - begin >= length - 1 for (begin, end), length in zip(report["spans"], lengths, strict=True))
 
 
-def test_pine_answers_alike_whatever_the_order_and_none_does_not(
+def test_pine_answers_alike_in_all_orders_and_none_does_not(
     make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
 ) -> None:
     answers: dict[str, set[str]] = {}

@@ -67,7 +67,7 @@ def test_a_backend_reaches_the_report(llama, byte_tokenizer):
         RagBiasLLM(model=llama, tokenizer=byte_tokenizer, backend="numpy")
 
 
-def test_a_given_lm_brings_its_name_its_method_and_its_numbering(llama, byte_tokenizer):
+def test_a_given_lm_brings_its_name_method_and_numbering(llama, byte_tokenizer):
     lm = DebiasedLM(llama, byte_tokenizer, "rotor", name="mistralai/Mistral-7B-Instruct-v0.2", strip_numbering=True)
     llm = RagBiasLLM(lm=lm)
     assert (llm.method.name, llm.model_name, llm.options.strip_numbering) == ("rotor", lm.name, True)

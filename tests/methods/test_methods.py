@@ -255,7 +255,7 @@ def test_every_method_is_found_by_its_name():
         methods.get(None)
 
 
-def test_pine_ablations_differ_and_are_invariant_but_input_order(llama):
+def test_pine_ablations_differ_all_invariant_but_input_order(llama):
     segments = Segments([8, 5, 11, 7], seed=2)
     results = {}
     for order in ("importance", "reverse", "canonical", "input"):

@@ -121,7 +121,7 @@ def test_a_truncated_file_is_refused_and_leaves_nothing(file, copies, tmp_path, 
     assert only(copies) == []
 
 
-def test_an_unknown_architecture_and_missing_weights_are_refused(tmp_path):
+def test_an_unknown_architecture_or_missing_weights_are_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="architecture unheard is not supported yet. Use a GGUF file of"):
         DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "odd.gguf", architecture="unheard")))
     with pytest.raises(UnsupportedModelError, match="T5Config.* Use a GGUF file of another"):

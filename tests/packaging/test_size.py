@@ -1,6 +1,7 @@
-"""The code stays within its size budget."""
+"""The code stays within its size budget, and tests have short names."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def test_lines_by_package_add_up():
 def test_no_file_exceeds_400_lines():
     long = [path for root in ("ragbias", "integrations") for path in (figures.ROOT / root).rglob("*.py")]
     assert [path.name for path in long if len(path.read_text().splitlines()) > 400] == []
+
+
+def test_names_of_tests_are_shorter_than_60_characters():
+    files = (figures.ROOT / "tests").rglob("test_*.py")
+    names = {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())}
+    assert "test_no_file_exceeds_400_lines" in names
+    assert [name for name in sorted(names) if len(name) >= 60] == []
 
 
 @pytest.mark.parametrize(("framework", "source"), figures.REQUESTS)

@@ -259,7 +259,7 @@ def test_a_line_separator_within_an_event_does_not_part_it(odd):
     assert event["choices"][0]["delta"]["content"] == "a\u2028b" and "ragbias" in event
 
 
-def test_an_upstream_that_breaks_off_is_an_error_of_the_upstream(odd):
+def test_an_upstream_that_breaks_off_is_an_upstream_error(odd):
     events = odd[1].post(CHAT, json=body(DOCUMENTS, kind="dies")).content.decode().strip().split("\n\n")
     assert json.loads(events[-1].strip().removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
 

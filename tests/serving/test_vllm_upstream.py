@@ -158,7 +158,7 @@ async def test_documents_stored_while_others_are_lost_are_forgotten(stored, upst
     assert await stored.store(segments(A, 100, 2)) == len(PREFIX) + 2
 
 
-async def test_documents_lost_while_a_request_waits_are_not_remembered(stored, upstream):
+async def test_documents_lost_while_a_request_waits_are_forgotten(stored, upstream):
     await upstream.release(1)
     await stored.store(segments(A, 100, 1))
     both = await start(stored, A, 100, 2)  # the first document is known, the second is being stored

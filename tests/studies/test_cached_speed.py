@@ -74,7 +74,7 @@ def test_the_limit_counts_what_follows_the_documents():
     assert saved == 3 * (9 * shape.weights(1) + 2 * shape.width * pairs_before)
 
 
-def test_the_limit_of_a_mixture_counts_every_prompt_and_the_logits_of_its_suffix(config, tmp_path):
+def test_a_mixtures_limit_counts_every_prompt_and_suffix_logit(config, tmp_path):
     out = tmp_path / "cached.json"
     main(["--model", config, "--documents", "3", "--tokens", "4", "--prefixes", "5", "--methods", "mixture", *QUICK,
           "--json", str(out)])  # fmt: skip

@@ -120,7 +120,7 @@ def test_more_documents_than_channels_are_read_in_parts(lm):
     )
 
 
-def test_reordered_documents_are_shown_where_they_were_retrieved(lm):
+def test_reordered_documents_are_shown_at_retrieved_places(lm):
     request = lm.prepare(PROMPT, method="long-context-reorder")
     inside = [PROMPT.documents.index(document) for document in _texts(lm, request)]
     plain = attention_by_layer(lm, lm.prepare(PROMPT.reordered(inside), method="none"))
@@ -141,7 +141,7 @@ def test_questions_need_equally_many_documents(lm):
         inspect(lm, [Question("q", ("a", "b")), Question("q", ("a", "b", "c"))], {"none": NoMethod()})
 
 
-def test_the_gold_document_is_given_or_the_only_one_that_answers():
+def test_gold_is_given_or_the_only_document_that_answers():
     documents = ("The owl is brass.", "The owl is tin.", "The cat is tin.")
     assert gold_of(Question("q", documents, ("brass",), gold=2)) == 2
     assert gold_of(Question("q", documents, ("brass",))) == 0
@@ -209,7 +209,7 @@ def test_a_picture_of_many_layers_is_drawn(tmp_path):
     assert "▸ 41" in texts(figure)
 
 
-def test_the_picture_frames_gold_and_hides_layers_without_shares():
+def test_the_picture_frames_gold_and_omits_empty_layers():
     view = moved_view([0.6, 0.1, 0.1], documents=5)
     view.moved[:, 2] = 0
     figure = heat_maps({"none": view, "pine": view}, "title")
@@ -312,7 +312,7 @@ def test_interventions_that_fit_no_question_are_refused(tmp_path, study, spec, m
     assert code == 2 and message in " ".join(errors.split())
 
 
-def test_long_labels_are_broken_and_far_ratios_drawn_at_the_edge():
+def test_long_labels_are_broken_and_far_ratios_are_at_the_edge():
     view = moved_view([0.0, 0.0])
     label = "none, scale-attention(queries=question,keys=gold,factor=2)+shift(span=question,by=40)"
     figure = heat_maps({"none": moved_view([0.1, 0.6]), label: replace(view, before=moved_view([0.1, 0.6]))}, "title")

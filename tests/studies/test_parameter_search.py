@@ -58,7 +58,7 @@ def test_a_search_starts_at_values_that_are_tried(name):
 
 
 @torch.no_grad()
-def test_the_divergence_is_that_of_the_next_tokens_distributions():
+def test_the_divergence_is_that_of_next_token_distributions():
     lm = ragbias.DebiasedLM.from_pretrained("tiny")
     (sample, *_) = calibration_set(lm, CalibrationSettings("tiny", **SMALL).plan(lm.window)).choose
     ids = torch.tensor([sample.prompt.ids])

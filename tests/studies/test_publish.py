@@ -129,7 +129,7 @@ def unfinished(runs, tmp_path):
     return folder.parent
 
 
-def test_an_unfinished_run_is_stored_on_demand_by_whole_question(unfinished, root, capsys):
+def test_an_unfinished_run_is_stored_on_demand_by_question(unfinished, root, capsys):
     publish(unfinished, root=root)
     assert f"{NAME}: not finished" in capsys.readouterr().out and not (root / "docs/results" / NAME).exists()
     publish(unfinished, unfinished=True, root=root)

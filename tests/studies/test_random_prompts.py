@@ -28,7 +28,7 @@ def test_each_sequence_of_a_batch_has_documents_of_its_own():
     assert torch.equal(batch.ids, draw([5, 6, 7], 4, 1000, CPU).ids)  # the same again
 
 
-def test_ragged_lengths_spread_around_the_given_one_with_padding():
+def test_ragged_lengths_spread_around_the_given_one_and_pad():
     batch = draw([10] * 50, 2, 1000, CPU, ragged=True)
     lengths = [len(document) for document in documents(batch)]
     assert (min(lengths), max(lengths)) == (5, 15)
@@ -39,7 +39,7 @@ def test_ragged_lengths_spread_around_the_given_one_with_padding():
     assert documents(batch) == [document for prompt in batch.prompts for document in prompt.documents]
 
 
-def test_positions_count_from_the_first_token_that_is_no_padding():
+def test_positions_count_from_the_first_token_after_padding():
     batch = draw([10] * 4, 3, 1000, CPU, ragged=True)
     lengths = [len(prompt.ids) for prompt in batch.prompts]
     for step in (0, 1, 3):

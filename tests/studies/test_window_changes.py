@@ -35,7 +35,7 @@ def test_a_single_document_stays_as_it_is_when_it_is_recomputed(lm):
 
 
 @torch.no_grad()
-def test_recomputed_documents_see_the_others_and_their_order_has_no_effect(lm):
+def test_recomputed_documents_see_the_others_in_any_order(lm):
     rows = rows_of(3)
     other = [Row(row.prefix, row.windows[::-1], row.suffix, row.target) for row in rows]
     scores = logprobs(lm.model, rows, context=recomputed(lm.model, rows, 0.5))

@@ -188,7 +188,7 @@ def damage(folder: Path, draw: random.Random) -> None:
                 path.write_bytes(data[:-7] if kind == "cut" else data[:-1] + b"?")
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_until_it_can(server, prompts, right):
+def test_a_read_only_folder_is_an_error_until_it_is_writable(server, prompts, right):
     port, folder = server
     with proxy_to(port) as client:
         shutil.rmtree(folder, ignore_errors=True)

@@ -111,7 +111,7 @@ def test_answers_are_right_or_fail_if_the_folder_changes(tmp_path, lm, prompts, 
         check(llm.answer(prompts), right)
 
 
-def test_a_full_folder_fails_requests_instead_of_answering_wrong(tmp_path, prompts, right):
+def test_a_full_folder_fails_requests_without_wrong_answers(tmp_path, prompts, right):
     with engine(tmp_path, connector={"memory": None, "disk": "1MB"}) as llm:
         stored = llm.store(prompts)
         assert not all(

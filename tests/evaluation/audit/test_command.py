@@ -10,7 +10,7 @@ from audit_questions import question_lines, write
 
 @pytest.mark.serial
 @pytest.mark.slow
-def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
+def test_audit_detects_the_bias_of_tiny_and_pine_removes_it(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20, seed=1))
     out, html = tmp_path / "a.json", tmp_path / "a.html"
     code, output, _ = cli(

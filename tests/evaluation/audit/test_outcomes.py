@@ -49,7 +49,7 @@ def test_answers_from_the_first_document_prefer_that_position():
     assert (found.answer_count, found.total_count, found.questions) == (10, 12, 5)
 
 
-def test_a_preference_needs_enough_questions_with_a_known_source():
+def test_a_preference_needs_enough_questions_of_known_source():
     found = position_preference([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
     assert (found.answer_count, found.questions, found.excess) == (8, 4, [])
 
@@ -223,7 +223,7 @@ def labelled(flips, better, method=None):
 
 
 @pytest.mark.parametrize("better", [(-0.3, -0.5, 0.1), (0.1, -0.05, 0.25), (-0.01, -0.015, 0.0)])
-def test_a_method_that_may_lose_accuracy_is_for_consistency_only(better):
+def test_a_method_that_may_lose_accuracy_is_for_consistency(better):
     outcomes = {"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": labelled([0.0] * 100, better, Pine())}
     found = Audit(outcomes, 100, 4)
     advice = recommendation(found, {})

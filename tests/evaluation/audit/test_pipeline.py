@@ -46,7 +46,7 @@ def test_other_orders_only_move_the_documents_of_the_prompt(tiny):
     assert case.request(order, NoMethod()).method.name == "none"
 
 
-def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
+def test_reordering_methods_start_from_the_retrieved_order(tiny):
     texts = TEXTS[QUESTIONS[0].question]
     request = tiny.prepare("\n\n".join(texts) + "\n\nWhy?", documents=texts, method="long-context-reorder")
     assert request.tokens.documents != request.origin.tokens.documents

@@ -77,7 +77,7 @@ def test_files_and_foreign_folders_are_refused_and_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
-def test_a_run_with_compressed_answers_is_refused_until_unpacked(tmp_path, name):
+def test_a_run_of_compressed_answers_is_refused_until_unpacked(tmp_path, name):
     folder = tmp_path / "run"
     with locked_store(folder, ABOUT) as store:
         store.records.append([record("a")])
@@ -104,7 +104,7 @@ def test_damaged_settings_are_refused(tmp_path, content):
         locked_store(tmp_path, ABOUT).__enter__()
 
 
-def test_a_damaged_record_in_the_middle_is_refused_with_the_file(tmp_path):
+def test_a_damaged_record_in_the_middle_is_refused(tmp_path):
     with locked_store(tmp_path / "run", ABOUT) as store:
         store.records.append([record("a")])
     file = tmp_path / "run" / "rows.jsonl"

@@ -14,7 +14,7 @@ from ragbias.evaluation.demo import notes_run
 SMALL = {"model": "tiny", "questions": 5, "documents": 3, "positions": 2}
 
 
-def test_figures_pair_with_the_plain_and_invariant_ones_are_flat(tmp_path):
+def test_figures_pair_with_plain_and_invariant_ones_are_flat(tmp_path):
     prepared = notes_run.NotesDemo(**SMALL)
     outcome = notes_run.run(prepared, bar := Progress(disable=True))
     results = outcome["results"]

@@ -76,7 +76,7 @@ REQUESTS = [(context, choice) for context in (CONTEXT, "Question: short?\nAnswer
 
 
 @pytest.mark.parametrize("method", ["none", MsPoE(min_ratio=1, max_ratio=1)], ids=["none", "neutral-ms-poe"])
-def test_a_method_that_changes_nothing_scores_as_the_plain_model(plain: object, method: object) -> None:
+def test_a_method_without_effect_scores_as_the_plain_model(plain: object, method: object) -> None:
     own = scored(RagBiasLM("tiny", method=method), REQUESTS)
     expected = scored(plain, REQUESTS)
     assert [greedy for _, greedy in own] == [greedy for _, greedy in expected]

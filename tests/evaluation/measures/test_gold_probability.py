@@ -73,7 +73,7 @@ def test_both_measures_fit_one_table_and_one_may_be_empty():
     assert result["methods"]["pine"]["mean"] == [None] * 3 and methods["none"] is None
 
 
-def test_cut_passages_are_reported_and_the_summary_is_plain_data():
+def test_cut_passages_are_reported_in_a_plain_summary():
     (result,) = summarise(logprobs_with(SHIFTS, 6, shorten=40))["results"]
     assert any("cut to 40 words around the gold answer" in note for note in result["notes"])
     json.dumps(result, allow_nan=False)

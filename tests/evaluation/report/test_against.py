@@ -24,7 +24,7 @@ def result(run):
     return found
 
 
-def test_differences_to_the_plain_model_are_those_of_the_summary(run, result):
+def test_differences_to_the_plain_model_match_the_summary(run, result):
     found = minus_method(result, [run], "none")["logprob"]
     assert found.keys() == result["methods"].keys() - {"none"}
     for name, figures in found.items():

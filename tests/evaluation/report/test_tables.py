@@ -86,7 +86,7 @@ def test_figures_with_and_without_intervals():
     assert tables.with_interval(None) == tables.with_interval([None, None, None]) == "-"
 
 
-def test_accuracy_is_compared_with_the_plain_mean_worst_and_best():
+def test_accuracy_is_compared_with_plain_mean_worst_and_best():
     (result,) = summarise(records_with(ACCURACIES, 50))["results"]
     (grid,) = tables.grids(result)
     cells = {row[0]: dict(zip(grid.head, row, strict=True)) for row in grid.rows}

@@ -144,7 +144,7 @@ def test_a_line_of_another_format_is_named(write: Any, line: Any, message: str) 
 # the oracle file
 
 
-def test_the_oracle_file_gets_10_and_20_documents_at_5_positions(write: Any) -> None:
+def test_the_oracle_file_has_10_and_20_documents_at_5_positions(write: Any) -> None:
     lines = [
         question(context(f"T{n}", f"text {n}", gold=True), text=f"q{n}", answers=(f"answer {n}",)) for n in range(24)
     ]
@@ -197,7 +197,7 @@ def test_the_gold_document_may_stand_alone(oracle: Path) -> None:
     assert [(len(case.documents), case.gold_position) for case in found] == [(1, 0), (1, 0)]
 
 
-def test_orders_shuffle_the_distractors_around_the_gold_document(oracle: Path) -> None:
+def test_orders_shuffle_the_distractors_around_the_gold_one(oracle: Path) -> None:
     found = cases(oracle, documents=(5,), positions=(0, 3), orders=3, indices=False, limit=2)
     assert [(case.order, case.gold_position) for case in found[:6]] == [(k, p) for k in range(3) for p in (0, 3)]
     for begin in (0, 6):
