@@ -136,10 +136,12 @@ def test_a_suspicion_warns(lm, policy):
         policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), "warn", suspected=True)
 
 
-def test_a_source_with_all_documents_in_the_prompt_misses_none(lm):
+def test_a_complete_source_misses_what_a_chain_may_drop(lm, policy):
+    boundaries = found("run", 3, 2, absent=1)
+    policy.check(lm.prepare(TEXT, boundaries=boundaries), "raise")
     policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
     with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"):
-        policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 2)), "raise")
+        policy.check(lm.prepare(TEXT, boundaries=boundaries), "raise")
 
 
 def test_a_warning_names_the_users_line_and_comes_once_for_each(lm, policy):

@@ -1,7 +1,10 @@
 """Several continuations of one prompt score as they do alone, or by the method's formula."""
 
+import copy
+
 import pytest
 import torch
+from tokenizers import pre_tokenizers
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import ArgumentError
@@ -74,9 +77,10 @@ def test_a_plain_run_leaves_methods_out(model):
 
 
 def test_a_continuation_is_tokenised_as_it_follows_the_prompt(byte_tokenizer):
-    assert (
-        continuation_ids(byte_tokenizer, "Who?", " owl")
-        == byte_tokenizer(" owl", add_special_tokens=False)["input_ids"]
-    )
+    expected = byte_tokenizer("owl", add_special_tokens=False)["input_ids"]
+    spaced, merged = copy.deepcopy(byte_tokenizer), copy.deepcopy(byte_tokenizer)
+    spaced.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    merged.add_tokens(["?o"])  # crosses the border
+    assert continuation_ids(spaced, "Who?", "owl") == continuation_ids(merged, "Who?", "owl") == expected
     with pytest.raises(ArgumentError, match="no tokens to score"):
         continuation_ids(byte_tokenizer, "Who?", "")

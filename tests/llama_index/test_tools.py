@@ -193,12 +193,13 @@ async def test_react_agent_needs_no_tools_in_the_template(scripted: Callable[...
 def test_router_lets_the_model_choose(
     scripted: Callable[..., RagBiasLLM], index: VectorStoreIndex, template: str | None
 ) -> None:
-    choice = '{"index": 1, "reason": "It is about gates."}'
+    choice = '{"index": 2, "reason": "It is about gates."}'
     as_call, as_text = call("SingleSelection", choice), '[{"choice": 2, "reason": "It is about gates."}]'
     llm = scripted(as_call if template else as_text, "Blue.", chat_template=template)
     engine = index.as_query_engine(llm=llm, similarity_top_k=4)
     tools = [QueryEngineTool.from_defaults(engine, name=name, description=name) for name in ("mottos", "gates")]
-    assert str(RouterQueryEngine.from_defaults(tools, llm=llm).query("Which gate?")) == "Blue."
+    answer = RouterQueryEngine.from_defaults(tools, llm=llm).query("Which gate?")
+    assert (str(answer), answer.metadata["selector_result"].inds) == ("Blue.", [1])
     assert [report["n_found"] for report in llm.lm.reports] == [0, 4]
 
 

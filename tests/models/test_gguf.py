@@ -106,9 +106,11 @@ def test_parts_are_joined_and_a_changed_file_gets_a_new_copy(file, copies, tmp_p
         part.write_bytes(piece)
     folder = gguf.dequantised(parts, "small")
     assert not list(folder.glob("*.gguf"))
+    parts[1].write_bytes(content[5000:-1] + bytes([content[-1] ^ 1]))
+    assert gguf.dequantised(parts, "small") != folder
     shutil.copy(write_gguf(tmp_path / "other.gguf", template="other"), parts[0])
     assert gguf.dequantised(parts[:1], "small") != folder
-    assert len(only(copies)) == 2
+    assert len(only(copies)) == 3
 
 
 @pytest.mark.parametrize("size", [2, 100, 30_000, -10], ids=["magic", "header", "weights", "end"])

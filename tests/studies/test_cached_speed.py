@@ -22,12 +22,20 @@ def config(tmp_path):
     return str(path)
 
 
-def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, capsys):
+def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, capsys, monkeypatch):
+    orders, times = set(), cached_speed._times
+
+    def recorded(model, method, prompt, *rest):
+        orders.add(tuple(map(tuple, prompt.documents)))
+        return times(model, method, prompt, *rest)
+
+    monkeypatch.setattr(cached_speed, "_times", recorded)
     out = tmp_path / "cached.json"
     sizes = ("--documents", "2,3", "--tokens", "4", "--prefixes", "5,0", "--methods", "pcw")
     main(["--model", config, *sizes, *QUICK, "--json", str(out)])
     written = json.loads(out.read_text())
     assert set(written) == {"settings", "model", "versions", "machine", "results"}
+    assert len(orders) > len({frozenset(order) for order in orders})
     found = written["results"]
     assert len(found) == 4 and capsys.readouterr().out.count("on disk") == 4
     seen = {(each["method"], each["documents"], each["tokens"], each["prefix"]) for each in found}
