@@ -21,6 +21,10 @@ OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedMod
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
 _ARGUMENT = re.compile(r"(\w+)=")  # the message of an ArgumentError begins with the argument's name
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
+_JSON_TYPES = {
+    type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array",
+    dict: "an object",
+}  # fmt: skip
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
 
 
@@ -111,6 +115,11 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
     return ApiError(500, text, None, type(error).__name__)
 
 
+def json_type(value: object) -> str:
+    """Name the type of a JSON value for an error, which must not quote the value."""
+    return "an empty array" if value == [] else _JSON_TYPES.get(type(value), type(value).__name__)
+
+
 def from_validation(failures: Sequence[Any]) -> ApiError:
     """Convert the first of pydantic's errors, without quoting the rejected value."""
     first = failures[0]
@@ -118,6 +127,8 @@ def from_validation(failures: Sequence[Any]) -> ApiError:
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
     if first["type"] == "extra_forbidden":
         message, code = "unknown field; /docs lists the known ones", "unknown_parameter"
+    elif first["type"].endswith("_type"):
+        message += f", not {json_type(first['input'])}"
     elif first["type"] == "unsupported_parameter":
         code = "unsupported_parameter"
     return refused(param or None, f"{param or 'the body'}: {message}", code)

@@ -18,7 +18,7 @@ from ragbias.frameworks.remote import END, check_arranges_text, order_text, text
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
-from ragbias.serving.errors import ApiError, refused, translated
+from ragbias.serving.errors import ApiError, json_type, refused, translated
 from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings
@@ -101,7 +101,9 @@ def upstream_errors() -> Iterator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise ApiError(504, "the upstream server takes too long", None, "upstream_timeout") from error
+        seconds = error.request.extensions["timeout"]["read"]
+        message = f"the upstream server sent nothing for {seconds:g} seconds; the proxy's --timeout sets this limit"
+        raise ApiError(504, message, None, "upstream_timeout") from error
     except httpx.HTTPError as error:
         message = f"the upstream server does not answer ({type(error).__name__})"
         raise ApiError(502, message, None, "upstream_unreachable") from error
@@ -157,7 +159,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
         prompt: name of the field with the prompt, ``messages`` or ``prompt``.
     """
     if not isinstance(body, dict):
-        raise refused(None, "the body is not a JSON object")
+        raise refused(None, f"the body is {json_type(body)}; expected an object")
     with translated(prompt):
         fields = ArrangedFields.model_validate({name: body.pop(name, None) for name in ("documents", "ragbias")})
         method = prompts.client_method(fields.options.method, default)
@@ -186,11 +188,14 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
     value = body.get(prompt)
     if prompt == "prompt":
         if not isinstance(value, str):
-            raise refused(prompt, "prompt: expected a string")
+            raise refused(prompt, f"prompt: expected a string, not {json_type(value)}")
         yield PromptText(value, body, prompt)
         return
-    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
-        raise refused(prompt, "messages: expected a list of messages")
+    if not isinstance(value, list) or not value:
+        raise refused(prompt, f"messages: expected a list of at least one message, not {json_type(value)}")
+    for index, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise refused(prompt, f"messages[{index}]: expected an object, not {json_type(message)}")
     for message in value:
         content = message.get("content")
         if message.get("role") not in ROLES:
@@ -261,7 +266,8 @@ async def body_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 
 def _check_size(content: bytes | bytearray, limit: int) -> None:
     if len(content) > limit:
-        raise ApiError(502, "the upstream server's answer is too large", None, "upstream_too_large")
+        message = f"an answer or event of the upstream server exceeds {limit:,} bytes; request a shorter answer"
+        raise ApiError(502, message, None, "upstream_too_large")
 
 
 async def _events(

@@ -163,7 +163,8 @@ async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = 
             died = error
         if tries_left:
             await asyncio.sleep(SECONDS_BETWEEN)
-    raise ApiError(503, "the replicas of this model keep dying", None, "replica_died", retry_after=5) from died
+    message = "the replicas of this model keep dying; Ray's logs on the server show why"
+    raise ApiError(503, message, None, "replica_died", retry_after=5) from died
 
 
 async def _received(response: Awaitable[Any]) -> Any:

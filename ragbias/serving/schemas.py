@@ -20,6 +20,7 @@ from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import ChatDocument, OnMissing, block_document
 from ragbias.frameworks.chat_documents import BLOCKS, content_fields
+from ragbias.serving.errors import json_type
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first existing key is the text
@@ -56,7 +57,7 @@ class Document(_Fields):
         if isinstance(value, str):
             return {"text": value}
         if not isinstance(value, dict):
-            raise ValueError('expected a string, {"title", "text"} or {"id", "data": {...}}')
+            raise ValueError(f'expected a string, {{"title", "text"}} or {{"id", "data": ...}}, not {json_type(value)}')
         if "data" not in value:
             return value
         data = value["data"]
@@ -205,7 +206,7 @@ class Message(_Fields):
         if content is None or isinstance(content, str):
             return content
         if not isinstance(content, list) or not content:
-            raise ValueError("expected a string, or a list of at least one part")
+            raise ValueError(f"expected a string, or a list of at least one part, not {json_type(content)}")
         parts = [_part(part, f"content[{index}]") for index, part in enumerate(content)]
         return "".join(part.text for part in parts) if all(isinstance(part, TextPart) for part in parts) else parts
 

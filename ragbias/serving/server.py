@@ -188,7 +188,9 @@ class BoundedRequest(Request):
         async for part in self.stream():
             body += part
             if len(body) > limit:
-                raise ApiError(413, f"the body is larger than {limit:,} bytes", None, "body_too_large")
+                size = self.headers.get("content-length", f"more than {limit}")
+                message = f"the body has {size} bytes; the server's --max-body-mb allows {limit}"
+                raise ApiError(413, message, None, "body_too_large")
         return bytes(body)
 
 

@@ -117,6 +117,26 @@ def test_a_wrong_field_is_named(http, name):
     check(http.post(CHAT, json=given), status, param)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_tokens": "secret"}, "max_tokens: Input should be a valid integer, not a string"),
+        ({"messages": "secret"}, "messages: Input should be a valid list, not a string"),
+        (
+            {"messages": [["secret"]]},
+            "messages[0]: Input should be a valid dictionary or object to extract fields from, not an array",
+        ),
+        ({"messages": [{"role": "user", "content": True}]}, "or a list of at least one part, not a boolean"),
+        ({"messages": [{"role": "user", "content": []}]}, "or a list of at least one part, not an empty array"),
+        ({"documents": [7.25]}, '{"id", "data": ...}, not a number'),
+        ({"documents": {"secret": 1}}, "documents: Input should be a valid list, not an object"),
+    ],
+)
+def test_a_wrong_type_is_named_without_the_value(http, changes, words):
+    message = http.post(CHAT, json=body(**changes)).json()["error"]["message"]
+    assert words in message and "secret" not in message
+
+
 FILES = [
     "profile=a.json",
     "profile='a'",
@@ -185,9 +205,11 @@ def test_unicode_comes_back(http):
 def test_a_large_body_is_a_413_with_or_without_its_length(http):
     large = json.dumps(body(messages=[{"role": "user", "content": "x" * 10_000_000}])).encode()
     head = {"content-type": "application/json"}
-    check(http.post(CHAT, content=large, headers=head), 413, None)
+    declared = check(http.post(CHAT, content=large, headers=head), 413, None)
+    assert declared["message"] == f"the body has {len(large)} bytes; the server's --max-body-mb allows 1048576"
     pieces = (large[at : at + 65_536] for at in range(0, len(large), 65_536))
-    check(http.post(CHAT, content=pieces, headers=head), 413, None)
+    streamed = check(http.post(CHAT, content=pieces, headers=head), 413, None)
+    assert streamed["message"].startswith("the body has more than 1048576 bytes")
 
 
 def test_unknown_paths_and_verbs(http):

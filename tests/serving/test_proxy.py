@@ -18,6 +18,7 @@ from ragbias import limits
 from ragbias.errors import MethodError
 from ragbias.serving import proxy as proxy_module
 from ragbias.serving.proxy import Upstream, create_proxy
+from ragbias.serving.run import listening
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from support.live_server import listening_app
@@ -264,6 +265,31 @@ def test_an_upstream_that_breaks_off_is_an_upstream_error(odd):
     assert json.loads(events[-1].strip().removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
 
 
+def test_a_silent_upstream_is_an_error_with_the_limit():
+    with listening("127.0.0.1", 0) as silent:
+        upstream = Upstream(f"http://127.0.0.1:{silent.getsockname()[1]}", "", True, 0.2)
+        app = create_proxy(upstream, "canonical-order", ServerSettings(), Metrics())
+        with listening_app(app) as address:
+            response = httpx.post(f"{address}{CHAT}", json=body(DOCUMENTS))
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")
+    words = "the upstream server sent nothing for 0.2 seconds; the proxy's --timeout sets this limit"
+    assert response.json()["error"]["message"] == words
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (["secret"], "the body is an array; expected an object"),
+        ({"messages": "secret"}, "messages: expected a list of at least one message, not a string"),
+        ({"messages": []}, "messages: expected a list of at least one message, not an empty array"),
+        ({"messages": [{"role": "user", "content": "a"}, None]}, "messages[1]: expected an object, not null"),
+    ],
+)
+def test_a_wrong_type_is_named_without_the_value(proxy, content, words):
+    response = proxy.post(CHAT, json=content)
+    assert (response.status_code, response.json()["error"]["message"]) == (400, words)
+
+
 def test_no_client_gets_the_cookies_of_another(odd):
     for _ in range(2):
         with httpx.Client(base_url=odd[1].base_url) as client:
@@ -332,7 +358,9 @@ def test_a_compressed_answer_is_refused_and_never_unpacked(odd):
 def test_a_large_answer_of_the_upstream_is_an_error(odd, monkeypatch):
     monkeypatch.setattr(limits, "ANSWER_BYTES", 3)
     response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="number"))
-    assert response.status_code == 502 and response.json()["error"]["code"] == "upstream_too_large"
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (502, "upstream_too_large")
+    assert error["message"] == "an answer or event of the upstream server exceeds 3 bytes; request a shorter answer"
     monkeypatch.setattr(proxy_module, "MAX_LINE_BYTES", 3)
     response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="endless"))
     assert json.loads(response.text.strip().removeprefix("data: "))["error"]["code"] == "upstream_too_large"

@@ -142,7 +142,7 @@ async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
         assert handle.n_requests == deaths + 1
         handle = Dying(deaths)
         assert await streamed(handle) == [{"report": "there"}] and handle.n_requests == deaths + 1
-    with pytest.raises(ApiError, match="replicas of this model keep dying") as caught:
+    with pytest.raises(ApiError, match="replicas of this model keep dying; Ray's logs on the server show") as caught:
         await ClusterEngine({"mine": Dying(99)}, {"mine": True}).answer(request())
     assert caught.value.status_code == 503
 
