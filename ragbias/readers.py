@@ -219,15 +219,20 @@ def _load(model: PreTrainedModel, method: Method, folder: Path, name: str) -> Lo
     return Lora(_weights(model, folder / WEIGHTS, rank), scaling)
 
 
-def _damaged(file: Path, reason: str) -> ReaderError:
-    return ReaderError(f"reader {str(file.parent)!r}: {file.name} {reason}; train it again")
+def _damaged(file: Path, reason: str | Exception) -> ReaderError:
+    remedy = "make the file readable" if isinstance(reason, OSError) else "train it again"
+    if SHIPPED in file.parents:
+        remedy = "reinstall ragbias"
+    if isinstance(reason, Exception):
+        reason = f"cannot be read ({reason})"
+    return ReaderError(f"reader {str(file.parent)!r}: {file.name} {reason}; {remedy}")
 
 
 def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(file, f"cannot be read ({error})") from error
+        raise _damaged(file, error) from error
 
 
 def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -235,7 +240,7 @@ def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[T
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise _damaged(file, f"cannot be read ({error})") from error
+        raise _damaged(file, error) from error
     halves: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)

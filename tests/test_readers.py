@@ -189,7 +189,7 @@ def test_a_context_of_debias_refuses_it(lm, reader):
         pass
 
 
-def test_damage_is_named(lm, reader, tmp_path):
+def test_damage_is_named(lm, reader, tmp_path, monkeypatch):
     for folder, reason in (
         (tmp_path / "missing", "missing' is not a folder; expected 'smollm2-mixture', 'smollm2-pcw' or a folder with"),
         (tmp_path, "is incomplete; expected .*, reader.json, which `ragbias adapt --out FOLDER` writes"),
@@ -205,7 +205,19 @@ def test_damage_is_named(lm, reader, tmp_path):
             DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
     write_reader(tmp_path / "reader", lm.model)
     (tmp_path / "reader" / "adapter_model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(ReaderError, match="adapter_model.safetensors cannot be read"):
+    with pytest.raises(ReaderError, match=r"adapter_model.safetensors cannot be read \(.*; train it again"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+    monkeypatch.setattr("ragbias.readers.SHIPPED", tmp_path)
+    with pytest.raises(ReaderError, match=r"adapter_model.safetensors cannot be read \(.*; reinstall ragbias"):
+        DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
+
+
+@pytest.mark.parametrize("name", ["reader.json", "adapter_model.safetensors"])
+def test_a_file_that_cannot_be_opened_needs_no_training(lm, reader, tmp_path, name):
+    file = tmp_path / "reader" / name
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ReaderError, match=rf"{name} cannot be read .*; make the file readable"):
         DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=reader)
 
 

@@ -142,7 +142,7 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
     for path in (folder, folder / PARTIAL, *([] if restart else [folder / PARTIAL / "reader"])):
         if os.path.lexists(path) and not path.is_dir():  # also a dangling link
-            raise ReaderError(f"{str(path)!r} is no folder; delete it, or name another folder")
+            raise ReaderError(f"{str(path)!r} is not a folder; name another")
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
     own = (SETTINGS, *OTHERS) if restart else (SETTINGS,)

@@ -89,7 +89,8 @@ def _joint_logits(
     with prepared_model(lm.model, method, prompts, spans, BACKEND, cache, lora=lora) as start:
         if start.cache is None:
             raise MethodError(
-                f"{method.name}: no reader can be trained, because rotary frequencies depend on the length"
+                f"{method.name}: no reader can be trained for {lm.name!r}, because its rotary frequencies depend on "
+                "the length; use another model"
             )
         ids = after[:-1].expand(len(prompts), -1)
         logits = lm.model(ids, past_key_values=start.cache, use_cache=True).logits.float()

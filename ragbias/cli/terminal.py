@@ -93,7 +93,7 @@ def writable(context: typer.Context, path: Path | None) -> Path | None:
     if irregular(path) in ("a named pipe", "a socket") and path.parts[:2] not in DEVICES:
         raise typer.BadParameter(f"{path} is {irregular(path)}; expected the name of a file, or /dev/stdout")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise typer.BadParameter(f"{path} cannot be written; give another file")
+        raise typer.BadParameter(f"{path} cannot be written: no permission, or a read-only disk; give another file")
     if path.parts[:2] not in DEVICES:
         check_overwritable(path, context.params["force"])
     return path

@@ -20,9 +20,10 @@ from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
 from ragbias.adaptation.training import Reader, _restore, student_logits
 from ragbias.calibration.samples import tiny_question
-from ragbias.errors import ArgumentError, DataError, ReaderError, UnsupportedReaderWarning
+from ragbias.errors import ArgumentError, DataError, MethodError, ReaderError, UnsupportedReaderWarning
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
+from ragbias.readers import Lora
 from support.random_models import FAMILIES, random_model
 
 SHORT = dict(steps=4, batch=2, examples=8, rank=2, documents=3)
@@ -174,7 +175,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(questions, tmp_path, name, is_
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to("missing") if is_link else path.write_text("")
     for restart in (True, False) if name != "out/partial/reader" else (False,):
-        with pytest.raises(ReaderError, match=rf"{name}' is no folder; delete it, or name another folder"):
+        with pytest.raises(ReaderError, match=rf"{name}' is not a folder; name another"):
             plan_of(questions, tmp_path / "out", AdaptSettings(**SHORT), restart)
 
 
@@ -227,6 +228,14 @@ def test_parameters_of_the_method_are_kept(lm, questions, tmp_path):
     adapt(lm, questions, tmp_path, AdaptSettings(method="ape(temperature=0.5)", **{**SHORT, "steps": 1}))
     with pytest.raises(ReaderError, match="was trained for ape.*0.5.*, and the method is ape"):
         DebiasedLM(lm.model, lm.tokenizer, "ape", reader=str(tmp_path))
+
+
+def test_frequencies_that_depend_on_the_length_are_refused(byte_tokenizer):
+    rope = dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)
+    model = random_model("llama", rope_parameters=rope, max_position_embeddings=24)
+    lm, prompt = DebiasedLM(model, byte_tokenizer, name="mine"), TokenisedPrompt([5], [[6] * 12, [7] * 12], [8] * 4)
+    with pytest.raises(MethodError, match="mixture: no reader can be trained for 'mine', .*; use another model"):
+        student_logits(lm, get("mixture"), Lora({}, 1.0), prompt, [9], DocumentCache())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,5 +1,7 @@
 """Output paths are checked before any work. The models and questions named here do not exist."""
 
+import os
+
 import pytest
 
 NOWHERE = ["--questions", "/nonexistent.jsonl", "--model", "/nonexistent/model"]
@@ -64,6 +66,14 @@ def test_audit_and_demo_do_not_overwrite_other_files(refused, tmp_path, monkeypa
     (tmp_path / "demo-output" / "tiny").mkdir(parents=True)
     (tmp_path / "demo-output" / "tiny" / "bias.png").write_text("mine")
     assert "demo-output/tiny/bias.png exists" in refused("demo", "--model", "tiny")  # each model has its folder
+
+
+def test_a_read_only_file_is_refused_with_the_reason(refused, tmp_path):
+    path = tmp_path / "m.json"
+    path.touch(0o400)
+    if os.access(path, os.W_OK):
+        pytest.skip("this user can write all files")
+    assert "m.json cannot be written: no permission, or a read-only disk; give" in refused("methods", "--json", path)
 
 
 def test_a_command_overwrites_its_own_file_others_by_force(cli, refused, tmp_path, monkeypatch):
