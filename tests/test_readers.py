@@ -14,10 +14,11 @@ import ragbias
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.errors import MethodError, ReaderError, UnsupportedReaderWarning
 from ragbias.generation.scoring import continuation_logits
-from ragbias.methods import AttentionMethod, default_method, format_method, get
+from ragbias.methods import AttentionMethod, format_method, get
 from ragbias.models.named import PACKAGED
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import SHIPPED, check_readers, fingerprint, reader_of, reading, shipped
+from support.live_server import serving
 from support.random_models import FAMILIES, random_model
 from support.readers import write_reader
 
@@ -326,6 +327,9 @@ def test_a_client_of_the_server_cannot_name_a_folder(reader):
 
     with pytest.raises(Exception, match="a request cannot name a file; start the server with this method"):
         client_method("pcw(reader=reader)", get("pcw"))
+    for name in shipped():
+        named = f"{name.removeprefix('smollm2-')}(reader={name})"
+        assert client_method(named, get("pcw")) == get(named)
 
 
 def command_with(command, reader, folder, model="tiny"):
@@ -374,10 +378,36 @@ def test_a_shipped_reader_is_used_by_name(tmp_path, monkeypatch):
         check_readers([get("pcw", None, "smollm2-pcw")])
 
 
-def test_commands_use_the_method_and_reader_measured_for_it():
-    assert default_method("smollm2") == ("mixture", "smollm2-mixture")
-    assert default_method("smollm2", "mine") == ("mixture", "mine")
-    assert default_method("tiny") == default_method("my/model") == ("pine", "")
-    for model, packaged in PACKAGED.items():
-        record = json.loads((SHIPPED / packaged.reader / "reader.json").read_text()) if packaged.reader else None
-        assert record is None or (record["model"]["name"] == model and record["receipt"]["supported"])
+def test_a_named_model_runs_with_the_method_and_reader_measured():
+    assert get(None, "smollm2") == get("mixture(reader=smollm2-mixture)")
+    assert get(None, "smollm2", "mine").reader == "mine"
+    assert get(None, "tiny") == get(None, "my/model") == get(None) == get("pine")
+    for name in PACKAGED:
+        reader = get(None, name).reader
+        record = json.loads((SHIPPED / reader / "reader.json").read_text()) if reader else None
+        assert record is None or (record["model"]["name"] == name and record["receipt"]["supported"])
+
+
+@pytest.mark.slow
+def test_every_class_runs_the_default_of_the_model():
+    from llama_index.llms.ragbias import RagBiasLLM
+
+    from langchain_ragbias import ChatRagBias
+
+    lm = DebiasedLM.from_pretrained("smollm2")
+    assert lm.method == get("mixture(reader=smollm2-mixture)")
+    assert ChatRagBias(model_id="smollm2").lm.method == lm.method == RagBiasLLM(model_name="smollm2").lm.method
+
+
+def test_clients_without_a_method_run_the_default_of_the_server(lm, reader):
+    from langchain_ragbias import ChatRagBias
+
+    served = DebiasedLM(lm.model, lm.tokenizer, "pcw", name="tiny", reader=reader)
+    reports = []
+    with serving({"tiny": served}) as address:
+        for options in ({}, {"method": "pcw"}, {"method": "rotor"}):
+            llm = ChatRagBias(base_url=address, max_tokens=2, **options)
+            answer = llm.invoke(TEXT.format("\n\n".join(DOCS)), documents=DOCS)
+            reports.append(answer.response_metadata["ragbias"])
+    assert [report["method_ran"] for report in reports] == ["pcw", "pcw", "rotor"]
+    assert [report["reader"] for report in reports] == ["reader", "", ""]

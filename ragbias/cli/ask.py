@@ -13,7 +13,7 @@ from ragbias import methods
 from ragbias.checks import Bounds, check_text
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
-from ragbias.methods import DEFAULT_METHOD, default_method
+from ragbias.methods import DEFAULT_METHOD
 
 FEW, MANY = 3, 10  # default number of chunks; FEW is for a model of 135 M parameters
 
@@ -42,8 +42,6 @@ def ask(
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     check_text("the question", question)
-    if method is None:
-        method, reader = default_method(model, reader)
     chosen = methods.get(method, model, reader)
 
     from ragbias.cache import DocumentCache

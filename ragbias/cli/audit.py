@@ -13,10 +13,9 @@ from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
 from ragbias.cli.numeric import whole
-from ragbias.methods import DEFAULT_METHOD
+from ragbias.methods import default_method
 from ragbias.models.named import no_model
 
-INSIDE = f"segmented,{DEFAULT_METHOD}"  # methods that run inside a local model
 ARRANGING = "canonical-order,long-context-reorder"  # methods that arrange text, for remote models
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def audit(
     upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key of that server.")] = "",
     methods: Annotated[
         str | None,
-        typer.Option(help=f"Methods to compare, comma-separated. Default: {INSIDE}; with --upstream {ARRANGING}."),
+        typer.Option(help=f"Methods to compare. Default: segmented and the model's own; with --upstream {ARRANGING}."),
     ] = None,
     orders: Annotated[
         int, whole(Bounds(2, 1_000), "Number of document orders: as retrieved, reversed, then shuffles.")
@@ -88,7 +87,10 @@ def audit(
     listed = read_questions(questions, documents=pipeline is None)
     distinct = list(dict.fromkeys(listed))
     check_count(len(distinct))
-    chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
+    chosen = parse_methods(
+        methods or (ARRANGING if upstream else f"segmented,{default_method(model)}"),
+        None if pipeline or upstream else model,
+    )
     check_readers(chosen.values())
     with terminal.progress() as bar:
         skipped = 0

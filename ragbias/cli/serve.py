@@ -13,7 +13,7 @@ from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries
 from ragbias.extras import required, required_all
-from ragbias.methods import DEFAULT_METHOD, default_method
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model
 
 PORTS = Bounds(0, 65_535)
@@ -113,8 +113,6 @@ def serve(
     if (model is None) == (named is None):
         raise typer.BadParameter(no_model("`ragbias serve smollm2`") if model is None else "two models given; name one")
     name = model or named or ""
-    if method is None:
-        options["method"], options["reader"] = default_method(name, reader)
     settings = ServerSettings(**fields_of(ServerSettings, options))
     chosen = ModelSettings(**fields_of(ModelSettings, {**options, "model": name, "name": served_name}))
     quiet_libraries()

@@ -79,7 +79,7 @@ Options = TypeVar("Options", bound=RagBiasOptions)
 class ModelFields(Protocol):
     """Fields that all integrations' models have."""
 
-    method: str | Method
+    method: str | Method | None
     document_cache: DocumentCache | None
     base_url: str | None
 
@@ -151,6 +151,8 @@ def open_model(
     ``name_field`` is the field with the model's name.
     """
     name: str = getattr(fields, name_field)
+    if fields.method is None and fields.base_url is None and lm is None:
+        fields.method = methods.default_method(name)
     if options.reader:
         fields.method = methods.get(fields.method, name or None, options.reader)
     if fields.base_url is not None:
@@ -198,7 +200,7 @@ def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> 
                 "ragbias.DebiasedLM(...), or with `ragbias serve`"
             )
     fields.document_cache = lm.cache
-    if "method" not in fields.model_fields_set:
+    if fields.method is None:
         fields.method = lm.method
     methods.get(fields.method, lm.name)
     return options.model_copy(update=settings)

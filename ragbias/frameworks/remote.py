@@ -18,7 +18,7 @@ from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
 from ragbias.generation.request import in_parts, planned_report
 from ragbias.lm import DebiasedLM
-from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, format_method
+from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
 END = "<|im_end|>"  # ends a message in a text in which documents are located, because documents do not cross it
@@ -62,7 +62,7 @@ class RemoteLM:
     Args:
         base_url: address of the server, with or without ``/v1``.
         name: name of the model on the server; ``None`` selects the only model.
-        method: default method.
+        method: default method; ``None`` selects that of the server.
         api_key: key for the server; empty if the server needs none.
         timeout: seconds to wait for data before the request fails; ``None`` waits without limit.
         max_retries: retries of a request after connection errors and overload.
@@ -85,7 +85,7 @@ class RemoteLM:
         self,
         base_url: str,
         name: str | None = None,
-        method: str | Method = DEFAULT_METHOD,
+        method: str | Method | None = None,
         api_key: str = "",
         timeout: float | None = 600.0,
         max_retries: int = 2,
@@ -99,7 +99,8 @@ class RemoteLM:
         self.window = int(card["max_model_len"])
         self.has_tools = bool(card["ragbias"]["tools"])
         self.chat_template = MESSAGE if card["ragbias"]["chat"] else ""
-        self.method = methods.get(method, self.name)
+        self._server_chooses = method is None
+        self.method = methods.get(card["ragbias"].get("method") if method is None else method, self.name)
 
     def token_ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without special tokens."""
@@ -189,7 +190,9 @@ class RemoteLM:
         else:
             body |= {"messages": [_message(turn) for turn in request.messages], "logprobs": logprobs, **request.fields}
         body |= {"model": self.name, "documents": _documents(request)}
-        options = {"method": format_method(request.method), "on_missing": "ignore", "raw": True}
+        options = {"on_missing": "ignore", "raw": True}
+        if not (self._server_chooses and request.method == self.method):
+            options["method"] = format_method(request.method)
         return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
 
 

@@ -49,7 +49,7 @@ __all__ = [
     "method_names", "parse_methods",
 ]  # fmt: skip
 
-DEFAULT_METHOD = Pine.name  # default of classes, integrations and commands
+DEFAULT_METHOD = Pine.name  # of models without measurements
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
@@ -61,9 +61,7 @@ METHODS: dict[str, type[Method]] = {
 }  # fmt: skip
 
 
-def default_method(model: str, reader: str = "") -> tuple[str, str]:
-    """Return the default method and reader of commands: the best measured for the model, or ``DEFAULT_METHOD``."""
-    packaged = PACKAGED.get(model)
-    if packaged is None or packaged.method is None:
-        return DEFAULT_METHOD, reader
-    return packaged.method, reader or packaged.reader
+def default_method(model: str | None) -> str:
+    """Return the best method measured for a packaged model, with its reader, or ``DEFAULT_METHOD``."""
+    packaged = PACKAGED.get(model or "")
+    return packaged.method if packaged and packaged.method else DEFAULT_METHOD

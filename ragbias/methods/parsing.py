@@ -74,20 +74,22 @@ def _load(name: str) -> type[Method]:
     return cls
 
 
-def get(method: str | Method, model_name: str | None = None, reader: str = "") -> Method:
+def get(method: str | Method | None, model_name: str | None = None, reader: str = "") -> Method:
     """Create a method from text, or return an instance. Add the reader adapter, if any.
 
     Args:
         method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), a combination of two
             methods (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals, but words
-            and paths need no quotes.
-        model_name: name of the model, for methods with a profile per model (``"channel-scaling"``).
+            and paths need no quotes. ``None``: ``default_method(model_name)``.
+        model_name: name of the model, for its default method and for methods with a profile per model.
         reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the text is malformed, a parameter is unknown or out of range, or this model has no profile.
     """
+    if method is None:
+        method = methods.default_method(model_name)
     if not isinstance(method, Method):
         if not isinstance(method, str):
             method_class(method)  # raises the error for this type

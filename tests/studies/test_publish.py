@@ -190,7 +190,7 @@ def test_pages_and_evidence_match_the_stored_summaries():
 def test_every_mark_is_there():
     marks = [mark[2] for path in PAGES for mark in MARKED.finditer((ROOT / path).read_text())]
     assert sorted(marks) == ["advice", "calibrations", "evidence", "studies"]
-    assert f"The default method is {DEFAULT_METHOD}: " in (ROOT / "docs/how-to/choose-a-method.md").read_text()
+    assert f"The default method, {DEFAULT_METHOD}, " in (ROOT / "docs/how-to/choose-a-method.md").read_text()
 
 
 @pytest.mark.parametrize("name", studies())

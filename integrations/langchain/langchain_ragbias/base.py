@@ -35,7 +35,7 @@ from ragbias.frameworks import (
 )
 from ragbias.generation import GenerationSettings, Request, Stream
 from ragbias.generation.arguments import SAMPLING
-from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.methods import Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
@@ -48,8 +48,8 @@ class RagBiasModel(BaseModel):
 
     model_id: str = ""
     """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
-    method: str | Method = DEFAULT_METHOD
-    """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
+    method: str | Method | None = None
+    """The method, see ``ragbias.methods.get``. ``None``: the server's, or the best measured for the named model."""
     max_tokens: int = 256
     """Maximum number of tokens in an answer. ``max_new_tokens`` is the same."""
     temperature: float | None = None

@@ -75,9 +75,8 @@ class NotesDemo:
             raise RunError(f"questions={questions}; expected at least {FEWEST}, for intervals")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
         self.settings = {"model": model, **sizes, "seed": seed}
-        name, reader = default_method(model)
-        self.default = f"{name}(reader={reader})" if reader else name
-        self.methods = {method.name: method for method in METHODS} | {self.default: get(name, None, reader)}
+        self.default = default_method(model)
+        self.methods = {method.name: method for method in METHODS} | {self.default: get(self.default)}
         self.lm = DebiasedLM.from_pretrained(model, "none")
         index = Index([note.document for note in all_notes])
         drawn = []

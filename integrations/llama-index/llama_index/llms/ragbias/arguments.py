@@ -100,7 +100,7 @@ class Call(NamedTuple):
     """The arguments of one call: its documents, its method, and how to generate."""
 
     documents: Documents | None
-    method: str | Method
+    method: str | Method | None
     settings: GenerationSettings
 
 
@@ -111,7 +111,7 @@ def merge_arguments(defaults: Mapping[str, Any], call: Mapping[str, Any], stoppi
     of transformers' ``GenerationConfig`` are supported.
     """
     given = {**_supported(defaults), **_supported(call), "stop_token_ids": stopping_ids}
-    return Call(given.pop("documents", None), given.pop("method"), GenerationSettings.from_arguments(given))
+    return Call(given.pop("documents", None), given.pop("method", None), GenerationSettings.from_arguments(given))
 
 
 def _supported(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ from ragbias.frameworks import (
     with_options,
 )
 from ragbias.generation.arguments import SAMPLING
-from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.methods import Method
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")
@@ -91,8 +91,8 @@ class RagBiasLLM(FunctionCallingLLM):
     model_name: str = Field(
         default="", description="Hub name, path, 'tiny' for the embedded model, or the model's name at `base_url`."
     )
-    method: str | Method = Field(
-        default=DEFAULT_METHOD, description="Method against position bias: its name or an instance."
+    method: str | Method | None = Field(
+        default=None, description="Method: its name or an instance. Default: of the server, or for the named model."
     )
     max_new_tokens: int = Field(default=256, description="Maximum number of tokens in an answer.")
     temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None is greedy.")
