@@ -93,7 +93,7 @@ class Prompt:
             text: the prompt, including the chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
             strip_numbering: remove numbers such as ``Document [3]`` or ``<doc3>``, which reveal the order to every
-                method. See ``ragbias.boundaries.strip_numbering``.
+                method. Only Arabic numbers that count from 0 or 1 are removed.
 
         Raises:
             WrongTypeError: the text is not a string.

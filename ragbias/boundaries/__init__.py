@@ -6,11 +6,7 @@ and ``splitting`` separate the documents for ``ragbias.Prompt.from_text``.
 """
 
 from ragbias.boundaries.locating import Boundaries, locate
-from ragbias.boundaries.numbering import has_numbering, strip_numbering
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.boundaries.sources import KnownText, Registry, current_documents, documents
 
-__all__ = [
-    "Boundaries", "KnownText", "Registry", "Segmenter", "current_documents", "documents", "has_numbering", "locate",
-    "strip_numbering",
-]  # fmt: skip
+__all__ = ["Boundaries", "KnownText", "Registry", "Segmenter", "current_documents", "documents", "locate"]

@@ -155,35 +155,11 @@ def _alike(char: str) -> str:
 Series = Sequence[Candidate]  # one candidate for each document
 
 
-def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether headers, footers, tags, attributes or fields number the documents.
-
-    Args:
-        text: the prompt.
-        spans: ``(begin, end)`` of each document in characters, as in ``Boundaries.spans``.
-    """
-    return find_numbering(text, spans).seen
-
-
-def strip_numbering(text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
-    """Cut out the Arabic numbers that certainly belong to the template.
-
-    References to a number, such as those in the question, remain. Use ``has_numbering`` to check the result.
-
-    Args:
-        text: the prompt.
-        spans: ``(begin, end)`` of each document in characters, as in ``Boundaries.spans``.
-
-    Returns:
-        the prompt without the numbers, and the new spans of the documents.
-    """
-    return find_numbering(text, spans).stripped(text, spans)
-
-
 def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
     """Return the numbers of the documents at these spans, which may include headers.
 
-    ``metadata`` lists each document's metadata values. Numbers in these values belong to the document.
+    ``metadata`` lists each document's metadata values. Numbers in these values belong to the document. References to a
+    number, such as those in the question, are not included.
     """
     if len(spans) < 2:
         return DocumentNumbers()

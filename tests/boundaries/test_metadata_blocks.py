@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, Registry, has_numbering, locate
+from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries.numbering import find_numbering
 from ragbias.errors import AmbiguousSegmentsError
 from ragbias.generation.request import in_parts
 from support.flat_prompts import known_to
@@ -104,7 +105,7 @@ def test_numbers_beside_metadata_belong_to_documents_and_warn():
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     found = locate(text, run=[[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)]])
     assert [text[begin:end] for begin, end in found.spans] == blocks
-    assert has_numbering(text, found.spans)
+    assert find_numbering(text, found.spans).seen
 
 
 def located(text, texts=TEXTS, metadata=METADATA, **sources):

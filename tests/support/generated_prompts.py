@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, Registry, has_numbering, locate
+from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries.numbering import find_numbering
 from ragbias.errors import AmbiguousSegmentsError
 
 WORDS = [
@@ -151,7 +152,7 @@ def outcome(text: str, named: Sequence[str], source: str) -> tuple[str, tuple[st
     if source == "registry":
         registry.add(named)
     found = locate(text, **{source: {"registry": registry, "run": [named]}.get(source, named)})
-    if found.reason or found.n_found < 2 or has_numbering(text, found.spans):
+    if found.reason or found.n_found < 2 or find_numbering(text, found.spans).seen:
         return None
     try:
         prompt = Prompt.from_text(text, found.spans)
