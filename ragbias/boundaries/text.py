@@ -125,7 +125,8 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
     if not gaps:
         return spans
     tags = [[(match["name"], match["end"], match.span()) for match in TAG.finditer(gap)] for gap in gaps]
-    names = [name for name, end, _ in reversed(tags[0]) if end and all(_encloses(name, in_gap) for in_gap in tags)]
+    common = set.intersection(*map(_enclosing, tags))
+    names = [name for name, end, _ in reversed(tags[0]) if end and name in common]
     if not names:
         return _printed_list(text, spans, gaps)
     between = [[edge for name, _, edge in in_gap if name == names[0]] for in_gap in tags]
@@ -142,10 +143,11 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
     return _if_joined(text, list(zip(begins, ends, strict=True))) or spans
 
 
-def _encloses(name: str, tags: Sequence[tuple[str, str, CharSpan]]) -> bool:
-    """Whether the first tag of this name ends an element and the last one begins an element."""
-    ends = [end for other, end, _ in tags if other == name]
-    return len(ends) > 1 and bool(ends[0]) and not ends[-1]
+def _enclosing(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
+    """Return the names whose first tag ends an element and whose last tag begins an element."""
+    last = {name: end for name, end, _ in tags}
+    first = {name: end for name, end, _ in reversed(tags)}
+    return {name for name in first if first[name] and not last[name]}
 
 
 def _printed_list(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from ragbias import limits, methods
 from ragbias.boundaries import Boundaries, locate
@@ -130,7 +131,8 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 
     async def completion(request: Request) -> Response:
         """Arrange the documents and forward the request."""
-        body, report = arrange(await request.json(), PROMPTS[request.scope["path"]], default, settings)
+        kind = PROMPTS[request.scope["path"]]
+        body, report = await run_in_threadpool(arrange, await request.json(), kind, default, settings)
         fields = request.state.log_fields
         fields |= {"method_ran": report["method_ran"], "documents": report["n_found"], "source": report["source"]}
         metrics.answers.labels("upstream", report["method_ran"]).inc()

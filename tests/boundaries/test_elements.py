@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import time
 
 import pytest
 from langchain_core.documents import Document
@@ -90,3 +91,13 @@ def test_tags_in_metadata_never_open_a_dependence_on_the_order():
             if not found.reason:
                 outcomes.add((prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix))
         assert len(outcomes) < 2, (seed, titles)
+
+
+def test_many_tags_between_documents_take_linear_time():
+    texts = ["The gate is red.", "The wall is blue."]
+    begin = time.perf_counter()
+    for tags in ("</doc>" * 40_000, "".join(f"</doc{'x' * (n % 50)}>" for n in range(40_000))):
+        text = f"{texts[0]}{tags}{texts[1]}\nWhich?"
+        with pytest.raises(AmbiguousSegmentsError):
+            Prompt.from_text(text, locate(text, documents=texts).spans)
+    assert time.perf_counter() - begin < 5

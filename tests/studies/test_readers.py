@@ -99,7 +99,7 @@ def test_chunks_cover_a_passage_around_its_answer():
 
 
 def test_the_page_has_the_figures_of_the_stored_results():
-    folder, name = Path(__file__).parents[2] / "docs" / "results", "pcw(reader=smollm2-pcw)"
+    folder = Path(__file__).parents[2] / "docs" / "results"
     page = (folder / "readers.md").read_text()
     for file, columns in (("passages-10-short", (1, 2)), ("musique", (1,))):
         results = json.loads((folder / "readers" / f"{file}.json").read_text())
