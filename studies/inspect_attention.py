@@ -106,7 +106,7 @@ def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
 
 
 def _positions(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
-    step = -(-documents // (MOST_TICKS // 2))
+    step = -(-documents // (MOST_TICKS // 3))
     ticks = range(0, documents, step)
     panel.set_xticks(ticks, [str(position + 1) for position in ticks])
     panel.tick_params(labelsize=8)

@@ -39,7 +39,8 @@ from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, enclosing_elements, gaps_between, is_separator
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
-NOTHING_KNOWN = "no documents were given, and none were retrieved recently in this process"
+NOTHING_GIVEN = "no documents were given"
+NOTHING_KNOWN = f"{NOTHING_GIVEN}, and none were retrieved recently in this process"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
@@ -155,7 +156,8 @@ def locate(
         result = _by_headers(text, failures)
     reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
     if not (result.spans or reason):
-        reason = WITHIN_TEXT if any(map(is_long, remembered)) else NOTHING_RECOGNISED if registry else NOTHING_KNOWN
+        known = NOTHING_RECOGNISED if registry else NOTHING_KNOWN if registry is not None else NOTHING_GIVEN
+        reason = WITHIN_TEXT if any(map(is_long, remembered)) else known
     plain = {document: some for document, some in occurrences.items() if not any(o.is_in(result.spans) for o in some)}
     return replace(
         result,

@@ -88,7 +88,7 @@ def adapt(
         receipt = train(lm, training_questions, out, settings, restart=restart, progress=show)
     _print_receipt(receipt, method)
     use = f"Use it with method={method!r}, reader={str(out)!r}, or --reader {out}."
-    unsupported = "Not supported: the interval of the gain is not above zero (it warns)."
+    unsupported = "Not supported: the interval of the gain is not above zero. Loading the reader will warn."
     terminal.console.print(f"Written: {out}. {use if receipt['supported'] else unsupported}")
     terminal.write_json(receipt, json_path)
     if not receipt["supported"]:

@@ -143,7 +143,8 @@ def audit(
     terminal.write_json(as_dict(result, costs, advice, settings, flipped), json_path)
     if html is not None:
         terminal.write_text(as_html(result, costs, advice, settings, flipped), html)
-        terminal.console.print(f"Written: {html}")
+    if written := [str(path) for path in (json_path, html) if path is not None]:
+        terminal.console.print(f"Written: {', '.join(written)}")
     if stopped:
         raise KeyboardInterrupt
 

@@ -49,7 +49,7 @@ def warm(
         computed = compute(
             lm, chunks, str, lambda some: stock_prompt(lm, some, "?"), lambda done: bar.update(task, completed=done)
         )
-    console.print(f"{computed} of {len(chunks)} chunks were computed; the others were cached.")
+    console.print(f"{computed} chunks computed, {len(chunks) - computed} already cached.")
     _print_stats(document_cache, json_path)
 
 

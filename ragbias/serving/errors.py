@@ -16,6 +16,7 @@ from ragbias import errors
 from ragbias.errors import ArgumentError, RagBiasError
 
 METHOD = "ragbias.method"
+OPTIONS = ("method", "on_missing", "raw")  # fields of the object ``ragbias`` of a body
 GONE = 499  # nginx's status for a client that disconnected
 OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
@@ -126,7 +127,8 @@ def from_validation(failures: Sequence[Any]) -> ApiError:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
     if first["type"] == "extra_forbidden":
-        message, code = "unknown field; /docs lists the known ones", "unknown_parameter"
+        where = f"name it ragbias.{param}" if param in OPTIONS else "/docs lists the known ones"
+        message, code = f"unknown field; {where}", "unknown_parameter"
     elif first["type"].endswith("_type"):
         message += f", not {json_type(first['input'])}"
     elif first["type"] == "unsupported_parameter":

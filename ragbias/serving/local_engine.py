@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries import Boundaries
 from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, knows_tools
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import RenderedPrompt
@@ -262,7 +262,7 @@ class ServedModel(Scheduler):
         return RenderedPrompt(body.prompt, boundaries)
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        boundaries = locate(text, documents=none_or_empty, segmenter=self._settings.recogniser(text))
+        boundaries = self._settings.located(text, none_or_empty)
         prompts.check_number(boundaries.spans, self._settings.max_documents)
         return boundaries
 

@@ -221,7 +221,7 @@ def _holder(
             if (verbatim := chat_documents.in_prompt(text.text, documents)) is not None:
                 return text, verbatim
             continue
-        boundaries = locate(text.text, segmenter=settings.recogniser(text.text))
+        boundaries = settings.located(text.text)
         if boundaries.n_found > 1:
             return text, boundaries
     return None, boundaries

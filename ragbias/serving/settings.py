@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias import limits, methods
-from ragbias.boundaries.recognisers import Segmenter, document_elements
+from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries.locating import NOTHING_GIVEN
+from ragbias.boundaries.recognisers import document_elements
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
 from ragbias.checks import Bounds
@@ -18,6 +22,8 @@ from ragbias.models.gguf import find_gguf_file, is_gguf
 from ragbias.models.loading import load_tokenizer, refuse_irregular
 from ragbias.models.named import installed
 from ragbias.readers import check_readers
+
+NOT_NAMED = f"{NOTHING_GIVEN}; send the field 'documents', or start the server with --separator or --segmenter"
 
 
 def _within(bounds: Bounds, default: int | None) -> Any:
@@ -48,9 +54,11 @@ class ServerSettings(BaseModel):
     segmenter: re.Pattern[str] | None = None  # matches a document; replaces the separator
     strip_numbering: bool = False  # used by the proxy only
 
-    def recogniser(self, text: str) -> Segmenter | None:
-        """Return the segmenter for prompts without ``documents``. The default finds two or more XML elements."""
-        return self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
+    def located(self, text: str, documents: Sequence[str] | None = None) -> Boundaries:
+        """Locate documents that a request does not name. The default segmenter finds two or more XML elements."""
+        elements = document_elements if len(document_elements(text)) > 1 else None
+        found = locate(text, documents=documents, segmenter=self.segmenter or self.separator or elements)
+        return replace(found, reason=NOT_NAMED) if found.reason == NOTHING_GIVEN else found
 
     @property
     def batch_size(self) -> int:

@@ -93,6 +93,15 @@ def test_a_server_without_a_model_yet_is_alive_and_not_ready(tiny):
         assert http.get("/ready").status_code == 503 and http.get("/health").status_code == 200
 
 
+def test_a_request_without_documents_names_the_field(tiny):
+    with serving({"tiny": tiny}) as address:
+        plain = httpx.post(f"{address}{CHAT}", json={**BODY, "documents": None}).json()
+        outside = httpx.post(f"{address}{CHAT}", json={**BODY, "method": "pine"}).json()
+    remedy = "send the field 'documents', or start the server with --separator or --segmenter"
+    assert plain["ragbias"]["reason"].endswith(f"no documents were given; {remedy}")
+    assert outside["error"]["message"] == "method: unknown field; name it ragbias.method"
+
+
 def test_a_separator_finds_documents_that_are_not_named(tiny):
     talk = [{"role": "user", "content": "\n###\n".join(["Notes:", *DOCUMENTS, QUESTION])}]
     with serving({"tiny": tiny}, separator="\n###\n") as address:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 
 from ragbias.data.questions import Question
 from ragbias.display import printable
-from ragbias.evaluation.audit.outcomes import WORTH, Audit, differ
-from ragbias.evaluation.audit.verdict import Recommendation, definition, verdict
+from ragbias.evaluation.audit.outcomes import WORTH, Audit, Outcome, differ
+from ragbias.evaluation.audit.verdict import Recommendation, Verdict, definition, verdict
 from ragbias.evaluation.cost import MethodCost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
@@ -77,7 +78,7 @@ def tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
             percent(outcome.headline.flips),
             f"{outcome.headline.floor.estimate:.0%}",
             percent(outcome.headline.excess),
-            verdict(outcome).value + (f" (ran on {outcome.ran:.0%})" if outcome.ran < 1 else ""),
+            _verdict_of(outcome),
             f"{outcome.changed.estimate:.0%}",
             f"x{costs[label].prefill_ratio[0]:.2f}" if label in costs else "-",
             f"x{costs[label].peak_ratio[0]:.2f}" if label in costs else "-",
@@ -102,6 +103,13 @@ def tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
     if right:
         grids["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
     return grids
+
+
+def _verdict_of(outcome: Outcome) -> str:
+    found = verdict(outcome)
+    if outcome.ran < 1:
+        return f"{found.value} (ran on {outcome.ran:.0%})"
+    return "order-invariant" if outcome.method.invariant and found is Verdict.NO_PROBLEM else found.value
 
 
 def order_names(count: int) -> list[str]:
@@ -208,7 +216,8 @@ class FlippedQuestion(NamedTuple):
         order, other = next((index, text) for index, (text, differs) in enumerate(answers) if differs)
         name = order_names(len(answers))[order]
         texts = [" ".join(text.split()) for text in (self.question, answers[0][0], other)]
-        return "{:.80}: as retrieved {!r:.60}, {} {!r:.60}".format(*texts[:2], name, texts[2])
+        question, first, second = (shorten(text, 60, placeholder=" ...") for text in texts)
+        return f"{question}: as retrieved {first!r}, {name} {second!r}"
 
 
 def flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:

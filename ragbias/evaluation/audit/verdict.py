@@ -11,6 +11,7 @@ from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod
 
 LOSS = 0.02  # maximum loss of accuracy, at the interval's low end, of a recommended method
+UNKNOWN = "Accuracy was not measured; add right answers to the questions to see whether the method improves it."
 OF_ANSWERS = (
     "A flip: the answer means something else in another order. 'Paris' and 'Lyon' are a flip; 'Paris' and 'It is "
     "Paris.' are not, because one contains the other."
@@ -154,7 +155,8 @@ def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
         return f"Whether you could drop {name} is unknown: the plain model was not measured; add none to --methods."
     decision = verdict(plain)
     if decision is Verdict.PROBLEM:
-        return f"Without it {_share_of_flips(plain)}, so keep it."
+        keep = UNKNOWN if plain.better is None else "Keep it for consistent answers."
+        return f"Without it {_share_of_flips(plain)}. {keep}"
     if decision is Verdict.TOO_FEW:
         return f"Without it {_share_of_flips(plain)}; these are too few examples to tell whether you need it."
     costs = "" if ratio is None else f", and it takes {ratio:.2f} times as long to the first token"
@@ -182,7 +184,7 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
             "positions that it neglects."
         )
     if outcome.better is None:
-        return f"{text} Only questions with known answers show whether the changed answers are better."
+        return f"{text} {UNKNOWN}"
     better = outcome.better
     if better.low > 0:
         return f"{text} It is right more often, by {_points(better)}."

@@ -92,7 +92,8 @@ def _panel(axis: Axes, curves: Curves, styles: Mapping[str, Style], names: Mappi
     for index, (label, points) in enumerate(curves.items()):
         ordered = sorted((int(position) + 1, point) for position, point in points.items())
         xs, values = [position for position, _ in ordered], [point for _, point in ordered]
-        line(axis, xs, values, styles[label], names.get(label), wider=estimates[index + 1 :].count(estimates[index]))
+        wider = estimates[index + 1 :].count(estimates[index])
+        line(axis, xs, values, styles[label], names.get(label), band=len(curves) <= OVERLAID, wider=wider)
     if scale == ACCURACY:
         highest = max((point[2] or point[0] or 0 for points in curves.values() for point in points.values()), default=1)
         axis.set_ylim(0, max(axis.get_ylim()[1], min(1.03, 1.1 * highest)))

@@ -33,6 +33,8 @@ DASHES: tuple[tuple[str, Any], ...] = (
     ("#009e73", ":"),
     ("#cc79a7", (0, (5, 1, 1, 1, 1, 1))),
     ("#56b4e9", (0, (1, 1))),
+    ("#882255", (0, (3, 1, 1, 1))),
+    ("#e69f00", (0, (6, 2))),
 )
 MARKERS = "s^DvP<>p"
 FONTS = ["DejaVu Sans", "Verdana"]  # Verdana is a common fallback of similar width

@@ -59,8 +59,17 @@ def test_a_method_that_the_pipeline_needs_stays():
     advice = reported({"as is: pine": [QUIET] * 40, "none": [LOUD] * 20 + [QUIET] * 20})
     assert (advice.headline, advice.method) == ("no problem with pine", None)
     assert "With pine, which your pipeline already uses, you do not have this problem" in advice.text
-    assert "Without it 50% (" in advice.text and advice.text.endswith("so keep it.")
+    assert "Without it 50% (" in advice.text and advice.text.endswith(
+        "Accuracy was not measured; add right answers to the questions to see whether the method improves it."
+    )
     assert "worth its cost" not in advice.text
+
+
+def test_an_invariant_method_and_long_answers_are_shown_as_such():
+    audit = audit_of({"none": [["word " * 30, "Elm"]] + [QUIET] * 4, "pine": [QUIET] * 5})
+    assert [row[4] for row in tables(audit, {})["flips"].rows] == ["too few examples", "order-invariant"]
+    (flipped,) = flipped_questions(audit, [Question(f"Question {index}?") for index in range(5)])
+    assert flipped.example() == f"Question 0?: as retrieved {'word ' * 11 + '...'!r}, reversed 'Elm'"
 
 
 @pytest.mark.parametrize(
