@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +45,19 @@ def test_both_servers_are_measured_with_the_same_requests(tmp_path, capsys):
     assert all(row["requests"] == 2 * row["clients"] and row["errors"] == {} for row in rows)
     assert len(server.sent(store=True)) == 4 + (2 + 4) * (2 + 4)  # new documents: half or all of 2 + 4 requests
     assert "times the requests per second (warm, 2 clients)" in capsys.readouterr().out
+
+
+def test_the_guide_has_the_figures_of_the_stored_runs():
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "how-to/vllm.md").read_text()
+    rows = json.loads((docs / "results/vllm/load.json").read_text())["results"]
+    assert {row["documents"] for row in rows} == {"warm", "half", "cold"} and not any(row["errors"] for row in rows)
+    for ours, stock in zip(rows[::2], rows[1::2], strict=True):
+        assert (ours["target"], stock["target"]) == ("pcw in vLLM", "stock vLLM")
+        cells = [f"{each['requests_per_second']:.2f}" for each in (ours, stock)]
+        cells += [f"{each['first_seconds']['p50']:.2f} s" for each in (ours, stock)]
+        assert f"| {ours['clients']} | {ours['documents']} | {' | '.join(cells)} |" in page
+    soak = [json.loads(line) for line in (docs / "results/vllm/soak.jsonl").read_text().splitlines()]
+    assert soak[-1]["answers"] == 2_000 and all(row["different"] == row["blocks_in_use"] == 0 for row in soak)
+    memory = [row["mb"]["VLLM::Worker"] for row in soak if row["answers"] >= 200]
+    assert f"memory grew by {memory[-1] / memory[0] - 1:.1%} after the first 200" in page.replace("\n", " ")
