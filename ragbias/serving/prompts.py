@@ -77,7 +77,7 @@ def check_found(request: Request, on_missing: str) -> None:
         return
     if origin.reason or reason_to_run_plain(origin.tokens, origin.method_requested.fewest_documents):
         why = f"{origin.method_requested.name} needs documents, and cannot run here: {request.report.reason}"
-        raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
+        raise refused("documents", f"{why}. ragbias.on_missing='ignore' runs the plain model", "missing_documents")
 
 
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:

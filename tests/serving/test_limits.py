@@ -97,8 +97,11 @@ def test_a_request_without_documents_names_the_field(tiny):
     with serving({"tiny": tiny}) as address:
         plain = httpx.post(f"{address}{CHAT}", json={**BODY, "documents": None}).json()
         outside = httpx.post(f"{address}{CHAT}", json={**BODY, "method": "pine"}).json()
+        needed = {**BODY, "documents": None, "ragbias": {"on_missing": "raise"}}
+        refused = httpx.post(f"{address}{CHAT}", json=needed).json()["error"]["message"]
     remedy = "send the field 'documents', or start the server with --separator or --segmenter"
     assert plain["ragbias"]["reason"].endswith(f"no documents were given; {remedy}")
+    assert refused.endswith(f"; no documents were given; {remedy}. ragbias.on_missing='ignore' runs the plain model")
     assert outside["error"]["message"] == "method: unknown field; name it ragbias.method"
 
 
