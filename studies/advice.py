@@ -213,6 +213,15 @@ def _with_cost(label: str, cases: Sequence[Case]) -> str:
     return f"{label} (prefill x{max(costs):.2f})" if costs else label
 
 
+def coverage_in_words(all_advice: Sequence[Advice]) -> str:
+    """State which models were measured, and what to use that the recommendations do not cover."""
+    models = sorted({case.model for advised in all_advice for case in advised.cases}) or ["no model"]
+    return (
+        f"The recommendations cover studies of {' and '.join(models)} without readers. A mixture with its reader was "
+        "measured later: on smollm2, use it if one document has the answer (see the findings)."
+    )
+
+
 def default_in_words(all_advice: Sequence[Advice]) -> str:
     """State whether the evidence supports the default method."""
     known = [advised for advised in all_advice if advised.cases]

@@ -11,14 +11,27 @@ from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.report.tables import NOTHING, markdown_table
 from ragbias.methods import get
-from studies.advice import MEASURES, Advice, Case, Effect, Figure, default_in_words, heading, in_words, nearest, reasons
+from studies.advice import (
+    MEASURES,
+    Advice,
+    Case,
+    Effect,
+    Figure,
+    coverage_in_words,
+    default_in_words,
+    heading,
+    in_words,
+    nearest,
+    reasons,
+)
 
 
 def as_json(all_advice: Sequence[Advice]) -> str:
-    """Format the file that ``ragbias methods --advice`` prints: all recommendations, and a sentence on the default."""
+    """Format the file that ``ragbias methods --advice`` prints: coverage, all recommendations, and the default."""
     rows = ({**asdict(advised), "heading": heading(advised), "reasons": [*reasons(advised)]} for advised in all_advice)
     lines = ",\n".join(map(json.dumps, rows))
-    return f'{{"default": {json.dumps(default_in_words(all_advice))}, "advice": [\n{lines}\n]}}\n'
+    coverage, default = json.dumps(coverage_in_words(all_advice)), json.dumps(default_in_words(all_advice))
+    return f'{{"coverage": {coverage}, "default": {default}, "advice": [\n{lines}\n]}}\n'
 
 
 def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:

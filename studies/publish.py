@@ -18,7 +18,7 @@ from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.runs.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.runs.run_folder import read_about
 from studies import arguments_of
-from studies.advice import advised, default_in_words
+from studies.advice import advised, coverage_in_words, default_in_words
 from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations
 from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
 from studies.pictures import channel_picture, draw_pictures, save_pair
@@ -71,7 +71,7 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     parts = {
         "studies": tables_of(summaries, {name: purpose(root / SETTINGS / f"{name}.yaml") for name in summaries}),
         "calibrations": calibrations_in_words(read_calibrations(root / RESULTS / CALIBRATION)),
-        "advice": f"{advice_table(all_advice)}\n{default_in_words(all_advice)}\n",
+        "advice": f"{coverage_in_words(all_advice)}\n\n{advice_table(all_advice)}\n{default_in_words(all_advice)}\n",
         "evidence": evidence_tables(all_advice),
     }
     pages = {path: (root / path).read_text(encoding="utf-8") for path in PAGES}

@@ -89,6 +89,7 @@ def _advise(json_path: Path | None) -> None:
     """Print the recommendation for each kind of task."""
     # studies.publish writes this file from the studies of real models; studies/advice.py decides
     evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
+    console.print(f"{evidence['coverage']}\n")
     for advice in evidence["advice"]:
         console.print(advice["heading"], style="bold")
         for reason in advice["reasons"]:

@@ -26,6 +26,7 @@ def test_every_method_is_described_in_one_sentence(cli, tmp_path):
 def test_advice_covers_every_kind_of_task_and_the_default(cli, tmp_path):
     code, printed, _ = cli("methods", "--advice", "--json", tmp_path / "advice.json")
     assert code == 0 and all(f"{kind}: " in printed for kind in KINDS)
+    assert printed.startswith("The recommendations cover studies of gemma3-270m and smollm2 without readers. ")
     assert f"The default method, {DEFAULT_METHOD}, " in printed
     assert len(printed.splitlines()) <= 20 and max(map(len, map(str.rstrip, printed.splitlines()))) <= 80
     assert [each["kind"] for each in json.loads((tmp_path / "advice.json").read_text())] == list(KINDS)

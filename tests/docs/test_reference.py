@@ -17,6 +17,8 @@ import pytest
 
 from ragbias import errors
 from ragbias.generation import Report
+from ragbias.methods import get
+from ragbias.readers import check_readers
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -165,3 +167,10 @@ def test_the_api_page_lists_what_the_docs_import() -> None:
     paths = {path for block in blocks for path in imported(block) if not INTERNAL.match(path)}
     assert len(paths) > 20
     assert paths - listed_paths() == set()
+
+
+@pytest.mark.parametrize("page", ["adapt.md", "choose-a-method.md"])
+def test_the_guides_show_how_to_load_the_reader_that_ships(page):
+    text = (ROOT / "docs/how-to" / page).read_text(encoding="utf-8")
+    assert 'DebiasedLM.from_pretrained("smollm2", method="mixture", reader="smollm2-mixture")' in text
+    check_readers([get("mixture", reader="smollm2-mixture")])

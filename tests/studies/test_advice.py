@@ -13,6 +13,7 @@ from studies.advice import (
     Effect,
     advice,
     advised,
+    coverage_in_words,
     default_in_words,
     heading,
     reasons,
@@ -180,6 +181,11 @@ def test_no_evidence_is_called_so_and_is_no_recommendation():
     assert heading(found) == "one fact in one passage: no evidence"
     assert advice_table([found]).splitlines()[-1] == "| one fact in one passage | - | - | no evidence |"
     assert next(reasons(found)).startswith("Nothing was measured; compare methods on your own questions")
+
+
+def test_the_models_that_the_advice_covers_are_named():
+    words = coverage_in_words([advice(ONE_FACT, [reported_case(), reported_case(model="a")]), advice(JUDGE, [])])
+    assert words.startswith("The recommendations cover studies of a and m without readers. A mixture with its reader ")
 
 
 def test_evidence_for_the_default_is_reported():
