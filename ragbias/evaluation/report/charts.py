@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-OVERLAID = 3  # maximum number of curves in one panel
+OVERLAID = 3  # maximum number of curves in one panel of a report, and of bands in any panel
 POSITION = "position of the gold document (1 = first)"
 LOGPROB = "log-probability (nats)"
 RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
@@ -89,17 +89,19 @@ def multiples(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY
 
 def _panel(axis: Axes, curves: Curves, styles: Mapping[str, Style], names: Mapping[str, str], scale: str) -> None:
     estimates = [{position: point[0] for position, point in points.items()} for points in curves.values()]
+    positions = sorted({int(position) + 1 for points in curves.values() for position in points})
+    band = len(curves) <= OVERLAID  # more bands would hide each other; error bars are drawn side by side
+    aside = 0 if band else 0.01 * (positions[-1] - positions[0])
     for index, (label, points) in enumerate(curves.items()):
         ordered = sorted((int(position) + 1, point) for position, point in points.items())
-        xs, values = [position for position, _ in ordered], [point for _, point in ordered]
+        xs = [position + aside * (index - (len(curves) - 1) / 2) for position, _ in ordered]
         wider = estimates[index + 1 :].count(estimates[index])
-        line(axis, xs, values, styles[label], names.get(label), band=len(curves) <= OVERLAID, wider=wider)
+        line(axis, xs, [point for _, point in ordered], styles[label], names.get(label), band, wider)
     if scale == ACCURACY:
         highest = max((point[2] or point[0] or 0 for points in curves.values() for point in points.values()), default=1)
         axis.set_ylim(0, max(axis.get_ylim()[1], min(1.03, 1.1 * highest)))
     if scale == RELATIVE_LOGPROB:
         axis.axhline(0, color=PALE, linewidth=0.8, zorder=1)
-    positions = sorted({int(position) + 1 for points in curves.values() for position in points})
     if len(positions) <= 5:
         axis.set_xticks(positions)
     else:

@@ -1,7 +1,7 @@
 """The style of all pictures, and functions that draw and save them.
 
-Methods differ by colour (the colour-blind safe palette of Okabe and Ito), dashes, marker and filling, so that pictures
-are readable in black and white. They are legible at a width of 450 pixels, which is half of a README's.
+Methods differ by colour (mostly the colour-blind safe palette of Okabe and Ito), dashes, marker and filling, so that
+pictures are readable in black and white. They are legible at a width of 450 pixels, which is half of a README's.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def line(
         axis.plot(at, estimates, **drawn)
         axis.fill_between(at, lows, highs, color=style.colour, alpha=0.15, linewidth=0)
     else:
-        axis.errorbar(at, estimates, yerr=_reach(known), capsize=3, **drawn)
+        axis.errorbar(at, estimates, yerr=_reach(known), capsize=2, elinewidth=0.8, **drawn)
 
 
 def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 from matplotlib import rc_context
+from matplotlib.collections import PolyCollection
 from matplotlib.text import Text
 
 from ragbias.evaluation.measures.aggregates import summarise
@@ -112,6 +113,14 @@ def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
     (axis,) = overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
     sizes = {line.get_label(): (line.get_linewidth(), line.get_markersize()) for line in axis.lines}
     assert sizes["under"] > sizes["over"] == sizes["alone"]
+
+
+def test_many_curves_of_a_panel_have_colours_and_error_bars():
+    curves = {label: {"0": [0.5, 0.4, 0.6], "9": [0.7, 0.6, 0.8]} for label in ["none", *LABELS[:6]]}
+    (axis,) = overlaid({"": curves}).axes
+    assert not axis.findobj(PolyCollection)  # bands of many curves would hide each other
+    assert len({bars[0].get_color() for bars in axis.containers}) == len(axis.containers) == len(curves)
+    assert len({tuple(bars[0].get_xdata()) for bars in axis.containers}) == len(curves)
 
 
 @pytest.mark.parametrize("drawn", [u_curves, accuracy_by_cost, flip_rates])
