@@ -96,7 +96,7 @@ def _print_stats(document_cache: DocumentCache, json_path: Path | None) -> None:
 
     counts = document_cache.stats()
     broken = f", {counts.broken} broken" if counts.broken else ""
-    console.print(
-        f"{counts.disk_entries} entries, {tqdm.format_sizeof(counts.disk_bytes, 'B')}{broken}: {document_cache.folder}"
-    )
+    size = tqdm.format_sizeof(counts.disk_bytes, "B")
+    entries = f"{counts.disk_entries} entries (documents, and the texts before them)"
+    console.print(f"{entries}, {size}{broken}: {document_cache.folder}")
     write_json(counts.as_dict(), json_path)

@@ -15,7 +15,7 @@ def test_chunks_are_warmed_once_checked_found_and_cleared(cli, tmp_path):
     entries = json.loads(figures.read_text())["disk_entries"]
     assert code == 0 and f"{entries - 1} chunks computed" in output  # the prefix is an entry, too
     assert "0 chunks computed" in cli(*warm)[1]
-    assert f"{entries} entries" in cli("cache", "stats", folder)[1]
+    assert f"{entries} entries (documents, and the texts before them), " in cli("cache", "stats", folder)[1]
 
     ask = ("ask", "Which gate?", "--documents", TEXTS, "--model", "tiny", "--max-new-tokens", 1)
     code, output, _ = cli(*ask, "--method", "ape", "--cache", folder)
