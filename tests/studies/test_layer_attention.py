@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -234,6 +235,15 @@ def test_titles_and_legend_fit_the_picture_without_overlap():
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
     titles = [axis.title.get_window_extent() for axis in figure.subfigs[0].axes[:3]]
     assert titles[0].x1 < titles[2].x0 and titles[1].x1 <= width
+
+
+@pytest.mark.parametrize("documents", [10, 20, 100])
+def test_labels_of_positions_are_apart(documents):
+    figure = heat_maps({"none": moved_view([0.6, 0.1, 0.1], documents=documents)}, "title")
+    figure.draw_without_rendering()
+    for panel in figure.subfigs[0].axes[:3]:
+        boxes = [label.get_window_extent() for label in panel.get_xticklabels()]
+        assert len(boxes) > 3 and all(after.x0 - before.x1 > 5 for before, after in pairwise(boxes))
 
 
 def test_without_a_gold_document_the_picture_is_as_retrieved():
