@@ -68,7 +68,8 @@ def attention(
     """Compute output and LSE of one tile with an online softmax in float32.
 
     Of the ``DIM`` dimensions, the first ``2 * HALF`` are rotated and the last ``REST`` are not. ``DIMS``, ``HALVES``,
-    ``RESTS`` are their block sizes. Queries are rotated to their positions once, and back by each segment's start.
+    ``RESTS`` are their block sizes. Queries are rotated to their positions once. For each segment, they are
+    rotated back by its start.
     """
     tile = tiles + tl.program_id(0) * TILE
     out = tl.load(tile + 3)

@@ -89,7 +89,7 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    While a binding is attached that is not ``private``, a forward pass in a thread without a binding raises
+    While a binding that is not ``private`` is attached, a forward pass in a thread without a binding raises
     ``BindingError``. Otherwise a helper thread would run without the method, unnoticed.
     """
 

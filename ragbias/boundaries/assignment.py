@@ -64,9 +64,10 @@ def in_last_message(text: str, known: Known) -> Known | None:
 def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
     """Return one occurrence for each document in ascending order, or ``None`` if the choice is ambiguous.
 
-    Named documents may occur twice if one separator joins their occurrences. Outside these, either only one document
-    may occur, or each occurrence is part of a sentence. Overlapping documents with a leftover occurrence are ambiguous,
-    unless a line break or tab that no document contains joins the documents.
+    Named documents may occur twice if one separator joins their occurrences. Apart from these, the choice is
+    unambiguous only if one document is left over, or if each leftover is part of a sentence. If documents overlap and
+    an occurrence is left over, the choice is ambiguous, unless a line break or tab that no document contains joins
+    them.
     """
     named = Counter(documents)
     chosen = _assign(text, named, known)

@@ -106,8 +106,9 @@ def locate(
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt is used.
 
-    Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. For the first
-    three sources, a formatter may also have joined the lines of all documents, or cut all documents to one length.
+    Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. For
+    ``documents``, ``artifacts`` and ``run``, a formatter may also have joined the lines of all documents, or cut all to
+    one length.
 
     In a conversation, the last message with documents is used. Documents of earlier messages stay plain text. If the
     choice is ambiguous, no documents are found and ``reason`` explains why. If no source finds documents, numbered

@@ -213,7 +213,7 @@ Reports = dict["ref[Owner]", dict[str, Any]]
 
 
 class LastReports(ContextScoped[Reports]):
-    """The last report of each LLM object per context. After a run, its caller sees the reports of its steps."""
+    """The last report of each LLM object per context. When a run ends, its caller sees the reports of its steps."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, lambda old: {owner: report for owner, report in list((old or {}).items()) if owner()})

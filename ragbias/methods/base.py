@@ -190,7 +190,7 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty: none.
 
-    Callers distinguish ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, but not single methods.
+    Callers check for ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, never for one method.
 
     Attributes:
         name: the name that users type.

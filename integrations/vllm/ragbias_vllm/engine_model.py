@@ -89,7 +89,7 @@ def engine_identity(config: VllmConfig) -> str:
 
 @cache
 def digest_of_files(model: str, revision: str | None) -> str:
-    """Return a SHA-256 of a model's files of weights and configuration."""
+    """Return a SHA-256 of a model's weight and configuration files."""
     folder = Path(model)
     if not folder.is_dir():
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=list(WEIGHTS), local_files_only=True))

@@ -51,7 +51,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question with a gold document and others, nearest first. The prompt ends with ``begin``, before ``answer``."""
+    """A question, its gold document and others, nearest first. ``begin`` ends the prompt; ``answer`` follows it."""
 
     question: str
     gold: str

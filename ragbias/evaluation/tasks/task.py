@@ -210,7 +210,7 @@ class FileTask(Task):
 
     Args:
         data: files in the benchmark's official format.
-        orders: number of orders of the documents, or of the distractors at each position of the gold document.
+        orders: number of document orders; for tasks with gold positions, of distractor orders at each position.
         limit: maximum number of questions from each file. Default: all.
         seed: seed of the shuffled orders, and of the documents if the task draws documents.
         chat: use the model's chat template, if any. False: use the plain text.
