@@ -41,7 +41,7 @@ class Counts(KVConnectorStats):
 
 
 class PrometheusCounts(KVConnectorPromMetrics):
-    """The same counts for Prometheus, as ``vllm:ragbias_loaded_tokens_total`` and so on."""
+    """Prometheus counters of the same events, as ``vllm:ragbias_loaded_tokens_total`` and so on."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -82,7 +82,7 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
 
 
 def fitted(grid: Grid) -> Group:
-    """Build tables for a terminal of ``WIDTH`` columns. More tables contain the columns that do not fit."""
+    """Build tables for a terminal of ``WIDTH`` columns. Columns that do not fit go into further tables."""
     columns = zip(grid.head, *grid.rows, strict=True)
     widths = [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
     groups = [[0]]  # the first column names the rows of each table
