@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 LONGEST = 60  # maximum length of a value in an error
 # matches control characters except tab and line break, bidirectional controls, and lone surrogates
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_JSON_TYPES = {
+    type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array",
+    dict: "an object",
+}  # fmt: skip
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -25,6 +29,11 @@ def no_formula(text: str) -> str:
     """Put a quote before a formula, so that spreadsheets do not evaluate the CSV cell."""
     text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def json_type(value: object) -> str:
+    """Name the type of a JSON value for an error, which must not quote the value."""
+    return "an empty array" if value == [] else _JSON_TYPES.get(type(value), type(value).__name__)
 
 
 def shown(value: Any) -> str:

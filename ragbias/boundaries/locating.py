@@ -42,7 +42,7 @@ from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 NOTHING_GIVEN = "no documents were given"
 NOTHING_KNOWN = f"{NOTHING_GIVEN}, and none were retrieved recently in this process"
 NOTHING_RECOGNISED = (
-    "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
+    f"{NOTHING_GIVEN}, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
 WITHIN_TEXT = (
     "the prompt contains recently retrieved texts, but not as lines of one message, so they may belong to the question"

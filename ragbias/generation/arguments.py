@@ -263,8 +263,7 @@ class GenerationSettings:
         ``generation_config`` of the model has the default arguments. ``suffix`` tokens follow the documents.
         """
         extra = {**vars(model.generation_config), **self.extra}
-        if unsupported := [name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")]:
-            name = unsupported[0]
+        if name := next((name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")), ""):
             raise ArgumentError(f"model.generation_config.{name}={shown(extra[name])} is not supported; set it to None")
         vocabulary = model.config.get_text_config().vocab_size
         order_free = method.invariant and method.acts_on == "attention"  # others need no order, or fix it

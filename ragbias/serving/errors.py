@@ -13,19 +13,16 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
 from ragbias import errors
+from ragbias.display import json_type
 from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.serving.schemas import RequestOptions
 
 METHOD = "ragbias.method"
-OPTIONS = ("method", "on_missing", "raw")  # fields of the object ``ragbias`` of a body
 GONE = 499  # nginx's status for a client that disconnected
 OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
 _ARGUMENT = re.compile(r"(\w+)=")  # the message of an ArgumentError begins with the argument's name
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
-_JSON_TYPES = {
-    type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array",
-    dict: "an object",
-}  # fmt: skip
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
 
 
@@ -116,18 +113,13 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
     return ApiError(500, text, None, type(error).__name__)
 
 
-def json_type(value: object) -> str:
-    """Name the type of a JSON value for an error, which must not quote the value."""
-    return "an empty array" if value == [] else _JSON_TYPES.get(type(value), type(value).__name__)
-
-
 def from_validation(failures: Sequence[Any]) -> ApiError:
     """Convert the first of pydantic's errors, without quoting the rejected value."""
     first = failures[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
     if first["type"] == "extra_forbidden":
-        where = f"name it ragbias.{param}" if param in OPTIONS else "/docs lists the known ones"
+        where = f"name it ragbias.{param}" if param in RequestOptions.model_fields else "/docs lists the known ones"
         message, code = f"unknown field; {where}", "unknown_parameter"
     elif first["type"].endswith("_type"):
         message += f", not {json_type(first['input'])}"

@@ -27,6 +27,7 @@ CHARACTERS_PER_TOKEN = 16  # about three times the average
 LONGEST_METHOD = 1_000  # characters of a method with its parameters
 # matches methods with a file path: a parameter for paths, or characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
+_READER = re.compile(r"\breader=([\w-]+)(?=[,)])")
 # template variables that clients must not set
 RESERVED = (
     "tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation", "tools",
@@ -40,7 +41,7 @@ def client_method(requested: str | None, default: Method, model_name: str | None
         return default
     if len(requested) > LONGEST_METHOD:
         raise refused(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
-    if _NAMES_A_FILE.search(re.sub(rf"\breader=({'|'.join(shipped())})(?=[,)])", "", requested)):
+    if _NAMES_A_FILE.search(_READER.sub(lambda match: "" if match[1] in shipped() else match[0], requested)):
         raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)
 

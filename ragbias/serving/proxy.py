@@ -13,13 +13,14 @@ from fastapi.concurrency import run_in_threadpool
 
 from ragbias import limits, methods
 from ragbias.boundaries import Boundaries, locate
+from ragbias.display import json_type
 from ragbias.frameworks import ChatDocument, chat_documents
 from ragbias.frameworks.connection import server_address
 from ragbias.frameworks.remote import END, check_arranges_text, order_text, text_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
-from ragbias.serving.errors import ApiError, json_type, refused, translated
+from ragbias.serving.errors import ApiError, refused, translated
 from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings

@@ -16,11 +16,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ragbias.display import shown
+from ragbias.display import json_type, shown
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import ChatDocument, OnMissing, block_document
 from ragbias.frameworks.chat_documents import BLOCKS, content_fields
-from ragbias.serving.errors import json_type
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first existing key is the text

@@ -56,8 +56,10 @@ class ServerSettings(BaseModel):
 
     def located(self, text: str, documents: Sequence[str] | None = None) -> Boundaries:
         """Locate documents that a request does not name. The default segmenter finds two or more XML elements."""
-        elements = document_elements if len(document_elements(text)) > 1 else None
-        found = locate(text, documents=documents, segmenter=self.segmenter or self.separator or elements)
+        segmenter = (
+            self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
+        )
+        found = locate(text, documents=documents, segmenter=segmenter)
         return replace(found, reason=NOT_NAMED) if found.reason == NOTHING_GIVEN else found
 
     @property

@@ -215,7 +215,7 @@ class FlippedQuestion(NamedTuple):
         answers = self.answers[self.flips[0]]
         order, other = next((index, text) for index, (text, differs) in enumerate(answers) if differs)
         name = order_names(len(answers))[order]
-        texts = [" ".join(text.split()) for text in (self.question, answers[0][0], other)]
+        texts = (self.question, answers[0][0], other)
         question, first, second = (shorten(text, 60, placeholder=" ...") for text in texts)
         return f"{question}: as retrieved {first!r}, {name} {second!r}"
 
