@@ -161,6 +161,7 @@ class FolderStore:
         if states.nbytes > self._budget or path.exists():
             return
         self._evict(states.nbytes)
+        self.path.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         temporary = self.path / f"{key}-{threading.get_ident()}.{HOST}-{os.getpid()}.tmp"
         try:
             write_entry(temporary, key, states)

@@ -142,6 +142,9 @@ def proxy(
         str, typer.Option(help="Folder or name of the model in vLLM, for pcw. Default: the path that vLLM reports.")
     ] = "",
     reader: Annotated[str, typer.Option(help="Name of a reader adapter in vLLM's --lora-modules, for pcw.")] = "",
+    cache: Annotated[Path | None, typer.Option(help="Folder of vLLM's connector, for rotor; loads weights.")] = None,
+    cache_disk: Annotated[str | None, typer.Option(help="Maximum size of this folder. Default: 20GB.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Dtype of vLLM, for rotor. Default: auto.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8001,
     api_key: ApiKey = "",
@@ -177,11 +180,13 @@ def proxy(
     from ragbias.serving.settings import ServerSettings
 
     settings = ServerSettings(**fields_of(ServerSettings, options))
-    if reader or methods.get(method).reusable_documents:
+    if (cache_disk or dtype) and not cache:
+        raise typer.BadParameter("--cache-disk and --dtype need --cache, the folder of vLLM's connector")
+    if reader or cache or methods.get(method).reusable_documents:
         required("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
         from ragbias_vllm import proxy as vllm
 
-        chosen = vllm.UpstreamModel(upstream, method, model, reader, upstream_key, timeout)
+        chosen = vllm.UpstreamModel(**fields_of(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key}))
         quiet_libraries()
         app, engine = vllm.create_vllm_proxy(chosen, settings, Metrics())
     else:

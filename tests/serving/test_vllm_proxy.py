@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import openai
@@ -17,7 +18,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from serving.conftest import DOCUMENTS, QUESTION
 
 from langchain_ragbias import ChatRagBias
-from ragbias import DebiasedLM
+from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, ServerError
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
@@ -34,8 +35,10 @@ ORDERS = list(itertools.permutations(range(3)))
 
 
 @contextmanager
-def in_front_of(upstream: str, method: str = "pcw", reader: str = "", model: str = "", **settings) -> Iterator[str]:
-    chosen = UpstreamModel(upstream, method, model, reader, timeout=20)
+def in_front_of(
+    upstream: str, method: str = "pcw", reader: str = "", model: str = "", cache: Path | None = None, **settings
+) -> Iterator[str]:
+    chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache)
     app, engine = create_vllm_proxy(chosen, ServerSettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address:
@@ -143,9 +146,7 @@ def test_ape_without_scaling_runs_as_pcw(proxy, tiny):
     assert answer["ragbias"]["method_ran"] == "ape" and answer["choices"][0]["message"]["content"] == own(tiny).text
 
 
-@pytest.mark.parametrize(
-    "method", ["pine", "ape", "rotor", "pced", "mixture", "structured-prompting", "attention-sorting"]
-)
+@pytest.mark.parametrize("method", ["pine", "ape", "pced", "mixture", "structured-prompting", "attention-sorting"])
 def test_other_methods_are_refused_with_the_possible_ones(vllm, proxy, method):
     with pytest.raises(MethodError, match="does not run in vLLM; expected one of pcw, ape"):
         create_vllm_proxy(UpstreamModel(vllm[1], method), ServerSettings(), Metrics())
@@ -392,3 +393,42 @@ def test_the_command_names_the_package_that_it_needs(cli, monkeypatch):
     assert code == 2 and "install it with: pip install 'ragbias-vllm[proxy]'" in stderr
     code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pine")
     assert code == 2 and "in front of vLLM, `ragbias proxy` runs pcw" in stderr
+
+
+def test_the_proxy_computes_the_documents_of_rotor(vllm, tiny, tmp_path):
+    server, folder = vllm[0], tmp_path / "documents"
+    server.folder, expected, counts = folder, own(tiny, method="rotor"), []
+    with in_front_of(vllm[1], "rotor", cache=folder) as address:
+        for order in ORDERS:
+            answer = httpx.post(f"{address}{CHAT}", json=chat(order), timeout=30).json()
+            assert answer["choices"][0]["message"]["content"] == expected.text
+            assert answer["ragbias"]["method_ran"] == "rotor" and answer["ragbias"]["backend"] == "vllm"
+            counts.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+        pcw = httpx.post(f"{address}{CHAT}", json=chat(ragbias={"method": "pcw"}), timeout=30).json()
+        streamed = httpx.post(f"{address}{CHAT}", json=chat((2, 1, 0), stream=True), timeout=30)
+    lengths = server.sent(store=False)[0]["kv_transfer_params"]["ragbias"]["lengths"]
+    assert counts == [0] + [sum(lengths)] * 5 and streamed_text(streamed) == expected.text
+    assert DocumentCache(memory=None, folder=folder).stats().disk_entries == len(lengths)
+    assert pcw["choices"][0]["message"]["content"] == own(tiny).text and len(server.sent(store=True)) == 3
+
+
+def test_documents_of_rotor_depend_on_each_other_and_the_tenant(vllm, tmp_path):
+    vllm[0].folder = tmp_path
+    with in_front_of(vllm[1], "rotor", cache=tmp_path) as address, httpx.Client(base_url=address, timeout=30) as client:
+        cached = [
+            client.post(CHAT, json=body).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            for body in (chat(), chat((0, 1)), chat((1, 0)), chat(prompt_cache_key="other"))
+        ]
+    prefix, *documents = vllm[0].sent(store=False)[1]["kv_transfer_params"]["ragbias"]["lengths"]
+    assert cached == [0, prefix, prefix + sum(documents), 0]
+
+
+def test_rotor_needs_the_folder_of_the_connector(vllm, proxy, tmp_path):
+    answer = proxy.post(CHAT, json=chat(ragbias={"method": "rotor"}))
+    assert answer.status_code == 400 and "start the proxy with --cache" in answer.json()["error"]["message"]
+    with pytest.raises(MethodError, match="rotor: vLLM cannot compute its documents; start the proxy with --cache"):
+        create_vllm_proxy(UpstreamModel(vllm[1], "rotor"), ServerSettings(), Metrics())
+    vllm[0].folder = tmp_path / "other"
+    with in_front_of(vllm[1], "rotor", cache=tmp_path / "documents") as address:
+        failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
+    assert failed.status_code == 502 and 'the connector needs "portable": true' in failed.json()["error"]["message"]

@@ -45,8 +45,8 @@ def orders(prompt: TokenisedPrompt, count: int, seed: int = 0) -> list[Tokenised
 class Engine:
     """vLLM with the connector, which stores documents in ``folder``."""
 
-    def __init__(self, llm: Any) -> None:
-        self.llm = llm
+    def __init__(self, llm: Any, folder: Path) -> None:
+        self.llm, self.folder = llm, folder
 
     def run(
         self,
@@ -130,6 +130,6 @@ def engine(
     fixed["disable_log_stats"] = False  # counts metrics
     llm = LLM(local_path(model), **{**fixed, **settings})
     try:
-        yield Engine(llm)
+        yield Engine(llm, folder)
     finally:
         llm.llm_engine.engine_core.shutdown()

@@ -8,14 +8,17 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from ragbias import DebiasedLM, Prompt
+from ragbias import DebiasedLM, DocumentCache, Prompt
+from ragbias.cache.identity import identity_of
 from ragbias.generation import Generation
 from ragbias.prompt import TokenisedPrompt
+from ragbias_vllm.plans import Plan, parts_of
 
 Json = dict[str, Any]
 FAILED = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
@@ -30,6 +33,7 @@ class VllmServer:
         entries: stored documents: scope, prefix, document.
         forgets: whether the store loses every entry at once.
         full: whether the store takes no more entries.
+        folder: the connector's folder, with the documents of rotor.
         seconds: pause between the events of a stream.
         store_seconds: pause before a document is stored.
         bodies: all bodies that arrived.
@@ -43,6 +47,7 @@ class VllmServer:
     connector: bool = True
     forgets: bool = False
     full: bool = False
+    folder: Path | None = None
     seconds: float = 0.0
     store_seconds: float = 0.0
     healthy: bool = True
@@ -127,6 +132,11 @@ class VllmServer:
                 stored = not self.full and not set(keys) <= self.entries
                 self.entries |= set() if self.full else set(keys)
                 transferred = {"ragbias": {"stored": stored, "available": set(keys) <= self.entries}}
+            elif parameters["method"].startswith("rotor"):
+                if not self._has_joint_documents(parameters, ids):
+                    return None
+                method, tokens = "rotor", TokenisedPrompt(prefix, documents, ids[edges[-1] :])
+                transferred = {"ragbias": {"loaded": edges[-1]}}
             elif self.forgets or not set(keys) <= self.entries:
                 return None
             else:
@@ -145,6 +155,11 @@ class VllmServer:
             logprobs=True,
         )
         return generation, transferred
+
+    def _has_joint_documents(self, parameters: Json, ids: list[int]) -> bool:
+        plan = Plan(False, parameters["method"], tuple(parameters["lengths"]), parameters["scope"])
+        cache = DocumentCache(memory=None, folder=self.folder, portable=True)
+        return all(part.key in cache for part in parts_of(identity_of(self.lm.model, "", portable=True), plan, ids))
 
     def _usage(self, body: Json) -> Json:
         usage: Json = {"prompt_tokens": len(body["prompt"])}

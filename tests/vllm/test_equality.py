@@ -1,11 +1,14 @@
 """vLLM with the connector gives the same tokens and log-probabilities as ``DebiasedLM``, for every order."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from ragbias import DebiasedLM
-from support.vllm_engine import engine, logprobs_of, orders, random_prompts, tokens_of
+from ragbias import DebiasedLM, DocumentCache
+from ragbias.methods import RoToR
+from ragbias_vllm.joint_documents import JointDocuments
+from support.vllm_engine import engine, logprobs_of, orders, plan_of, random_prompts, tokens_of
 
 READER = Path(__file__).parents[2] / "ragbias/models/readers/smollm2-pcw"
 TOLERANCE = 1e-3
@@ -26,16 +29,37 @@ def check_orders(llm, lm, prompts, method, tokens=TOKENS, **options):
     requests = [lm.prepare(prompt) for prompt in prompts]
     references = [lm.batch([request], max_new_tokens=tokens, logprobs=True)[0] for request in requests]
     tokenised = [request.origin.tokens for request in requests]
+    if method == "rotor":
+        check_together(llm, lm, tokenised, references, tokens, **options)
+        return
     llm.store(tokenised)
     for shuffled in zip(*(orders(prompt, 4, seed) for seed, prompt in enumerate(tokenised)), strict=True):
         check_equal(llm.answer(shuffled, tokens, method, **options), references)
 
 
-@pytest.mark.parametrize("method", ["pcw", "ape(temperature=1,scale=1)"])
+def check_together(llm, lm, prompts, references, tokens, **options):
+    """As above, with documents that ``JointDocuments`` computes from the first order and finds in the others."""
+    joint = JointDocuments(lm, DocumentCache(memory=None, folder=llm.folder, portable=True))
+    found = []
+    for shuffled in zip(*(orders(prompt, 4, seed) for seed, prompt in enumerate(prompts)), strict=True):
+        ordered = [prompt.reordered(RoToR().document_order(prompt.documents)) for prompt in shuffled]
+        found += [asyncio.run(joint.store(plan_of(prompt, "rotor"), prompt.ids)) for prompt in ordered]
+        check_equal(llm.answer(ordered, tokens, "rotor", **options), references)
+    ends = [plan_of(prompt, "rotor").end for prompt in prompts]
+    assert found[len(prompts) :] == ends * 3 and found[0] == 0
+
+
+@pytest.mark.parametrize("method", ["pcw", "ape(temperature=1,scale=1)", "rotor"])
 def test_answers_of_tiny_equal_those_of_debiased_lm(tmp_path, method):
     lm = DebiasedLM.from_pretrained("tiny", method=method, dtype="float32")
-    with engine(tmp_path) as llm:
+    with engine(tmp_path, connector={"portable": method == "rotor"}) as llm:
         check_orders(llm, lm, random_prompts(100), method)
+
+
+def test_answers_of_smollm2_equal_those_of_rotor(tmp_path):
+    lm = DebiasedLM.from_pretrained("smollm2", method="rotor", dtype="float32")
+    with engine(tmp_path, "smollm2", connector={"portable": True}) as llm:
+        check_orders(llm, lm, random_prompts(30), "rotor")
 
 
 def test_answers_of_smollm2_equal_those_of_debiased_lm(tmp_path):

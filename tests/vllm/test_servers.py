@@ -48,16 +48,16 @@ def right(prompts):
 
 
 @contextmanager
-def vllm_on(port: int, folder: Path) -> Iterator[psutil.Process]:
+def vllm_on(port: int, folder: Path, **connector) -> Iterator[psutil.Process]:
     """Run vLLM with the connector and the embedded model. Yield the process of its server."""
-    command = vllm_command(sys.executable, "tiny", 2048, port, {"folder": str(folder), "memory": None})
+    command = vllm_command(sys.executable, "tiny", 2048, port, {"folder": str(folder), "memory": None, **connector})
     with process(command, folder.parent / "vllm.log", address_of(port), "/health") as running:
         yield psutil.Process(running.pid)
 
 
 @contextmanager
-def proxy_to(port: int, **settings) -> Iterator[httpx.Client]:
-    upstream = UpstreamModel(address_of(port), "pcw")
+def proxy_to(port: int, method: str = "pcw", cache: Path | None = None, **settings) -> Iterator[httpx.Client]:
+    upstream = UpstreamModel(address_of(port), method, cache=cache, dtype="float32")
     app, engine = create_vllm_proxy(upstream, ServerSettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address, httpx.Client(base_url=address, timeout=SECONDS) as client:
@@ -220,3 +220,18 @@ def test_tenants_share_neither_documents_nor_blocks_nor_counts(server):
             assert again[1] > 0 and again[2] == 0
             assert counts(client, "b", method) == first
             assert counts(client, "b", method) == again
+
+
+def test_the_proxy_computes_the_documents_of_rotor(tmp_path, prompts):
+    lm = DebiasedLM.from_pretrained("tiny", method="rotor", dtype="float32")
+    port, folder, draw = free_port(), tmp_path / "documents", random.Random(0)
+    with vllm_on(port, folder, portable=True), proxy_to(port, "rotor", folder) as client:
+        for prompt in prompts[:CLIENTS]:
+            body = body_of(prompt)
+            text = lm.generate(body["prompt"], documents=body["documents"], max_new_tokens=TOKENS).text
+            assert answer(client, body) == answer(client, shuffled(prompt, draw, stream=True)) == (text, "")
+        before = counter(port, "vllm:ragbias_loaded_tokens_total")
+        shutil.rmtree(folder)
+        httpx.post(f"{address_of(port)}/reset_prefix_cache")
+        assert answer(client, shuffled(prompt, draw)) == (text, "")  # computed again
+        assert counter(port, "vllm:ragbias_loaded_tokens_total") > before > 0

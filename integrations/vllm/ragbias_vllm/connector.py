@@ -5,9 +5,8 @@ vLLM creates two connectors: one in the scheduler, which plans, and one in the w
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,6 @@ from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 
 from ragbias.cache import DocumentCache, States
-from ragbias.cache.identity import key_of
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias_vllm.engine_model import (
     check_supported,
@@ -30,7 +28,7 @@ from ragbias_vllm.engine_model import (
 )
 from ragbias_vllm.metrics import REFUSED, Counts, PrometheusCounts
 from ragbias_vllm.paged_cache import PagedLayer
-from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
+from ragbias_vllm.plans import Part, Plan, RefusedError, parts_of, plan_of
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
@@ -42,22 +40,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger(__name__)
-
-
-@dataclass
-class Part:
-    """The prefix or a document of a prompt.
-
-    Attributes:
-        key: name of its entry in the cache.
-        begin, end: range of its tokens in the prompt.
-        start: position of its first token, which differs from ``begin`` if the method moves the part.
-    """
-
-    key: str
-    begin: int
-    end: int
-    start: int
 
 
 @dataclass
@@ -176,20 +158,10 @@ class RagBiasConnector(KVConnectorBase_V1):
             request.block_hashes.clear()
             request.update_block_hashes()
             return
-        parts = self._parts(plan, tokens)
+        parts = parts_of(self._identity, plan, tokens)
         stored = takewhile(lambda part: part.key in self._folder, parts)
         load_end = max((part.end for part in stored), default=0) if plan.store else plan.end
         self._tracked[request.request_id] = Tracked(request, plan, parts, load_end=load_end, loaded=plan.end)
-
-    def _parts(self, plan: Plan, tokens: list[int]) -> list[Part]:
-        edges = list(accumulate(plan.lengths, initial=0))
-        starts = edges if plan.store else starts_of(method_of(plan.method), plan.lengths)
-        prefix = tokens[: edges[1]]
-        parts = []
-        for (begin, end), start in zip(pairwise(edges), starts, strict=False):
-            key = key_of(self._identity, prefix if begin else [], tokens[begin:end], plan.scope)
-            parts.append(Part(key, begin, end, start))
-        return [part for part in parts if part.begin < part.end]  # the prefix may be empty
 
     def _check(self, request: Request, plan: Plan) -> None:
         """Raise ``RefusedError`` for a request whose answer could be wrong."""
@@ -323,9 +295,6 @@ class RagBiasConnector(KVConnectorBase_V1):
     def _save(self, save: Save) -> None:
         if self._layout is None:
             self._layout = self._layers[0].layout()
-        if self._cache.folder is not None:
-            with suppress(OSError):  # writing the entry reports a broken folder
-                self._cache.folder.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         for part in save.parts:
             if part.key not in self._folder:
                 positions, keys, values = torch.arange(part.begin, part.end), [], []

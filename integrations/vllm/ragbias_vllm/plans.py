@@ -13,11 +13,12 @@ import torch
 
 from ragbias import methods
 from ragbias.attention import Encoding, Scoring
+from ragbias.cache.identity import key_of
 from ragbias.errors import RagBiasError
-from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, SequenceCall
+from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, RoToR, SegmentMethod, SequenceCall
 
 LONGEST_TEXT = 100  # maximum number of characters of a method from a client
-RUNNABLE = "pcw, ape(temperature=1,scale=1)"
+RUNNABLE = "pcw, ape(temperature=1,scale=1), rotor"
 
 
 class RefusedError(Exception):
@@ -54,6 +55,11 @@ class Plan:
         return sum(self.lengths)
 
     @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The ranges of the documents in the prompt."""
+        return list(pairwise(accumulate(self.lengths)))
+
+    @property
     def cache_salt(self) -> str:
         """The salt for vLLM's prefix cache.
 
@@ -85,21 +91,52 @@ def plan_of(params: Any, tokens: int) -> Plan:
     return plan
 
 
-def method_of(text: str) -> ParallelContextWindows:
+def method_of(text: str) -> SegmentMethod:
     """Return a method that stock attention can run. Raise ``RefusedError`` for other methods."""
     # the parameters of other methods may name files
-    if text.partition("(")[0] in ("pcw", "ape") and len(text) <= LONGEST_TEXT:
+    if text.partition("(")[0] in ("pcw", "ape", "rotor") and len(text) <= LONGEST_TEXT:
         try:
             method = methods.get(text)
         except RagBiasError as error:
             raise RefusedError("method", str(error)) from error
         plain = not isinstance(method, AdaptiveParallelEncoding) or method.temperature == method.scale == 1
-        if isinstance(method, ParallelContextWindows) and plain and not method.reader:
+        if method == RoToR() or (isinstance(method, ParallelContextWindows) and plain and not method.reader):
             return method
     raise RefusedError("method", f"method {text!r} does not run in vLLM's attention; expected one of {RUNNABLE}")
 
 
-def starts_of(method: ParallelContextWindows, lengths: Sequence[int]) -> list[int]:
+@dataclass
+class Part:
+    """The prefix or a document of a prompt.
+
+    Attributes:
+        key: name of its entry in the cache.
+        begin, end: range of its tokens in the prompt.
+        start: position of its first token, which differs from ``begin`` if the method moves the part.
+    """
+
+    key: str
+    begin: int
+    end: int
+    start: int
+
+
+def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
+    """Return prefix and documents of a prompt. An empty prefix is no part. ``identity`` is that of the model."""
+    spans, prefix = plan.spans, ids[: plan.lengths[0]]
+    method = None if plan.store else method_of(plan.method)
+    starts = [0, *(begin for begin, _ in spans)] if method is None else starts_of(method, plan.lengths)
+    parts = [Part(key_of(identity, [], prefix, plan.scope), 0, len(prefix), starts[0])] if prefix else []
+    for (begin, end), start in zip(spans, starts[1:], strict=True):
+        if method is not None and method.sees_others:
+            key = key_of(identity, ids[: plan.end], [begin], plan.cache_salt)
+        else:
+            key = key_of(identity, prefix, ids[begin:end], plan.scope)
+        parts.append(Part(key, begin, end, start))
+    return parts
+
+
+def starts_of(method: SegmentMethod, lengths: Sequence[int]) -> list[int]:
     """Return the positions at which prefix and documents start if the suffix starts at ``sum(lengths)``.
 
     vLLM places the suffix after all tokens, which is later than the method's position. All other parts move by the same

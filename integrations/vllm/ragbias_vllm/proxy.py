@@ -12,12 +12,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from fastapi import FastAPI
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from ragbias import methods
+from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
 from ragbias.frameworks.remote import check_arranges_text
 from ragbias.generation import Generation, GenerationSettings, PromptTokensDetails, Request, Usage
@@ -25,8 +27,8 @@ from ragbias.generation.arguments import generation_config
 from ragbias.generation.decoding import CONTEXT, GREEDY, computes_documents_separately, decoded, safe_length, trimmed
 from ragbias.generation.request import check_length
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionMethod, Method, format_method
-from ragbias.models.loading import load_tokenizer, refuse_irregular
+from ragbias.methods import AttentionMethod, Method, ParallelContextWindows, RoToR, format_method
+from ragbias.models.loading import load_model, load_tokenizer, refuse_irregular
 from ragbias.models.named import local_path
 from ragbias.serving import prompts
 from ragbias.serving.answers import Formatter
@@ -36,11 +38,13 @@ from ragbias.serving.local_engine import LocalEngine, ServedModel
 from ragbias.serving.schemas import Json, RequestBody
 from ragbias.serving.server import Metrics, log
 from ragbias.serving.settings import ServerSettings
+from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
 from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
 
 PLAIN = "canonical-order, long-context-reorder, none"
 SEEDS = 2**64  # vLLM's seeds are signed
+NEEDED = "--cache, the folder of vLLM's connector"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class UpstreamModel:
         model: folder or name of the model's tokenizer and configuration; empty: the path from the server.
         method: default method.
         reader: name of a reader adapter in the upstream server, for requests with the default method, or empty.
+        cache: folder of the connector, with which the proxy loads the model's weights to run rotor, or None.
+        cache_disk, dtype: maximum size of this folder, and dtype of the upstream server.
     """
 
     url: str = field(repr=False)  # may contain a password
@@ -60,6 +66,16 @@ class UpstreamModel:
     reader: str = ""
     key: str = field(default="", repr=False)
     timeout: float = 600.0
+    cache: Path | None = None
+    cache_disk: str | None = None
+    dtype: str | None = None
+
+    def joint_documents(self, lm: DebiasedLM) -> JointDocuments | None:
+        """Return what computes documents together, or None without a folder."""
+        if self.cache is None:
+            return None
+        cache = DocumentCache(memory=None, folder=self.cache, disk=self.cache_disk, portable=True)
+        return JointDocuments(lm, cache)
 
 
 def connector_method(method: Method) -> str:
@@ -72,9 +88,14 @@ def connector_method(method: Method) -> str:
     return text
 
 
-def check_runs(method: Method) -> None:
-    """Raise ``MethodError`` unless the connector supports the method, or the method only arranges text."""
+def check_runs(method: Method, joint: bool) -> None:
+    """Raise ``MethodError`` unless the connector supports the method, or the method only arranges text.
+
+    ``joint`` is whether this proxy can compute documents together.
+    """
     if connector_method(method):
+        if isinstance(method, RoToR) and not joint:
+            raise MethodError(f"{method.name}: vLLM cannot compute its documents; start the proxy with {NEEDED}")
         return
     try:
         check_arranges_text(method)
@@ -87,20 +108,24 @@ def create_vllm_proxy(
 ) -> tuple[FastAPI, VllmEngine]:
     """Create the proxy's application, and its engine. The engine's ``load`` connects to the upstream server."""
     method = methods.get(upstream.method)
-    check_runs(method)
+    check_runs(method, upstream.cache is not None)
     if upstream.reader and not connector_method(method):
         raise ArgumentError(f"reader={upstream.reader!r}; {method.name} runs without a reader in vLLM, pcw with one")
     engine = VllmEngine(upstream, method, settings, metrics)
     return create_app(engine, settings, metrics, engine.lifespan), engine
 
 
-class WeightlessLM(DebiasedLM):
-    """A model without weights, which prepares requests. ``window`` is at most the upstream server's."""
+class UpstreamLM(DebiasedLM):
+    """The upstream server's model, which prepares requests. ``window`` is at most the server's.
 
-    def __init__(self, name: str, method: Method, window: int) -> None:
+    It has weights if ``dtype`` is given.
+    """
+
+    def __init__(self, name: str, method: Method, window: int, dtype: str | None) -> None:
         refuse_irregular(name)
         tokenizer = load_tokenizer(name, {})
-        super().__init__(_weightless(name), tokenizer, method, name=name)
+        model = _weightless(name) if dtype is None else load_model(name, {"dtype": dtype, "device": "auto"})
+        super().__init__(model, tokenizer, method, name=name)
         self._window = min(window, super().window)
 
     @property
@@ -147,9 +172,10 @@ class VllmEngine(LocalEngine):
         served: dict[str, ServedModel] = {}
         for card in (card for card in cards if not card.get("parent")):
             window = int(card.get("max_model_len") or 2**31)
-            lm = WeightlessLM(upstream.model or str(card.get("root") or card["id"]), self._method, window)
+            path = upstream.model or str(card.get("root") or card["id"])
+            lm = UpstreamLM(path, self._method, window, upstream.dtype or "auto" if upstream.cache else None)
             name = str(card["id"])
-            served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, upstream.reader)
+            served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, upstream)
         self._served = served
 
     @property
@@ -200,17 +226,24 @@ class VllmModel(ServedModel):
     """A model in vLLM, with its name for clients."""
 
     def __init__(
-        self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics, store: StoredDocuments, reader: str
+        self,
+        lm: DebiasedLM,
+        name: str,
+        settings: ServerSettings,
+        metrics: Metrics,
+        store: StoredDocuments,
+        upstream: UpstreamModel,
     ) -> None:
         super().__init__(lm, name, settings, metrics)
-        self._documents, self._reader = store, reader
+        self._documents, self._reader, self._joint = store, upstream.reader, upstream.joint_documents(lm)
 
     def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, GenerationSettings]:
-        check_runs(prompts.client_method(body.options.method, self.lm.method, self.lm.name))
+        method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)
+        check_runs(method, self._joint is not None)
         request, formatter, settings = super()._prepare(body, cancelled)
         check_length(len(request.tokens.ids), self.lm.window)
         if isinstance(request.method, AttentionMethod):
-            if not computes_documents_separately(self.lm.model, request.method, [request.tokens]):
+            if not computes_documents_separately(self.lm.model, ParallelContextWindows(), [request.tokens]):
                 raise MethodError(
                     f"{request.method.name} cannot reuse documents in this model, because its rotary frequencies "
                     "depend on the prompt's length; use canonical-order or none"
@@ -287,6 +320,8 @@ class VllmModel(ServedModel):
             assert isinstance(request.method, AttentionMethod)
             tokens = tokens.reordered(request.method.document_order(tokens.documents))
             segments = Segments(name, tokens.prefix, tokens.documents, salt, self.name)
+            if isinstance(request.method, RoToR) and self._joint:
+                segments = replace(segments, together=partial(self._joint.store, segments.plan(), tokens.ids))
             reader = self._reader_of(request)
         ids = tokens.ids
         config, eos, _ = generation_config(

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from array import array
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,10 @@ NO_CONNECTOR = (
     "--kv-transfer-config and --enable-prompt-tokens-details, as docs/how-to/vllm.md shows"
 )
 NOT_LOADED = "the upstream server answered without the stored documents"
+NOT_FOUND = (
+    "the upstream server does not find the documents that the proxy computed; both need the same writable folder, "
+    'weights and dtype, and the connector needs "portable": true'
+)
 STORE_FULL = "the upstream server cannot store documents: its folder is full or not writable; see its log"
 TOO_MANY = "too many documents wait to be stored in the upstream server; try again later"
 
@@ -151,6 +155,8 @@ class Segments:
         prefix, documents: token ids.
         scope: digest of the tenant. Entries of other scopes are never used.
         model: name of the upstream model without reader.
+        together: computes and stores the documents together, and returns the number of previously stored tokens.
+            None: vLLM computes each document alone.
     """
 
     method: str
@@ -158,6 +164,7 @@ class Segments:
     documents: Sequence[Sequence[int]]
     scope: str
     model: str
+    together: Callable[[], Awaitable[int]] | None = None
 
     @property
     def tenant(self) -> str:
@@ -234,6 +241,8 @@ class StoredDocuments:
                 if segments:
                     self.forget(segments.keys())
                 if begun or not segments or attempt == ATTEMPTS:
+                    if segments and segments.together and not begun:
+                        raise UpstreamFailedError(NOT_FOUND) from None
                     raise
                 self._retries.inc()
 
@@ -248,6 +257,8 @@ class StoredDocuments:
 
     async def store(self, segments: Segments) -> int:
         """Store new documents. Return the number of previously stored tokens."""
+        if segments.together is not None:
+            return await segments.together()
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
