@@ -11,7 +11,7 @@ from ragbias import DebiasedLM, Prompt
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
-from studies import train_reader
+from studies import train_reader, training_prompts
 from studies.readers import orders_of, prompt_of, read_cases
 from studies.windows import ANSWER_TOKENS, STATES, Row, evaluate_mixture, generated, logprobs, target_logits
 
@@ -95,7 +95,7 @@ def test_mixtures_equal_the_method(lm, tmp_path):
 
 @pytest.mark.parametrize("objective", ["distil --mixture", "distil", "known", "both", "free", "ranked", "plain"])
 def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys, objective):
-    monkeypatch.setattr(train_reader, "HELD_OUT", 2)
+    monkeypatch.setattr(training_prompts, "HELD_OUT", 2)
     name, *options = objective.split()
     command = [str(file), "--out", str(tmp_path), "--model", "tiny", "--device", "cpu", "--groups", "1", "--group", "6"]
     train_reader.main([*command, "--batch", "3", "--rate", "0.01", "--one-form", *options, "--readers", f"r:{name}:40"])
@@ -104,7 +104,7 @@ def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys,
 
 
 def test_a_trained_reader_is_evaluated_and_written(lm, file, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train_reader, "HELD_OUT", 5)
+    monkeypatch.setattr(training_prompts, "HELD_OUT", 5)
     command = [str(file), "--out", str(tmp_path / "out"), "--model", "tiny", "--device", "cpu", "--groups", "1"]
     command += ["--evaluation", str(questions_of(tmp_path)), "--questions", "4", "--generate", "--receipt"]
     train_reader.main([*command, "--batch", "2", "--readers", "first:known:3"])
