@@ -331,7 +331,8 @@ def install_listener(*, searches: bool = True) -> None:
 
     Args:
         searches: also record direct searches of vector stores: ``similarity_search``,
-            ``max_marginal_relevance_search``, their variants and async forms.
+            ``max_marginal_relevance_search``, their variants and async forms. LangChain sends no events for them, so
+            this adds a ``__getattribute__`` to ``VectorStore`` and ``BaseRetriever`` in the whole process.
     """
     if not listener.installed:
         listener.installed = True

@@ -241,7 +241,7 @@ def install_listener(*, searches: bool = True) -> None:
     """Attach the listener to LlamaIndex's root dispatcher. Call it again to change settings.
 
     Args:
-        searches: also record direct calls of ``query`` and ``aquery`` on vector stores.
+        searches: record direct ``query`` calls, by a ``__getattribute__`` of all vector stores and retrievers.
     """
     global _listener
     root = get_dispatcher()
