@@ -21,10 +21,10 @@ from ragbias.call_site import WarnedLines
 from ragbias.checks import check_dict, check_event, check_not_cancelled, check_text
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
-from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Origin, Request, Score, Stream
+from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Request, Score, Stream
 from ragbias.generation.answering import Answering, resolve
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.request import check_length, check_lists, in_parts, record
+from ragbias.generation.request import Origin, check_length, check_lists, in_parts, record
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method

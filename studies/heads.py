@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.binding import attach
+from ragbias.binding.hooks import attach
 from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.binding import attach
+from ragbias.binding.hooks import attach
 from ragbias.calibration.measurements import retrieving_layers
 from ragbias.data.questions import Question
 from ragbias.errors import DataError, MethodError

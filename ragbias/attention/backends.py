@@ -162,7 +162,7 @@ def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Ite
         others = [other for other in DOCUMENTS if other != span]
         starts = torch.tensor([[0, 40, 90, 150 + index]], device=device).expand(HEADS, -1)
         groups.append(Group(span, 150 + index, [(0, PREFIX), *others, span], starts))
-    for result in attention.attend_groups(query, key, value, groups, scoring):
+    for result in attention.primitive.attend_groups(query, key, value, groups, scoring):
         yield "attention of documents", result
     starts = torch.tensor([0, 5, 140, 157, tail], device=device).expand(HEADS, SUFFIX, -1).clone()
     starts[..., 1:4] += torch.arange(HEADS * SUFFIX, device=device).view(HEADS, SUFFIX, 1) % 7  # by head and query
@@ -170,5 +170,5 @@ def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Ite
     seen.update(positions=positions[tail:], scoring=scoring, bias=[0.0, -0.5, -0.5, -0.5, 0.0])
     for result in attention.attend(query[:, tail:], key, value, **seen):
         yield "attention to documents", result
-    yield "importances of documents", attention.document_mass(query, key, DOCUMENTS, scoring) / TOKENS
-    yield "importances for a token", attention.segment_mass(query[:, -1:], key, DOCUMENTS, scoring)
+    yield "importances of documents", attention.primitive.document_mass(query, key, DOCUMENTS, scoring) / TOKENS
+    yield "importances for a token", attention.primitive.segment_mass(query[:, -1:], key, DOCUMENTS, scoring)

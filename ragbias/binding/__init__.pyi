@@ -1,3 +1,2 @@
 from ragbias.binding.architectures import ARCHITECTURES as ARCHITECTURES
 from ragbias.binding.architectures import Architecture as Architecture
-from ragbias.binding.hooks import attach as attach

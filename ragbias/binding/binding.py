@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ragbias.attention import Encoding, Scoring, rotate
 from ragbias.attention.backends import check_backend
+from ragbias.attention.keys import Encoding, Scoring, rotate
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.errors import BindingError, NoDocumentsError, SpanError, UnsupportedModelError
 from ragbias.methods import AttentionCall, AttentionMethod, SequenceLayout

@@ -7,6 +7,6 @@ and ``splitting`` separate the documents for ``ragbias.Prompt.from_text``.
 
 from ragbias.boundaries.locating import Boundaries, locate
 from ragbias.boundaries.recognisers import Segmenter
-from ragbias.boundaries.sources import KnownText, Registry, current_documents, documents
+from ragbias.boundaries.sources import Registry, documents
 
-__all__ = ["Boundaries", "KnownText", "Registry", "Segmenter", "current_documents", "documents", "locate"]
+__all__ = ["Boundaries", "Registry", "Segmenter", "documents", "locate"]

@@ -12,9 +12,8 @@ from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedModel
 
 import ragbias
-from ragbias.binding import attach
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import hooked
+from ragbias.binding.hooks import attach, hooked
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample, random_strings
 from ragbias.calibration.settings import CalibrationPlan

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from ragbias.boundaries import Boundaries, KnownText, locate
+from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.assignment import is_long, n_outside
 from ragbias.boundaries.matching import is_block, occurrences_by_document
+from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 

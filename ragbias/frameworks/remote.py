@@ -13,10 +13,10 @@ from ragbias.boundaries import Boundaries
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, MethodError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import Connection, Json
-from ragbias.generation import Generation, Origin, PromptTokensDetails, Report, Request, Stream, Usage
+from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.request import in_parts, planned_report
+from ragbias.generation.request import Origin, in_parts, planned_report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
@@ -118,7 +118,7 @@ class RemoteLM:
             shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
         return shown
 
-    def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
+    def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Prepare a request, with a report of the located documents."""
         origin = text_origin(prompt, boundaries, method or self.method)
         return RemoteRequest(origin.tokens, origin.method_requested, planned_report(origin), origin, text=prompt)
@@ -136,7 +136,7 @@ class RemoteLM:
 
     def answer(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
-    ) -> list[RemoteGeneration]:
+    ) -> list[Generation]:
         """Answer each request. For the errors see also ``DebiasedLM.batch``.
 
         Raises:
@@ -237,7 +237,7 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
         return RemoteGeneration(
             text=text or "",
             token_ids=[],
-            usage=Usage(counts["prompt_tokens"], counts["completion_tokens"], PromptTokensDetails(cached)),
+            usage=Usage(counts["prompt_tokens"], counts["completion_tokens"], cached),
             report=_report(request, body["ragbias"]),
             finish_reason=choice["finish_reason"],
             chat_logprobs=None if content is None else {"content": content},

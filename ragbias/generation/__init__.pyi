@@ -1,12 +1,8 @@
-from ragbias.generation.arguments import DecodingArguments as DecodingArguments
 from ragbias.generation.arguments import GenerationArguments as GenerationArguments
 from ragbias.generation.arguments import GenerationSettings as GenerationSettings
-from ragbias.generation.arguments import SamplingArguments as SamplingArguments
 from ragbias.generation.report import Generation as Generation
-from ragbias.generation.report import PromptTokensDetails as PromptTokensDetails
 from ragbias.generation.report import Report as Report
 from ragbias.generation.report import Score as Score
 from ragbias.generation.report import Usage as Usage
-from ragbias.generation.request import Origin as Origin
 from ragbias.generation.request import Request as Request
 from ragbias.generation.streaming import Stream as Stream

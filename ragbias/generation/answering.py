@@ -28,7 +28,7 @@ from ragbias.generation.decoding import (
     trimmed,
 )
 from ragbias.generation.ranking import model_attention, ranking_of
-from ragbias.generation.report import Generation, PromptTokensDetails, Usage
+from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Origin, Request, check_length, groups, padded, planned_report
 from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
@@ -140,7 +140,7 @@ class Answering:
                 Generation(
                     text=trimmed(decode(new), settings.stop)[0],
                     token_ids=[new[at] for at in shown],
-                    usage=Usage(len(request.tokens.ids), len(new), PromptTokensDetails(reused)),
+                    usage=Usage(len(request.tokens.ids), len(new), reused),
                     report=replace(request.report, cached_tokens=reused),
                     finish_reason="stop" if index in watch.lengths else "length",
                     logprobs=[logprobs[index][at] for at in shown] if logprobs else None,
@@ -152,7 +152,7 @@ class Answering:
         """Answer a request with a joint method, as a batch of prompts. The usage counts all prompts."""
         first, *others = self._answer_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
-        report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)
+        report = replace(first.report, cached_tokens=usage.cached_tokens)
         return replace(first, usage=usage, report=report)
 
     def _elect(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:

@@ -23,9 +23,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ragbias.binding import attach
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.binding.hooks import hooked
+from ragbias.binding.hooks import attach, hooked
 from ragbias.cache import DocumentCache
 from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, first_line, out_of_memory
 from ragbias.generation.arguments import GenerationSettings

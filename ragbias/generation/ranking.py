@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias import methods
-from ragbias.binding import attach
 from ragbias.binding.architectures import window_of
+from ragbias.binding.hooks import attach
 from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError

@@ -55,35 +55,33 @@ class Report:
 
 
 @dataclass(frozen=True)
-class PromptTokensDetails:
-    """The number of prompt tokens from a ``DocumentCache``."""
-
-    cached_tokens: int = 0
-
-
-@dataclass(frozen=True)
 class Usage:
-    """Token counts of one request, including the EOS token. A vote counts all its answers."""
+    """Token counts of one request, including the EOS token. A vote counts all its answers.
+
+    Attributes:
+        cached_tokens: number of tokens of the prompt from a ``DocumentCache``.
+    """
 
     prompt_tokens: int
     completion_tokens: int
-    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        cached = self.prompt_tokens_details.cached_tokens + other.prompt_tokens_details.cached_tokens
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            PromptTokensDetails(cached),
+            self.cached_tokens + other.cached_tokens,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts with the frameworks' names."""
-        return {**asdict(self), "total_tokens": self.total_tokens}
+        """Return the counts with OpenAI's names."""
+        counts = asdict(self)
+        details = {"cached_tokens": counts.pop("cached_tokens")}
+        return {**counts, "prompt_tokens_details": details, "total_tokens": self.total_tokens}
 
 
 @dataclass(frozen=True)

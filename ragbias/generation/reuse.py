@@ -21,8 +21,9 @@ from ragbias import attention
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import backend_of, hooked
-from ragbias.cache import DocumentCache, States
+from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
+from ragbias.cache.stores import States
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.request import check_length
 from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout

@@ -36,7 +36,7 @@ class AdaptiveParallelEncoding(ParallelContextWindows):
         check_between("ape: scale", self.scale, FACTOR)
 
     def attend_tail(
-        self, seq: SequenceCall, keys: Tensor, documents: attention.Segments, starts: Tensor | None
+        self, seq: SequenceCall, keys: Tensor, documents: attention.keys.Segments, starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if self.temperature == self.scale == 1:
             return super().attend_tail(seq, keys, documents, starts)

@@ -102,7 +102,7 @@ class MsPoE(AttentionMethod):
             keys = seq.scoring.encoding(seq.key, offsets)
             scores = attention.segment_scores(last, keys, positions=offsets[-1:], scoring=seq.scoring)
         else:
-            scores = attention.grouped_scores(last, seq.key, seq.scoring)
+            scores = attention.primitive.grouped_scores(last, seq.key, seq.scoring)
         weights = scores.softmax(-1)
         if self.heads == "entropy":
             return weights.xlogy(weights).sum(-1)[:, 0]

@@ -85,7 +85,8 @@ class Pine(SegmentMethod):
         if self.order == "canonical":
             nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
         else:
-            nearness = self._nearness(attention.document_mass(seq.query, seq.key, seq.spans, seq.scoring), seq)
+            mass = attention.primitive.document_mass(seq.query, seq.key, seq.spans, seq.scoring)
+            nearness = self._nearness(mass, seq)
         nearness.diagonal(dim1=-2, dim2=-1).fill_(math.inf)  # a document is always nearest to itself
         return self._laid_out(nearness, seq)
 
@@ -94,7 +95,7 @@ class Pine(SegmentMethod):
             return super().tail_starts(seq, query)
         if self.order == "canonical":
             return self._laid_out(self._canonical(seq), seq)
-        mass = attention.segment_mass(query, seq.key, seq.spans, seq.scoring)
+        mass = attention.primitive.segment_mass(query, seq.key, seq.spans, seq.scoring)
         return self._laid_out(self._nearness(mass, seq), seq)
 
     def _canonical(self, seq: SequenceCall) -> Tensor:

@@ -74,6 +74,6 @@ def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor,
             result[index] = scoring.encoding(x[index], positions / ratio[:, None])
         return result
 
-    cached: attention.EncodedKeys = call.memory_of(None).setdefault("keys", attention.EncodedKeys())
+    cached: attention.keys.EncodedKeys = call.memory_of(None).setdefault("keys", attention.keys.EncodedKeys())
     key = cached.extended(call.key, lambda new, first: divided(new, first, by_key))
     return call.plain(divided(call.query, call.key.shape[2] - call.query.shape[2], by_query), key)

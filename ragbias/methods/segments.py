@@ -60,7 +60,7 @@ class SegmentMethod(AttentionMethod):
         if end:
             positions = seq.arange(end)
             parts.insert(0, seq.attend(seq.query[:, :end], keys, positions=positions, segments=[(0, end)], causal=True))
-        return attention.concatenated(parts)
+        return attention.keys.concatenated(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Compute attention of the tokens of all documents. Each token sees its own document causally."""
@@ -72,8 +72,9 @@ class SegmentMethod(AttentionMethod):
         for i, span in enumerate(seq.spans):
             seen = [j for j in range(len(seq.spans)) if j != i and self.together_in(seq.layer)] + [i]
             segments = [(0, seq.prefix), *(seq.spans[j] for j in seen)]
-            groups.append(attention.Group(span, positions[i], segments, pad(starts[:, i, seen], (1, 0))))  # prefix at 0
-        return attention.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
+            with_prefix = pad(starts[:, i, seen], (1, 0))  # at 0
+            groups.append(attention.keys.Group(span, positions[i], segments, with_prefix))
+        return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """Compute attention of later tokens that all see the documents at the same positions. Encode keys once."""
@@ -87,7 +88,7 @@ class SegmentMethod(AttentionMethod):
         return self.attend_tail(seq, seq.encoded("positions", at_positions), [(seq.prefix, seq.documents_end)], None)
 
     def attend_tail(
-        self, seq: SequenceCall, keys: Tensor, documents: attention.Segments, starts: Tensor | None
+        self, seq: SequenceCall, keys: Tensor, documents: attention.keys.Segments, starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Compute attention of the suffix or of generated tokens.
 

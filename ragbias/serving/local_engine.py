@@ -237,7 +237,7 @@ class ServedModel(Scheduler):
             metrics.plain.labels(self.name, report.method_requested).inc()
         metrics.prompt_tokens.labels(self.name).inc(usage.prompt_tokens)
         metrics.completion_tokens.labels(self.name).inc(usage.completion_tokens)
-        metrics.cached_tokens.labels(self.name).inc(usage.prompt_tokens_details.cached_tokens)
+        metrics.cached_tokens.labels(self.name).inc(usage.cached_tokens)
         return generation
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> RenderedPrompt:

@@ -126,7 +126,8 @@ class Intervened(AttentionMethod):
         """Return the call with shifted positions in queries and keys, for a method that uses the model's positions."""
         import torch
 
-        from ragbias.attention import Alibi, Encoding
+        from ragbias.attention import Encoding
+        from ragbias.attention.keys import Alibi
 
         columns, device = call.key.shape[2], call.key.device
         positions = torch.zeros(len(call.layouts), columns, dtype=torch.long, device=device)

@@ -67,7 +67,8 @@ def biased(
             )
             for each in own:
                 scores[:, each.queries[positions]] += each.factors.log()
-            output[index, positions - count] = attention.weigh(scores, value[index, :, layout.pad :])[0].transpose(0, 1)
+            weighed, _ = attention.primitive.weigh(scores, value[index, :, layout.pad :])
+            output[index, positions - count] = weighed.transpose(0, 1)
     return output
 
 

@@ -11,17 +11,10 @@ import torch
 
 import ragbias
 from ragbias import DebiasedLM, Prompt, attention
-from ragbias.attention import (
-    Alibi,
-    Encoding,
-    Group,
-    Rotary,
-    Scoring,
-    attend,
-    attend_groups,
-    backends,
-)
+from ragbias.attention import Encoding, Scoring, attend, backends
 from ragbias.attention.backends import check_backend, chosen
+from ragbias.attention.keys import Alibi, Group, Rotary
+from ragbias.attention.primitive import attend_groups
 from ragbias.errors import BackendError, BackendFallbackWarning
 from support.random_models import random_model
 from support.segments import Segments
@@ -203,7 +196,8 @@ import ragbias.lm  # with all of transformers, parts of which fail without a wor
 for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
     del sys.modules[name]
 sys.path.insert(0, sys.argv[1])
-from ragbias.attention import Rotary, Scoring
+from ragbias.attention import Scoring
+from ragbias.attention.keys import Rotary
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.errors import BackendError, BackendFallbackWarning
 

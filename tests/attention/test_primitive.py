@@ -5,25 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbias.attention import (
-    Alibi,
-    EncodedKeys,
-    Encoding,
-    Group,
-    Rotary,
-    Scoring,
-    attend,
-    attend_groups,
-    document_mass,
-    fused,
-    grouped_scores,
-    merge,
-    primitive,
-    rotate,
-    segment_mass,
-    segment_scores,
-    weigh,
-)
+from ragbias.attention import Encoding, Scoring, attend, fused, merge, primitive, segment_scores
+from ragbias.attention.keys import Alibi, EncodedKeys, Group, Rotary, rotate
+from ragbias.attention.primitive import attend_groups, document_mass, grouped_scores, segment_mass, weigh
 from ragbias.errors import ArgumentError
 
 HEADS, GROUPS, DIM = 4, 2, 8

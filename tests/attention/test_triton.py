@@ -11,17 +11,9 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.attention import (
-    Encoding,
-    Group,
-    Rotary,
-    Scoring,
-    attend,
-    attend_groups,
-    backends,
-    document_mass,
-    segment_mass,
-)
+from ragbias.attention import Encoding, Scoring, attend, backends
+from ragbias.attention.keys import Group, Rotary
+from ragbias.attention.primitive import attend_groups, document_mass, segment_mass
 from ragbias.errors import BackendError, BackendFallbackWarning
 from support.random_models import random_model
 from support.segments import Segments, padded

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries import Registry, locate
+from ragbias.boundaries.sources import KnownText
 from ragbias.generation.request import in_parts
 from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
 

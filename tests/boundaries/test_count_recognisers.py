@@ -7,7 +7,8 @@ import pytest
 from boundaries.count_recognisers import EVERY, Counted, fired
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import locate
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
 
 TEXTS = ["The falcon is red.", "Two herons stand.", "An owl is asleep."]

@@ -9,8 +9,8 @@ import pytest
 from langchain_core.documents import Document
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, locate
-from ragbias.boundaries.sources import document_texts
+from ragbias.boundaries import locate
+from ragbias.boundaries.sources import KnownText, document_texts
 from ragbias.errors import AmbiguousSegmentsError
 
 TEXTS = ["The falcon is red and old.", "Two herons stand on a bridge.\n\nIt is of stone.", "An owl's asleep."]

@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import locate
 from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
 
 HEADERS = ["", "", "Source: {}\n", "{}\n", "{}: ", "## {}\n", "[page {} of 10]\n", "page_label: {}\n\n", "Next:\n"]

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from ragbias.boundaries import KnownText, Registry, locate
-from ragbias.boundaries.sources import MAX_FIELDS, MAX_VALUE, with_fields_of_both
+from ragbias.boundaries import Registry, locate
+from ragbias.boundaries.sources import MAX_FIELDS, MAX_VALUE, KnownText, with_fields_of_both
 
 
 def test_a_known_text_is_its_text_and_bounded():

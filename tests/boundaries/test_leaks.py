@@ -5,7 +5,8 @@ from itertools import permutations
 
 import pytest
 
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import locate
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import DocumentNotFoundError
 from ragbias.generation.request import in_parts
 from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of

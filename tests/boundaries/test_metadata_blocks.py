@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
 from ragbias.generation.request import in_parts
 from support.flat_prompts import known_to

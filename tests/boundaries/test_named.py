@@ -18,16 +18,16 @@ def test_the_block_names_the_documents_of_plain_code():
         assert locate(text).source == "documents"
         assert locate(text).n_found == 2
         with ragbias.boundaries.documents([LIBRARY]):
-            assert ragbias.boundaries.current_documents() == (LIBRARY,)
+            assert ragbias.boundaries.sources.current_documents() == (LIBRARY,)
             assert locate(text, documents=[STATION]).n_expected == 1
-        assert ragbias.boundaries.current_documents() == (STATION, BRIDGE)
-    assert ragbias.boundaries.current_documents() is None
+        assert ragbias.boundaries.sources.current_documents() == (STATION, BRIDGE)
+    assert ragbias.boundaries.sources.current_documents() is None
 
 
 def test_a_block_that_is_left_in_another_context_is_over():
     def pieces():
         with ragbias.boundaries.documents([LIBRARY]):
-            yield ragbias.boundaries.current_documents()
+            yield ragbias.boundaries.sources.current_documents()
 
     with ragbias.boundaries.documents([STATION]):
         reading = pieces()
@@ -35,14 +35,14 @@ def test_a_block_that_is_left_in_another_context_is_over():
         thread = threading.Thread(target=reading.close)
         thread.start()
         thread.join()
-        assert ragbias.boundaries.current_documents() == (STATION,)
-    assert ragbias.boundaries.current_documents() is None
+        assert ragbias.boundaries.sources.current_documents() == (STATION,)
+    assert ragbias.boundaries.sources.current_documents() is None
 
 
 def test_what_began_in_a_block_keeps_its_documents():
     with ragbias.boundaries.documents([STATION]):
         begun = copy_context()
-    assert begun.run(ragbias.boundaries.current_documents) == (STATION,)
+    assert begun.run(ragbias.boundaries.sources.current_documents) == (STATION,)
 
 
 @pytest.mark.parametrize(

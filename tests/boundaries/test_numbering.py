@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import locate
 from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.sources import KnownText
 from ragbias.generation.request import in_parts
 
 TEXTS = ["The falcon is red, see [2].", "2 owls sleep at 12 noon.", "Document 3 is about herons."]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbias.boundaries import Boundaries, KnownText, locate
+from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.numbering import WORDS as COUNTED
+from ragbias.boundaries.sources import KnownText
 from ragbias.generation.request import in_parts
 
 TEXTS = [

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from ragbias.boundaries import KnownText, Registry
+from ragbias.boundaries import Registry
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import ArgumentError
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
 from support.side_by_side import side_by_side

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import locate
 from ragbias.boundaries.locating import WITHIN_TEXT
+from ragbias.boundaries.sources import KnownText
 from ragbias.generation.request import in_parts
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.generated_prompts import outcome

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import below_headers
+from ragbias.boundaries.sources import KnownText
 
 pytestmark = pytest.mark.serial
 

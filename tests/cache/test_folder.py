@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
-from ragbias.cache import DocumentCache, States
+from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import size_of
-from ragbias.cache.stores import FolderStore, write_entry
+from ragbias.cache.stores import FolderStore, States, write_entry
 from ragbias.errors import ArgumentError, DocumentCacheWarning
 
 

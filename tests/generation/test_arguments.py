@@ -7,8 +7,8 @@ from transformers import GenerationConfig
 from ragbias import DebiasedLM
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
-from ragbias.generation import DecodingArguments, GenerationArguments, arguments
-from ragbias.generation.arguments import GenerationSettings
+from ragbias.generation import GenerationArguments, arguments
+from ragbias.generation.arguments import DecodingArguments, GenerationSettings
 from ragbias.methods import PermutationVote
 from support.prompts import PROMPT
 from support.random_models import random_model

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ragbias import DebiasedLM, DocumentCache, Prompt
-from ragbias.cache import States
-from ragbias.cache.stores import SUFFIX, FolderStore, read_entry
+from ragbias.cache.stores import SUFFIX, FolderStore, States, read_entry
 from ragbias.errors import ArgumentError, CancelledError, DocumentCacheWarning, PromptTooLongError, WrongTypeError
 from support.random_models import FAMILIES, random_model
 from support.reuse import TARGET, logits, tokens
@@ -142,7 +141,7 @@ def test_report_and_usage_count_cached_tokens(byte_tokenizer):
     first, second = (lm.generate(Prompt(PREFIX, CORPUS[:3], QUESTION), max_new_tokens=2) for _ in range(2))
     cached = second.usage.prompt_tokens - len(QUESTION)
     assert first.report.cached_tokens == 0 and second.report.cached_tokens == cached
-    assert second.usage.prompt_tokens_details.cached_tokens == cached
+    assert second.usage.cached_tokens == cached
     other = lm.generate(Prompt(PREFIX, [CORPUS[4], CORPUS[1]], QUESTION), max_new_tokens=2)
     assert other.report.cached_tokens == len(PREFIX) + 1 + len(CORPUS[1])  # and BOS
 

@@ -43,7 +43,7 @@ def test_a_remote_model_reports_cached_tokens() -> None:
         text = "\n\n".join([*DOCUMENTS, QUESTION])
         request = remote.prepare(text, boundaries=locate(text, documents=DOCUMENTS))
         answers = [remote.answer([request], GenerationSettings(max_new_tokens=2))[0] for _ in range(2)]
-    cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
+    cached = [answer.usage.cached_tokens for answer in answers]
     assert cached[0] == 0 < cached[1] == answers[1].report.cached_tokens
 
 

@@ -12,7 +12,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from ragbias.boundaries import KnownText
+from ragbias.boundaries.sources import KnownText
 from ragbias.frameworks import join_parts
 from ragbias.serving.prompts import prompt_with_parts, template_messages
 from ragbias.serving.schemas import ChatRequest

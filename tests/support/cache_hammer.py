@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from ragbias.cache import DocumentCache, States
+from ragbias.cache import DocumentCache
+from ragbias.cache.stores import States
 
 ENTRIES = 12
 TOKENS = 120

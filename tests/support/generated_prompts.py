@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
 
 WORDS = [

@@ -20,8 +20,8 @@ from ragbias.attention.backends import BACKENDS
 from ragbias.boundaries.sources import check_lasting, document_texts
 from ragbias.checks import check_dict, check_names
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.generation import GenerationSettings, SamplingArguments
-from ragbias.generation.arguments import SAMPLING, rename_max_tokens
+from ragbias.generation import GenerationSettings
+from ragbias.generation.arguments import SAMPLING, SamplingArguments, rename_max_tokens
 from ragbias.methods import Method
 
 FORMAT = ("tools", "tool_choice", "response_format")  # arguments of the chat model only

@@ -17,8 +17,9 @@ from langchain_ragbias import arguments
 from langchain_ragbias.arguments import Call
 from langchain_ragbias.listener import listener, reports
 from ragbias import DebiasedLM, DocumentCache, Generation
-from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
+from ragbias.boundaries import Boundaries, Segmenter, locate
 from ragbias.boundaries.recognisers import check_segmenter
+from ragbias.boundaries.sources import current_documents
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
     AnswerFormat,

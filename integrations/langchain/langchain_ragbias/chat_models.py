@@ -388,7 +388,7 @@ def _usage(generation: Generation) -> UsageMetadata:
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
-        input_token_details={"cache_read": usage.prompt_tokens_details.cached_tokens},
+        input_token_details={"cache_read": usage.cached_tokens},
     )
 
 

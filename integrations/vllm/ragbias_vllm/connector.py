@@ -16,7 +16,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 
-from ragbias.cache import DocumentCache, States
+from ragbias.cache import DocumentCache
+from ragbias.cache.stores import States
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias_vllm.engine_model import (
     check_supported,

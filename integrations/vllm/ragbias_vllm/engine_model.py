@@ -17,7 +17,7 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
-from ragbias.attention import Rotary
+from ragbias.attention.keys import Rotary
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.cache import identity
 from ragbias.errors import ArgumentError, UnsupportedModelError

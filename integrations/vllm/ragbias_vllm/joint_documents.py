@@ -11,8 +11,9 @@ from transformers import DynamicCache
 
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import hooked
-from ragbias.cache import DocumentCache, States
+from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of
+from ragbias.cache.stores import States
 from ragbias.generation.decoding import memory_errors
 from ragbias.lm import DebiasedLM
 from ragbias_vllm.plans import Plan, method_of, parts_of

@@ -22,7 +22,7 @@ from ragbias import methods
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
 from ragbias.frameworks.remote import check_arranges_text
-from ragbias.generation import Generation, GenerationSettings, PromptTokensDetails, Request, Usage
+from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.arguments import generation_config
 from ragbias.generation.decoding import CONTEXT, GREEDY, computes_documents_separately, decoded, safe_length, trimmed
 from ragbias.generation.request import check_length
@@ -291,7 +291,7 @@ class VllmModel(ServedModel):
         yield Generation(
             text=text,
             token_ids=[ids[at] for at in shown],
-            usage=Usage(len(body["prompt"]), len(ids), PromptTokensDetails(cached)),
+            usage=Usage(len(body["prompt"]), len(ids), cached),
             report=replace(request.report, cached_tokens=cached),
             finish_reason="stop" if finish == "stop" else "length",
             logprobs=[logprobs[at] for at in shown] if settings.logprobs else None,

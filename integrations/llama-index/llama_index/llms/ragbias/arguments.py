@@ -14,8 +14,8 @@ from ragbias.call_site import warn
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import RagBiasOptions, Tool
-from ragbias.generation import DecodingArguments, GenerationSettings
-from ragbias.generation.arguments import RESERVED, rename_max_tokens
+from ragbias.generation import GenerationSettings
+from ragbias.generation.arguments import RESERVED, DecodingArguments, rename_max_tokens
 from ragbias.methods import Method
 
 Documents = Sequence[str | BaseNode | NodeWithScore]

@@ -33,8 +33,8 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.workflow import Workflow
 from pydantic import PrivateAttr
 
-from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
-from ragbias.boundaries.sources import check_lasting, document_texts
+from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
+from ragbias.boundaries.sources import check_lasting, current_documents, document_texts
 from ragbias.frameworks import LastReports, Retrievals, SearchWatch
 
 reports = LastReports("ragbias_llama_index_reports")
