@@ -13,9 +13,10 @@ from itertools import accumulate, islice
 from pathlib import PureWindowsPath
 
 from ragbias.boundaries.matching import escaped_forms
-from ragbias.checks import check_whole
-from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.errors import WrongTypeError
 
+MAX_TEXTS = 2048  # maximum number of texts in a registry
+MAX_CHARACTERS = 16_000_000  # maximum total number; a longer text is not stored
 MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
 MAX_FIELDS = 40
 MAX_VALUES = MAX_FIELDS // 2  # each value has two printed forms
@@ -190,30 +191,13 @@ PROBE = 16  # number of characters in the middle of a text that a prompt must co
 
 
 class Registry:
-    """A bounded, thread-safe memory of recent retrievals. A full registry drops the oldest retrieval.
+    """A thread-safe memory of recent retrievals. It drops old retrievals, and the oldest ones when it is full.
 
     Args:
-        max_texts: maximum total number of texts.
-        max_characters: maximum total number of characters. A longer text is not stored.
-        max_age: seconds after which a retrieval is dropped.
-        clock: a monotonic clock, in seconds.
         everywhere: retrievals of all contexts. They only show that a prompt contains other documents.
-
-    Raises:
-        ArgumentError: ``max_texts`` or ``max_characters`` is not a whole number of at least 1.
     """
 
-    def __init__(
-        self,
-        max_texts: int = 2048,
-        max_characters: int = 16_000_000,
-        max_age: float = MAX_AGE,
-        clock: Callable[[], float] = time.monotonic,
-        everywhere: Registry | None = None,
-    ) -> None:
-        check_whole("max_texts", max_texts, 1, ArgumentError)
-        check_whole("max_characters", max_characters, 1, ArgumentError)
-        self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
+    def __init__(self, everywhere: Registry | None = None) -> None:
         self.everywhere = everywhere
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
@@ -222,20 +206,20 @@ class Registry:
 
     def copy(self) -> Registry:
         """Return an independent registry with the same retrievals."""
-        copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.everywhere)
+        copied = Registry(self.everywhere)
         with self._lock:
             copied._retrievals, copied._probes = self._retrievals.copy(), self._probes.copy()
             copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
-        """Store the non-blank texts of one retrieval, up to ``max_texts`` and ``max_characters``."""
-        first = list(islice((t for t in texts if len(t) <= self._max_characters and t.strip()), self._max_texts))
+        """Store the non-blank texts of one retrieval, up to ``MAX_TEXTS`` and ``MAX_CHARACTERS``."""
+        first = list(islice((text for text in texts if len(text) <= MAX_CHARACTERS and text.strip()), MAX_TEXTS))
         sizes = accumulate(map(len, first))
-        retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
+        retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= MAX_CHARACTERS)
         if not retrieval:
             return
-        now = self._clock()
+        now = time.monotonic()
         with self._lock:
             if retrieval not in self._retrievals:
                 self._n_texts += len(retrieval)
@@ -249,13 +233,13 @@ class Registry:
     def candidates(self) -> list[Retrieval]:
         """Return the stored retrievals, the latest first."""
         with self._lock:
-            self._forget(self._clock())
+            self._forget(time.monotonic())
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
         """Return the stored texts that probably occur in the prompt, including all that do, verbatim or escaped."""
         with self._lock:
-            self._forget(self._clock())
+            self._forget(time.monotonic())
             probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]
         pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
         likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
@@ -272,8 +256,8 @@ class Registry:
     def _forget(self, now: float) -> None:
         while self._retrievals:
             retrieval, added = next(iter(self._retrievals.items()))
-            fits = self._n_texts <= self._max_texts and self._n_characters <= self._max_characters
-            if fits and now - added <= self._max_age:
+            fits = self._n_texts <= MAX_TEXTS and self._n_characters <= MAX_CHARACTERS
+            if fits and now - added <= MAX_AGE:
                 return
             del self._retrievals[retrieval], self._probes[retrieval]
             self._n_texts -= len(retrieval)

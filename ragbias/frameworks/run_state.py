@@ -115,17 +115,16 @@ class Retrievals:
     Threads and child tasks do not see each other's retrievals, because each may serve another request.
 
     If one thread serves several users in turn, a later user can see earlier documents. To prevent this, run each
-    request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``clock`` is
-    monotonic, in seconds.
+    request in a separate context: ``contextvars.copy_context().run(answer, request)``.
     """
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name, self._clock = name, clock
+    def __init__(self, name: str) -> None:
+        self._name = name
         self.clear()
 
     def clear(self) -> None:
         """Forget all retrievals and failures in all contexts."""
-        self._everywhere = Registry(clock=self._clock)
+        self._everywhere = Registry()
         self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
         self._tasks: ContextVar[Tasks] = ContextVar(f"{self._name}_tasks", default=())
         self._requests: ContextVar[Sequence[Registry]] = ContextVar(f"{self._name}_requests")
@@ -171,12 +170,12 @@ class Retrievals:
     def fail(self, failure: str) -> None:
         """Record a failure after which documents may be missing."""
         seen = self._seen.own()
-        seen.failure, seen.failed = failure, self._clock()
+        seen.failure, seen.failed = failure, time.monotonic()
 
     def failure(self) -> str:
         """Return the last failure, or an empty string if there is no recent one."""
         seen = self._seen.get()
-        return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
+        return seen.failure if seen is not None and time.monotonic() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
         """Begin a request and return a function that ends it. Copied contexts inherit its call site and retrievals.
@@ -194,7 +193,7 @@ class Retrievals:
 
     def _copy(self, seen: _Seen | None) -> _Seen:
         if seen is None:
-            return _Seen(Registry(clock=self._clock, everywhere=self._everywhere))
+            return _Seen(Registry(self._everywhere))
         return _Seen(seen.registry.copy(), seen.failure, seen.failed)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 from contextvars import copy_context
+from types import SimpleNamespace
 
+from ragbias.frameworks import run_state
 from ragbias.frameworks.run_state import FAILURE_AGE, Retrievals
 
 ONE, TWO = ("The gate of the mill is red.",), ("The wall of the hall is blue.",)
@@ -57,9 +59,10 @@ def test_all_contexts_forget_on_demand():
     assert retrievals.failure() == other.run(retrievals.failure) == ""
 
 
-def test_a_failure_is_reported_for_a_while():
+def test_a_failure_is_reported_for_a_while(monkeypatch):
     now = 0.0
-    retrievals = Retrievals("test", clock=lambda: now)
+    monkeypatch.setattr(run_state, "time", SimpleNamespace(monotonic=lambda: now))
+    retrievals = Retrievals("test")
     retrievals.fail("it failed")
     assert retrievals.failure() == "it failed"
     now = FAILURE_AGE
