@@ -202,12 +202,6 @@ def nearest(case: Case) -> str:
     return max(case.effects, key=lambda name: case.effects[name].mean[1])
 
 
-def in_words(figure: Figure, form: str = "+.2f") -> str:
-    """Format a figure, such as ``+0.57 (+0.21 to +0.91)``."""
-    value, low, high = (format(number + 0.0, form) for number in figure)
-    return f"{value} ({low} to {high})"
-
-
 def _with_cost(label: str, cases: Sequence[Case]) -> str:
     costs = [effect.cost for case in cases if (effect := case.effects.get(label)) and effect.cost]
     return f"{label} (prefill x{max(costs):.2f})" if costs else label
@@ -218,7 +212,7 @@ def coverage_in_words(all_advice: Sequence[Advice]) -> str:
     models = sorted({case.model for advised in all_advice for case in advised.cases}) or ["no model"]
     return (
         f"The recommendations cover studies of {' and '.join(models)} without readers. A mixture with its reader was "
-        "measured later: on smollm2, use it if one document has the answer (see the findings)."
+        "measured later: on smollm2, prefer it (see the findings)."
     )
 
 

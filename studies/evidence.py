@@ -9,7 +9,7 @@ from typing import Any
 
 from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.measures.estimates import figures_of
-from ragbias.evaluation.report.tables import NOTHING, markdown_table
+from ragbias.evaluation.report.tables import NOTHING, markdown_table, with_interval
 from ragbias.methods import get
 from studies.advice import (
     MEASURES,
@@ -20,7 +20,6 @@ from studies.advice import (
     coverage_in_words,
     default_in_words,
     heading,
-    in_words,
     nearest,
     reasons,
 )
@@ -29,7 +28,8 @@ from studies.advice import (
 def as_json(all_advice: Sequence[Advice]) -> str:
     """Format the file that ``ragbias methods --advice`` prints: coverage, all recommendations, and the default."""
     rows = ({**asdict(advised), "heading": heading(advised), "reasons": [*reasons(advised)]} for advised in all_advice)
-    lines = ",\n".join(map(json.dumps, rows))
+    rounded = json.loads(json.dumps([*rows]), parse_float=lambda text: round(float(text), 3))
+    lines = ",\n".join(map(json.dumps, rounded))
     coverage, default = json.dumps(coverage_in_words(all_advice)), json.dumps(default_in_words(all_advice))
     return f'{{"coverage": {coverage}, "default": {default}, "advice": [\n{lines}\n]}}\n'
 
@@ -71,10 +71,10 @@ def _effect(label: str, model: str, method: Mapping[str, Any], figures: Mapping[
 
 
 def _figure(estimate: list[float | None] | None) -> Figure | None:
-    """Round a figure to three digits. Return None if it has no interval."""
+    """Return an estimate with its interval. Return None if it has no interval."""
     if not estimate or None in estimate:
         return None
-    value, low, high = (round(number, 3) for number in estimate if number is not None)
+    value, low, high = (number for number in estimate if number is not None)
     return value, low, high
 
 
@@ -100,7 +100,7 @@ def evidence_tables(all_advice: Sequence[Advice]) -> str:
             effect = case.effects[label]
             worst = f"{effect.worst[0]:+.2f}" if effect.worst else NOTHING
             cost = f"x{effect.cost:.2f}" if effect.cost else NOTHING
-            cells = [str(case.questions), label, in_words(effect.mean), worst, cost]
+            cells = [str(case.questions), label, with_interval(effect.mean, "+.2f"), worst, cost]
             body.append([case.study, MEASURES[case.measure], *cells])
         if body:
             kind = "closest to qualifying" if advised.method == REFERENCE else "recommended"

@@ -167,7 +167,7 @@ def test_without_a_gain_the_nearest_method_and_loss_are_named():
     assert heading(found).startswith("one fact in one passage: none (")
     assert list(reasons(found)) == ["No method is clearly as good as the plain model."]
     assert "(closest to qualifying)" in evidence_tables([found])
-    assert "| pine | -0.50 (-0.90 to -0.00) |" in evidence_tables([found])
+    assert "| pine | -0.50 (-0.90 to +0.00) |" in evidence_tables([found])
 
 
 def test_where_models_differ_each_is_named():

@@ -1,6 +1,7 @@
 """Evidence comes from summaries, and its file round-trips."""
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from ragbias.evaluation.measures.aggregates import summarise
 from studies.advice import KINDS, advised, default_in_words, heading, reasons
 from studies.evidence import as_json, evidence_of
-from studies.publish import EVIDENCE, ROOT
+from studies.publish import EVIDENCE, RESULTS, ROOT
 from support.bench_records import logprobs_with
 
 POSITIONS = (0, 4, 9)
@@ -44,7 +45,10 @@ def test_the_file_holds_recommendations_with_cases_and_words(cases):
     written = json.loads(as_json(found))
     assert written["default"] == default_in_words(found)
     assert written["advice"] == [
-        json.loads(json.dumps({**asdict(each), "heading": heading(each), "reasons": list(reasons(each))}))
+        json.loads(
+            json.dumps({**asdict(each), "heading": heading(each), "reasons": list(reasons(each))}),
+            parse_float=lambda text: round(float(text), 3),
+        )
         for each in found
     ]
 
@@ -59,3 +63,10 @@ def test_the_package_brings_evidence_of_real_models_only():
     advice = json.loads((ROOT / EVIDENCE).read_text())["advice"]
     cases = [case for each in advice for case in each["cases"]]
     assert cases and all(case["model"] != "tiny" and case["task"] in sum(KINDS.values(), ()) for case in cases)
+
+
+def test_evidence_has_the_figures_of_the_studies_tables():
+    page = (ROOT / RESULTS / "models.md").read_text()
+    _, evidence, studies = re.split("<!-- evidence -->|<!-- /evidence -->", page)
+    figures = re.findall(r"[+-]\S+ \(\S+ to \S+\)", evidence)
+    assert len(figures) > 10 and [figure for figure in figures if figure not in studies] == []
