@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -75,12 +76,14 @@ def test_the_start_pages_show_the_picture_of_the_demo(monkeypatch):
     monkeypatch.setattr("studies.pictures.save_pair", lambda figure, path: drawn.update({path: figure}))
     draw_pictures(ROOT)
     settings = json.loads((ROOT / DEMO).read_text())["settings"]
+    default = settings["default"]
     (axis,) = drawn[ROOT / "docs/bias"].axes
     curves = [line.get_label() for line in axis.lines if line.get_marker() != "None"]
-    assert curves == ["none (plain smollm2)", f"{settings['default']} (order-invariant)"]
+    assert curves == ["none (plain smollm2)", f"{default} (order-invariant)"]
     for page in ("README.md", "docs/index.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert f"*SmolLM2 (135M), {settings['questions']} questions" in text and "95% intervals" in text
+        assert re.findall(r"`([\w-]+)`", text.split("95% intervals")[1])[:2] == re.findall(r"[\w-]+", default)[::2]
 
 
 def test_figures_without_an_interval_are_left_out():
