@@ -1,0 +1,19 @@
+"""The model and the questions of the trainings."""
+
+import random
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.calibration.samples import tiny_question
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return DebiasedLM.from_pretrained("tiny", "none")
+
+
+@pytest.fixture(scope="module")
+def questions():
+    rng = random.Random(0)
+    return [tiny_question(rng, 4) for _ in range(40)]
