@@ -15,8 +15,8 @@ from pathlib import Path
 from ragbias.display import changes
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
-from ragbias.evaluation.runs.run_folder import SETTINGS as RUN_SETTINGS
-from ragbias.evaluation.runs.run_folder import read_about
+from ragbias.evaluation.runs import SETTINGS as RUN_SETTINGS
+from ragbias.evaluation.runs import read_about
 from studies import arguments_of
 from studies.advice import advised, coverage_in_words, default_in_words
 from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations

@@ -19,7 +19,7 @@ from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draws, per
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.report.read_runs import read_run
 from ragbias.evaluation.report.tables import plain_table, with_interval
-from ragbias.evaluation.runs.records import Record
+from ragbias.evaluation.runs import Record
 from studies import arguments_of
 
 # RewardBench's sections: a subset's weight is its number of pairs; math-prm weighs as much as all code subsets.

@@ -15,8 +15,7 @@ from ragbias.evaluation.measures.aggregates import setting_of
 from ragbias.evaluation.measures.bootstrap import FEWEST
 from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, read_run, summary_of
-from ragbias.evaluation.runs.records import PACKED, Record, as_lines
-from ragbias.evaluation.runs.run_folder import COST, NOISE, ROWS, SETTINGS, SUMMARY
+from ragbias.evaluation.runs import COST, NOISE, PACKED, ROWS, SETTINGS, SUMMARY, Record, as_lines
 
 REPORT = "report.html"
 LARGEST = 3_000_000  # maximum number of bytes of a stored run, and of the answers of all stored runs

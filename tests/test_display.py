@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ragbias.display import no_formula, printable
-from ragbias.evaluation.runs.records import as_lines
+from ragbias.evaluation.runs import as_lines
 from support.bench_records import records_with
 
 CODES = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\u202e\ud800"

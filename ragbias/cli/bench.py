@@ -82,7 +82,7 @@ def bench(
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.report.tables import as_tables
-    from ragbias.evaluation.runs.run_folder import ROWS, SUMMARY
+    from ragbias.evaluation.runs import ROWS, SUMMARY
 
     terminal.quiet_libraries()
     settings = _settings(files or [], task or [], {**context.params, "models": model, "data": data})

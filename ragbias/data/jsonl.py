@@ -35,11 +35,10 @@ Filled = Annotated[str, AfterValidator(_not_blank)]
 Answers = Annotated[tuple[Filled, ...], Field(min_length=1)]  # every prediction contains ""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
-class Line(Generic[R]):
+class Line(Generic[T]):
     """One object of a file.
 
     Attributes:
@@ -49,18 +48,19 @@ class Line(Generic[R]):
 
     number: int
     where: str
-    row: R
+    row: T
 
     def error(self, reason: str) -> DataError:
         """Create an error that names the file, the line and ``reason``."""
         return DataError(f"{self.where}: {reason}")
 
 
-def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
+def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line[T]]:
     r"""Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
 
     The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because JSON strings can
-    contain other line breaks, such as U+2028.
+    contain other line breaks, such as U+2028. An incomplete last line of a ``growing`` file is
+    skipped, and the file may be empty if it is not gzipped.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
@@ -72,7 +72,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
                 where = f"{path}, line {number}"
                 if len(raw) == LONGEST_LINE:
                     raise DataError(f"{where}: longer than {LONGEST_LINE >> 20} MiB; expected one object per line")
-                if not raw.strip():
+                if not raw.strip() or (growing and not raw.endswith(b"\n")):
                     continue
                 if not not_empty and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
                     entries = parse(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
@@ -83,7 +83,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
                 yield Line(number, where, parse(raw, where, form))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}, line {number + 1}: broken gzip ({error}); fetch the file again") from error
-    if not not_empty:
+    if not not_empty and not (growing and path.suffix != ".gz"):
         raise DataError(f"{path} contains no examples; expected one JSON object per line")
 
 
@@ -108,7 +108,7 @@ def sources(paths: Sequence[Path]) -> dict[str, Path]:
     return named
 
 
-def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[R]) -> Iterator[tuple[str, Line[R]]]:
+def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[T]) -> Iterator[tuple[str, Line[T]]]:
     """Yield ``(question id, line)`` for the first ``limit`` lines of each file. Ids are ``file name/number``."""
     for source, path in sources(paths).items():
         for line in islice(read_lines(path, row), limit):

@@ -11,7 +11,7 @@ import pytest
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.report.read_runs import read_run, summary_of
-from ragbias.evaluation.runs.records import as_lines, read_records
+from ragbias.evaluation.runs import as_lines, read_records
 from ragbias.methods import DEFAULT_METHOD
 from studies import stored_runs
 from studies.pictures import DEMO, draw_pictures

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragbias.evaluation.runs.records import Record
+from ragbias.evaluation.runs import Record
 
 
 def record(**changes: Any) -> Record:

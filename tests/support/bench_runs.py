@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.runs.records import Record, read_records
+from ragbias.evaluation.runs import Record, read_records
 
 
 def silently(chosen: BenchConfiguration) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import yaml  # a dependency of transformers
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -26,7 +26,7 @@ from ragbias.display import complaints
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, Measure
 from ragbias.evaluation.tasks import TASKS, make
-from ragbias.evaluation.tasks.task import Limit, Seed, Task, within
+from ragbias.evaluation.tasks.task import Limit, Seed, Task, different, within
 from ragbias.files import irregular
 from ragbias.models.named import no_model
 
@@ -50,13 +50,12 @@ NEEDED = {
     "out": "--out (out:), a folder for the results",
 }
 
-Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_length=1)]
+T = TypeVar("T")
+Several = Annotated[tuple[T, ...], BeforeValidator(_split), AfterValidator(different), Field(min_length=1)]
 
 
-class TaskSettings(BaseModel):
+class TaskSettings(BaseModel, extra="allow", frozen=True):
     """The name of a task and its options. The options are the fields of the task's class."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
 
@@ -90,7 +89,7 @@ class TaskSettings(BaseModel):
         return make(self.name, **{**shared, **self.options})
 
 
-class BenchConfiguration(BaseModel):
+class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     """The settings of a bench.
 
     Attributes:
@@ -108,13 +107,11 @@ class BenchConfiguration(BaseModel):
         out: the folder for the results.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    models: Names
+    models: Several[StrictStr]
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
-    measure: Annotated[tuple[Measure, ...], BeforeValidator(_split), Field(min_length=1)] = (ACCURACY,)
-    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_split), Field(min_length=1)] = (0,)
+    measure: Several[Measure] = (ACCURACY,)
+    seeds: Several[Seed] = (0,)
     limit: Limit | None = None
     batch_size: Annotated[StrictInt, within(limits.BATCH)] = 8
     invariant_once: StrictBool = False
@@ -128,13 +125,6 @@ class BenchConfiguration(BaseModel):
         if value != "auto" and not isinstance(getattr(torch, value, None), torch.dtype):
             raise ValueError(f"{value!r} is not a dtype; expected 'auto', or e.g. 'bfloat16'")
         return value
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> BenchConfiguration:
-        for name in ("models", "measure", "seeds"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} {list(getattr(self, name))}: one value is given twice")
-        return self
 
 
 class _Loader(yaml.SafeLoader):
@@ -155,9 +145,7 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
         raise RunError(f"{file} is {kind}; expected a regular YAML file")
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
-    except RecursionError as error:
-        raise RunError(f"{file} is not readable YAML: nested too deep") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date, or text that is not UTF-8
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, or not UTF-8
         raise RunError(f"{file} is not readable YAML: {error}") from error
     if not isinstance(content, dict):
         raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
@@ -167,8 +155,6 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
 def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
     """Validate the settings. A ``RunError`` names the key and its ``source``, such as a file."""
     known = tuple(BenchConfiguration.model_fields)
-    if wrong := [key for key in content if not isinstance(key, str)]:
-        raise RunError(f"{source}: key {wrong[0]!r} is not a word; known: {', '.join(known)}")
     if not content.get("models"):
         raise RunError(f"{source}: {no_model('--model smollm2, or models: smollm2 in a file')}")
     if missing := [name for name in NEEDED if not content.get(name)]:

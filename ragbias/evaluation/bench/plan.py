@@ -1,17 +1,20 @@
-"""The plan of a bench: its units in a fixed order, so that another process can resume the run."""
+"""The plan of a bench: its units in a fixed order, so that another process can resume the run, and their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ragbias.errors import RunError
+from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.runs.records import Key, Record
-from ragbias.evaluation.tasks.task import Case, Task
-from ragbias.methods import Method, parse_methods
+from ragbias.evaluation.runs import Key, Record
+from ragbias.evaluation.tasks.orders import ranking
+from ragbias.evaluation.tasks.task import Answer, Case, GoldScore, Task, gold_score
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method, NoMethod, parse_methods
 
 NOISE_QUESTIONS = 50  # number of questions that run twice, per task, seed and number of documents
 
@@ -55,6 +58,70 @@ class Unit:
         """Return the unit without the methods whose records are complete."""
         missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
         return replace(self, methods={label: self.methods[label] for label in missing})
+
+
+def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
+    """Yield the records of the unit, one list per method."""
+    plain: list[GoldScore] = []  # computed once, for comparison with all methods
+    for label, method in unit.methods.items():
+        sources = unit.sources(method)
+        distinct = dict.fromkeys(sources)
+        cases = [unit.cases[index] for index in distinct]
+        answers: list[Answer] = []
+        golds: list[GoldScore] = []
+        begin = time.perf_counter()
+        try:
+            if ACCURACY in unit.measures:
+                answers = unit.task.answers(lm, cases, method, unit.batch_size)
+            seconds = (time.perf_counter() - begin) / len(cases)
+            if LOGPROB in unit.measures:
+                plain = plain or [gold_score(lm, unit.task, case, NoMethod()) for case in unit.cases]
+                golds = plain if method == NoMethod() else [gold_score(lm, unit.task, case, method) for case in cases]
+        except RagBiasError as error:
+            where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
+            raise type(error)(f"{where}: {error}") from error
+        answered, scored = (dict(zip(distinct, values, strict=False)) for values in (answers, golds))  # or empty
+        yield [
+            _record(unit, label, index, source, answered.get(source), scored.get(source), seconds, plain)
+            for index, source in enumerate(sources)
+        ]
+
+
+def _record(
+    unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None, seconds: float,
+    plain: Sequence[GoldScore],
+) -> Record:  # fmt: skip
+    """Make the record of case ``index`` from what case ``source`` gave. ``plain`` has the plain scores of all cases."""
+    case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
+    answer = written or (gold.answer if gold else None)
+    assert answer is not None  # every unit has a measure
+    unchanged = range(len(ran.documents)) if method.acts_on == "nothing" else ()
+    return Record(
+        id=case.id,
+        task=unit.task.name,
+        model=unit.model,
+        method=label,
+        question=case.question,
+        group=case.group,
+        documents=len(case.documents),
+        gold_position=case.gold_position,
+        order=case.order,
+        seed=case.seed,
+        prediction=answer.prediction,
+        score=unit.task.score(case, answer.prediction) if written else None,
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        seconds=seconds + (gold.seconds if gold else 0.0),
+        method_ran=answer.report.method_ran,
+        reason=answer.report.reason,
+        shown=ranking(ran.contents or ran.documents, answer.report.order or unchanged),
+        logprob=gold.logprob if gold else None,
+        answer_tokens=gold.tokens if gold else None,
+        kl=gold.divergence(plain[index]) if gold else None,
+        agrees=gold.agrees(plain[index]) if gold else None,
+        shorten=case.shorten,
+        copied=index != source,
+    )
 
 
 class BenchPlan:

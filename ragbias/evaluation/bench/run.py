@@ -7,14 +7,13 @@ from typing import Any
 from rich.progress import Progress
 
 from ragbias.errors import MethodError
-from ragbias.evaluation.bench.answering import Models, records_of
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.bench.plan import BenchPlan, first_cases
+from ragbias.evaluation.bench.plan import BenchPlan, first_cases, records_of
 from ragbias.evaluation.bench.store import Store, holds_records, locked_store, plain_settings, refuse_other_contents
 from ragbias.evaluation.cost import DECODED, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.measures.per_question import grouped
-from ragbias.evaluation.runs.run_folder import COST, SUMMARY, Costs, cost_key, read_costs
+from ragbias.evaluation.runs import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
@@ -23,6 +22,20 @@ from ragbias.prompt import Prompt
 from ragbias.readers import check_readers, reader_of
 
 COST_PROMPTS = 5  # prompts per number of documents; each round of the cost measurement uses one
+
+
+class Models:
+    """Load models by name, on a GPU if available. Only the last model remains loaded."""
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        self._lm: DebiasedLM | None = None
+
+    def load(self, name: str) -> DebiasedLM:
+        if self._lm is None or self._lm.name != name:
+            self._lm = None  # two models may not fit into memory
+            self._lm = DebiasedLM.from_pretrained(name, "none", dtype=self._dtype, device="auto")
+        return self._lm
 
 
 def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:

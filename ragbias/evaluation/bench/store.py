@@ -19,8 +19,18 @@ from ragbias.display import changes
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import machine, versions
-from ragbias.evaluation.runs.records import Key, Record, as_lines, read_records
-from ragbias.evaluation.runs.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about
+from ragbias.evaluation.runs import (
+    NOISE,
+    ROWS,
+    SETTINGS,
+    SUMMARY,
+    Key,
+    Record,
+    as_lines,
+    packed,
+    read_about,
+    read_records,
+)
 from ragbias.files import naming, sync_folder, write_atomically
 from ragbias.readers import folder_of
 
@@ -156,13 +166,9 @@ def refuse_other_contents(folder: Path) -> None:
                 f"{folder} contains {path.name}: compressed answers cannot be extended; give a new folder, or unpack "
                 "it with gunzip first"
             )
-    if folder.is_dir() and not (folder / SETTINGS).exists():
-        for name in sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS))):
-            if name in FILES:
-                raise RunError(
-                    f"{folder} contains {name!r} but no {SETTINGS} of a bench; restore that file, or give a new folder"
-                )
-            raise RunError(f"{folder} contains {name!r} but no run of a bench; give a new folder")
+    others = sorted(path.name for path in folder.glob("*") if not path.name.startswith((LOCK, SETTINGS)))
+    if others and not (folder / SETTINGS).exists():
+        raise RunError(f"{folder} contains {others[0]!r} but no run of a bench ({SETTINGS}); give a new folder")
 
 
 def _only_a_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -15,12 +15,11 @@ from rich.progress import Progress
 from sentence_transformers import SentenceTransformer
 
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.bench.answering import records_of
-from ragbias.evaluation.bench.plan import Unit
+from ragbias.evaluation.bench.plan import Unit, records_of
 from ragbias.evaluation.cost import all_versions
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.prompts import stock_prompt
-from ragbias.evaluation.runs.records import Record
+from ragbias.evaluation.runs import Record
 from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM

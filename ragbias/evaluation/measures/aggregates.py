@@ -17,8 +17,7 @@ from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, gold_figures, minus_plain, share
 from ragbias.evaluation.measures.per_question import grouped, means
-from ragbias.evaluation.runs.records import Record
-from ragbias.evaluation.runs.run_folder import cost_key
+from ragbias.evaluation.runs import Record, cost_key
 
 SCORE = attrgetter("score")
 
@@ -32,7 +31,7 @@ def summarise(
 
     Args:
         records: records of all answers.
-        cost: costs by ``run_folder.cost_key`` and label, which become part of the result.
+        cost: costs by ``runs.cost_key`` and label, which become part of the result.
         noise: records of repeated cases, for the noise floor.
 
     Returns:

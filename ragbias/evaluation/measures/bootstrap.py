@@ -11,13 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ragbias.evaluation.runs.records import Record  # imports pydantic, which demo and calibration do not need
+from ragbias.evaluation.runs import Record
 
 RESAMPLES = 2000
 SHUFFLES = 500
@@ -150,21 +149,22 @@ def _percentiles(resampled: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def columns(estimates: Floats, resampled: Floats) -> list[tuple[float, Floats]]:
-    """Pair the estimates ``[1, columns]`` with their resamples ``[draws, columns]``."""
-    return list(zip(map(float, estimates[0]), resampled.T, strict=True))
+def intervals(estimates: Floats, resampled: Floats, bounds: Bounds | None = None) -> list[Interval]:
+    """Compute an interval for each of the estimates ``[1, columns]``, from its resamples ``[draws, columns]``.
+
+    ``bounds`` selects bias-corrected intervals, see ``corrected_interval``.
+    """
+    pairs = zip(map(float, estimates[0]), resampled.T, strict=True)
+    return [percentile_interval(*pair) if bounds is None else corrected_interval(*pair, bounds) for pair in pairs]
 
 
 def curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
     """Compute lists of intervals: one per position for ``by_position``, and a single one for other figures."""
     estimates, resampled = point(scores.values), summaries(scores.values, draws(len(scores.questions), resamples))
-    paired = {name: columns(getattr(estimates, name), getattr(resampled, name)) for name in Summaries._fields}
-    limits = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
+    limits: dict[str, Bounds] = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
     return {
-        name: [
-            corrected_interval(*pair, limits[name]) if name in limits else percentile_interval(*pair) for pair in pairs
-        ]
-        for name, pairs in paired.items()
+        name: intervals(once, drawn, limits.get(name))
+        for name, once, drawn in zip(Summaries._fields, estimates, resampled, strict=True)
     }
 
 

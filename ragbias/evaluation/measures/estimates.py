@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ragbias.evaluation import ACCURACY
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import SHARE, Bounds, Estimate, Scores, draws, point, summaries
 from ragbias.evaluation.measures.per_question import means
-
-if TYPE_CHECKING:
-    from ragbias.evaluation.runs.records import Record  # imports pydantic, which the demo does not need
+from ragbias.evaluation.runs import Record
 
 MINUS_PLAIN = {  # fields of ``Summaries``: minuend and subtrahend
     "mean": ("mean", "mean"),
@@ -64,11 +62,8 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     for name, (of, subtracted) in MINUS_PLAIN.items():
         means = subtracted == "mean"
         once, drawn = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
-        intervals = [
-            bootstrap.percentile_interval(*pair) if means else bootstrap.corrected_interval(*pair, (-most, most))
-            for pair in bootstrap.columns(once, drawn)
-        ]
-        figures = [interval.as_list() for interval in intervals]
+        bounds = None if means else (-most, most)
+        figures = [interval.as_list() for interval in bootstrap.intervals(once, drawn, bounds)]
         if of == "by_position":
             minus[name] = _by_position(first, figures)
         else:

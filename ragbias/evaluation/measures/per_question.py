@@ -6,15 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import normalised
-
-if TYPE_CHECKING:
-    from ragbias.evaluation.runs.records import Record  # imports pydantic, which the demo does not need
+from ragbias.evaluation.runs import Record
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -16,8 +16,17 @@ from ragbias.evaluation.measures.bootstrap import Scores
 from ragbias.evaluation.measures.estimates import minus_plain
 from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.report.tables import title
-from ragbias.evaluation.runs.records import Record, read_records
-from ragbias.evaluation.runs.run_folder import NOISE, ROWS, Costs, packed, read_about, read_costs, records_file
+from ragbias.evaluation.runs import (
+    NOISE,
+    ROWS,
+    Costs,
+    Record,
+    packed,
+    read_about,
+    read_costs,
+    read_records,
+    records_file,
+)
 
 # options of a task that change its prompts
 OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "seed"

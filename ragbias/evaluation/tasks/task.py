@@ -28,9 +28,10 @@ def _as_list(value: Any) -> Any:
     return [value] if type(value) in (int, str) or isinstance(value, Path) else value
 
 
-def _different(values: tuple[int, ...]) -> tuple[int, ...]:
+def different(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Raise ``ValueError`` for a repeated value."""
     if len(set(values)) < len(values):
-        raise ValueError(f"expected different numbers, got {values}")
+        raise ValueError(f"one value is given twice, got {values}")
     return values
 
 
@@ -41,7 +42,7 @@ def within(bounds: Bounds) -> Any:
 
 # types of common fields; a single value becomes a list
 Files = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
-Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(_different), Field(min_length=1)]
+Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(different), Field(min_length=1)]
 Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
 Positions = Several[Annotated[StrictInt, within(limits.POSITIONS)]]
 Orders = Annotated[StrictInt, within(limits.ORDERS)]

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from ragbias.evaluation.runs.records import read_records
+from ragbias.evaluation.runs import read_records
 
 
 @pytest.fixture
@@ -168,8 +168,6 @@ def test_the_error_of_a_damaged_file_names_a_remedy(bench, cli, tmp_path, name):
     assert cli("report", out)[0] == 0
     code, _, errors = bench(*whole)
     if name == "settings.json":
-        assert (
-            code == 2 and "contains 'noise.jsonl' but no settings.json of a bench; restore that file, or give" in errors
-        )
+        assert code == 2 and "contains 'noise.jsonl' but no run of a bench (settings.json); give a new folder" in errors
     else:
         assert code == 0

@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.runs.records import read_records
+from ragbias.evaluation.runs import read_records
 
 ASKED = {"documents": [2], "positions": [0, 1]}
 METHODS = "none,canonical-order"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench import answering
+from ragbias.evaluation.bench import plan
 from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.runs.records import read_records
+from ragbias.evaluation.runs import read_records
 from support.bench_runs import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
@@ -80,8 +80,8 @@ def test_the_plain_model_runs_once_per_prompt_even_without_none(tmp_path, monkey
         scored.append((case.id, method.name))
         return gold_score(lm, task, case, method)
 
-    gold_score = answering.gold_score
-    monkeypatch.setattr(answering, "gold_score", counted)
+    gold_score = plan.gold_score
+    monkeypatch.setattr(plan, "gold_score", counted)
     summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
     assert len(scored) == len(set(scored)) == 2 * 3
     method = summary["results"][0]["methods"]["nia"]["logprob"]

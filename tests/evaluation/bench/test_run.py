@@ -12,10 +12,9 @@ from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
-from ragbias.evaluation.bench.answering import records_of
 from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.runs.records import as_lines, read_records
+from ragbias.evaluation.bench.plan import Unit, records_of
+from ragbias.evaluation.runs import as_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods import parse_methods
 from ragbias.models import tiny

@@ -7,7 +7,7 @@ import pytest
 
 from ragbias.errors import DataError, MethodError, RunError
 from ragbias.evaluation.bench.store import locked_store
-from ragbias.evaluation.runs.records import Record, as_lines
+from ragbias.evaluation.runs import Record, as_lines
 
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
 

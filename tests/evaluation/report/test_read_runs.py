@@ -9,7 +9,7 @@ import pytest
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.report.read_runs import read_run, summary_of
-from ragbias.evaluation.runs.records import as_lines
+from ragbias.evaluation.runs import as_lines
 from support.bench_records import records_with, u_shape
 
 POSITIONS = [0, 4, 9]

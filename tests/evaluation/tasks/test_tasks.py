@@ -36,7 +36,7 @@ def test_tasks_are_made_by_name() -> None:
         ("tiny", {"data": ["a.jsonl"]}, "tiny has no option data"),
         ("tiny", {"documents": [0]}, "tiny: documents.0: Input should be greater than or equal to 1, got 0"),
         ("tiny", {"documents": []}, "tiny: documents: Value should have at least 1 item"),
-        ("tiny", {"positions": [0, 0]}, r"tiny: positions: expected different numbers, got \(0, 0\)"),
+        ("tiny", {"positions": [0, 0]}, r"tiny: positions: one value is given twice, got \(0, 0\)"),
         ("tiny", {"orders": 0}, "tiny: orders: Input should be greater than or equal to 1, got 0"),
         ("mdqa", {"data": ["a.jsonl"], "limit": 2.5}, "mdqa: limit: Input should be a valid integer, got 2.5"),
         ("tiny", {"limit": True}, "tiny: limit: Input should be a valid integer, got True"),

@@ -1,25 +1,31 @@
-"""Records of a bench: the lines of ``rows.jsonl`` and ``noise.jsonl``, which may be gzipped (``.gz``)."""
+"""The folder of a bench run: records of answers, which may be gzipped (``.gz``), and JSON files."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from ragbias.data.jsonl import parse
-from ragbias.errors import DataError
+from ragbias.data.jsonl import Line, read_lines
+from ragbias.display import complaints
+from ragbias.errors import DataError, RunError
 from ragbias.files import irregular
 
+ROWS = "rows.jsonl"
+NOISE = "noise.jsonl"  # answers to repeated cases
+COST = "cost.json"
+SETTINGS = "settings.json"
+SUMMARY = "summary.json"
+PACKED = ".gz"  # suffix of a compressed file of records
+
+T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
-OF_LOGPROB = ("answer_tokens", "kl", "agrees")  # measured together with ``logprob``
-PACKED = ".gz"  # suffix of a compressed file of records
+Costs = dict[str, dict[str, dict[str, list[float]]]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,12 @@ class Record:
     shorten: Count | None = None
     copied: bool = False
 
+    def __post_init__(self) -> None:
+        if self.score is None and self.logprob is None:
+            raise ValueError("neither score nor logprob was measured")
+        if len({value is None for value in (self.logprob, self.answer_tokens, self.kl, self.agrees)}) > 1:
+            raise ValueError("some of logprob, answer_tokens, kl, agrees are missing")
+
     @property
     def key(self) -> Key:
         """Task, model, method and case id. Unique in a run."""
@@ -88,44 +100,74 @@ def as_lines(records: Iterable[Record]) -> str:
     return "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
 
 
-_RECORD = TypeAdapter(Record)
-
-
 def read_records(path: Path) -> list[Record]:
     """Read a file of records. Skip an incomplete last line of an interrupted run.
 
     If records differ only in ``seconds``, only the first is returned.
     """
+    by_key: dict[Key, Line[Record]] = {}
+    for line in read_lines(path, Record, growing=True):
+        first = by_key.setdefault(line.row.key, line)
+        if replace(line.row, seconds=first.row.seconds) != first.row:
+            raise line.error(f"not the same record of {line.row.key} as in line {first.number}; remove the wrong one")
+    return [line.row for line in by_key.values()]
+
+
+class _Task(BaseModel, extra="allow", strict=True):
+    data: list[dict[str, Any]] = []
+
+
+class _Decides(BaseModel, extra="allow", strict=True):
+    tasks: list[_Task] = []
+
+
+class _About(BaseModel, extra="allow", strict=True):
+    """The content of ``settings.json``. Only the fields in use are validated."""
+
+    decides: _Decides
+    settings: dict[str, Any] = {}
+
+
+_Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
+
+
+def packed(folder: Path, name: str) -> Path:
+    """Return the path of the compressed file of records (``ROWS`` or ``NOISE``) in a run folder."""
+    return folder / f"{name}{PACKED}"
+
+
+def records_file(folder: Path, name: str) -> Path | None:
+    """Find a file of records, plain or compressed. Return None if there is neither."""
+    found = [path for path in (folder / name, packed(folder, name)) if path.is_file()]
+    if len(found) > 1:
+        raise RunError(f"{folder} contains both {name} and {name}{PACKED}; remove the one that is out of date")
+    return found[0] if found else None
+
+
+def cost_key(model: str, task: str, documents: int) -> str:
+    """Return the key of a model, task and number of documents in ``cost.json``."""
+    return f"{model}|{task}|{documents}"
+
+
+def read_costs(folder: Path) -> Costs:
+    """Read the costs ``[median, low, high]`` by ``cost_key`` and label, if they were measured."""
+    return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Read the settings, versions and machine of a run, see ``plain_settings``, if the file exists."""
+    about = _checked(folder / SETTINGS, TypeAdapter(_About))
+    return about.model_dump(exclude_unset=True) if about else {}
+
+
+def _checked(path: Path, form: TypeAdapter[T]) -> T | None:
+    """Read and check a JSON file. Return None if it does not exist."""
+    if not path.exists():
+        return None
+    remedy = "restore the file" if path.name == SETTINGS else "restore or remove the file"
     if kind := irregular(path):
-        raise DataError(f"{path} is {kind}; expected a regular file of records from a bench")
-    raw = _unpack(path) if path.suffix == PACKED else path.read_bytes()
-    by_key: dict[Key, tuple[int, Record]] = {}
-    for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].split(b"\n"), start=1):
-        if line.strip():
-            record = _record(line, f"{path}, line {number}")
-            first, same = by_key.setdefault(record.key, (number, record))
-            if replace(record, seconds=same.seconds) != same:
-                raise DataError(
-                    f"{path}, lines {first} and {number}: two records of task {record.task!r}, model {record.model!r}, "
-                    f"method {record.method!r} and case {record.id!r} differ; remove the wrong one"
-                )
-    return [record for _, record in by_key.values()]
-
-
-def _unpack(path: Path) -> bytes:
+        raise DataError(f"{path} is {kind}, not a regular file; {remedy}")
     try:
-        if raw := path.read_bytes():
-            return gzip.decompress(raw)
-        raise EOFError("it is empty")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged, not a whole gzip file: {error}; restore the file") from error
-
-
-def _record(line: bytes, where: str) -> Record:
-    record = parse(line, where, _RECORD)
-    if record.score is None and record.logprob is None:
-        raise DataError(f"{where}: neither score nor logprob was measured; repair or remove the line")
-    if any((getattr(record, name) is None) != (record.logprob is None) for name in OF_LOGPROB):
-        names = ", ".join(("logprob", *OF_LOGPROB))
-        raise DataError(f"{where}: some of {names} are missing; repair or remove the line")
-    return record
+        return form.validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise DataError(f"{path} is damaged: {complaints(error)}; {remedy}") from error

@@ -1,1 +1,0 @@
-"""Files of a bench run: records of answers, and run folders."""
