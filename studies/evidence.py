@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ragbias.evaluation import REFERENCE
-from ragbias.evaluation.measures.estimates import figures_of
+from ragbias.evaluation.measures.aggregates import figures_of
 from ragbias.evaluation.report.tables import NOTHING, markdown_table, with_interval
 from ragbias.methods import get
 from studies.advice import (

@@ -38,7 +38,7 @@ from ragbias.errors import MethodError, RagBiasError, RunError
 from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores, curve
 from ragbias.evaluation.report.figures import PALE, Style, canvas, line, literal, save, styles_of
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.evaluation.tasks.task import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
 from studies import arguments_of

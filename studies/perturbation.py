@@ -22,7 +22,7 @@ from torch import Tensor
 from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.figures import PALE, line, styles_of
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.evaluation.tasks.task import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Profile
 from ragbias.methods.profiles import find, of_model

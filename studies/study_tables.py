@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ragbias.evaluation import ACCURACY, REFERENCE
-from ragbias.evaluation.measures.estimates import figures_of
+from ragbias.evaluation.measures.aggregates import figures_of
 from ragbias.evaluation.report import tables
 from ragbias.methods import DEFAULT_METHOD
 from studies.advice import MEASURES

@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias.data.questions import Question
 from ragbias.errors import MethodError
 from ragbias.evaluation.tasks import kv_retrieval
-from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
+from ragbias.evaluation.tasks.task import evenly_spread, gold_orders
 from ragbias.generation.request import in_parts
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM

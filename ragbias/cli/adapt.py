@@ -9,7 +9,7 @@ import typer
 
 from ragbias.adaptation.settings import BOUNDS, AdaptSettings, Objective
 from ragbias.cli import terminal
-from ragbias.cli.numeric import whole
+from ragbias.cli.terminal import whole
 from ragbias.extras import required_all
 
 Default = AdaptSettings  # class attributes are the defaults

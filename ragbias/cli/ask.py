@@ -11,8 +11,7 @@ import typer
 
 from ragbias import methods
 from ragbias.checks import Bounds, check_text
-from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, whole, write_json
 from ragbias.methods import DEFAULT_METHOD
 
 FEW, MANY = 3, 10  # default number of chunks; FEW is for a model of 135 M parameters

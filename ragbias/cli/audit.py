@@ -12,7 +12,7 @@ import typer
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
-from ragbias.cli.numeric import whole
+from ragbias.cli.terminal import whole
 from ragbias.methods import default_method
 from ragbias.models.named import no_model
 
@@ -120,7 +120,7 @@ def audit(
     with terminal.progress() as bar:
         result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
     stopped = result.questions < len(cases)
-    advice = recommendation(result, {label: cost.prefill_ratio[0] for label, cost in costs.items()}, consistency)
+    advice = recommendation(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
     if skipped:
         terminal.console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
     if stopped:

@@ -9,7 +9,7 @@ import typer
 
 from ragbias import limits
 from ragbias.cli import terminal
-from ragbias.cli.numeric import Numbers, whole, wholes
+from ragbias.cli.terminal import Numbers, whole, wholes
 from ragbias.errors import RunError
 from ragbias.evaluation import TASK_NAMES
 from ragbias.files import naming

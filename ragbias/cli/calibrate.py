@@ -10,7 +10,7 @@ import typer
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
-from ragbias.cli.numeric import whole
+from ragbias.cli.terminal import whole
 
 
 def _json_file(context: typer.Context, path: Path) -> Path | None:

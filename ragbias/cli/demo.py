@@ -11,7 +11,7 @@ from rich.table import Table
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
-from ragbias.cli.numeric import whole
+from ragbias.cli.terminal import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

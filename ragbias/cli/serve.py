@@ -10,8 +10,7 @@ import typer
 
 from ragbias import limits
 from ragbias.checks import Bounds
-from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries
+from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries, whole
 from ragbias.extras import required, required_all
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model

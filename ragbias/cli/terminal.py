@@ -1,12 +1,17 @@
-"""The console, progress bars and output files of all commands. Overwriting a user's file requires ``--force``."""
+"""The console, progress bars, output files and numeric options of all commands.
+
+Overwriting a user's file requires ``--force``. Help and errors of numeric options show the bounds.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +29,8 @@ from rich.progress import (
 )
 from rich.segment import Segment
 
-from ragbias.display import printable
+from ragbias.checks import Bounds
+from ragbias.display import printable, shown
 from ragbias.errors import RagBiasError
 from ragbias.files import irregular, writing
 from ragbias.models.named import EXPECTED
@@ -32,6 +38,7 @@ from ragbias.models.named import EXPECTED
 MODELS = f"{EXPECTED}."
 DEVICES = (("/", "dev"), ("/", "proc"))
 SILENCE = 30.0  # maximum number of seconds between two progress lines
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 LONG = 3600.0  # number of seconds whose steps estimate the remaining time
 
 
@@ -177,3 +184,46 @@ def write_json(data: Any, path: Path | None) -> None:
     """Write the results to the file of ``--json``, if it was given."""
     if path is not None:
         write_text(json.dumps(data, indent=2) + "\n", path)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Parse one whole number within the bounds."""
+
+    bounds: Bounds
+    __name__ = "whole number"  # shown by typer
+
+    def __call__(self, typed: str | int) -> int:
+        text = str(typed)  # typer also parses defaults, which are numbers
+        if _WHOLE.fullmatch(text) and self.bounds.least <= int(text) <= self.bounds.most:
+            return int(text)
+        raise typer.BadParameter(f"must be a whole number from {self.bounds}, got {shown(text)}")
+
+
+class Numbers(list[int]):
+    """The numbers of a comma-separated option. Typer would take the annotation ``list[int]`` for a repeated option."""
+
+
+@dataclass(frozen=True)
+class Wholes(Whole):
+    """Parse a list such as ``2,20,100``."""
+
+    __name__ = "whole numbers"
+
+    def __call__(self, typed: str) -> Numbers:  # type: ignore[override]
+        try:
+            return Numbers(super(Wholes, self).__call__(part.strip()) for part in typed.split(","))
+        except typer.BadParameter:
+            raise typer.BadParameter(
+                f"must be comma-separated whole numbers from {self.bounds}, got {shown(typed)}"
+            ) from None
+
+
+def whole(bounds: Bounds, help: str) -> Any:
+    """Declare an option for a whole number."""
+    return typer.Option(parser=Whole(bounds), metavar=str(bounds), help=help)
+
+
+def wholes(bounds: Bounds, help: str) -> Any:
+    """Declare an option for comma-separated ``Numbers``."""
+    return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)

@@ -8,7 +8,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -29,29 +28,7 @@ DECODED = 8  # number of tokens after the first one, in each round
 Spread = tuple[float, float, float]  # median, lowest, highest
 
 
-@dataclass(frozen=True)
-class MethodCost:
-    """Cost of one method: median, lowest and highest value over the rounds.
-
-    Attributes:
-        prefill_seconds: time to the first token, including all earlier work of the method.
-        decode_seconds: time per token after the first.
-        peak_bytes: peak memory in addition to the model.
-        prefill_ratio, decode_ratio, peak_ratio: ratios to ``none`` on the same prompt in the same round.
-    """
-
-    prefill_seconds: Spread
-    decode_seconds: Spread
-    peak_bytes: Spread
-    prefill_ratio: Spread
-    decode_ratio: Spread
-    peak_ratio: Spread
-
-    def as_dict(self) -> dict[str, list[float]]:
-        """Return lists ``[median, lowest, highest]`` by name, for JSON."""
-        return {name: list(spread) for name, spread in vars(self).items()}
-
-
+Cost = dict[str, list[float]]  # median, lowest and highest value over the rounds, by name
 Taken = dict[str | None, list[tuple[float, ...]]]
 Input = TypeVar("Input")
 
@@ -141,22 +118,29 @@ def _processor() -> str:
 
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
-) -> dict[str, MethodCost]:
+) -> dict[str, Cost]:
     """Measure the cost of every method by label, with greedy decoding and without batches.
 
     Each prompt must leave ``DECODED + 1`` tokens of the window free. Memory does not vary, so it is measured only once.
     This measurement comes first and serves as warm-up.
+
+    Returns:
+        ``prefill_seconds``: time to the first token, including all earlier work of the method; ``decode_seconds``: time
+        per token after the first; ``peak_bytes``: peak memory in addition to the model; and ``prefill_ratio``,
+        ``decode_ratio``, ``peak_ratio``: ratios to ``none`` on the same prompt in the same round.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     peaks = interleave(
         methods, chosen[:1], lambda prompt, rule: (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, rule)),)
     )
     times = interleave(methods, chosen, lambda prompt, method: _times(lm, prompt, method))
-    costs: dict[str, MethodCost] = {}
+    costs: dict[str, Cost] = {}
     for label in methods:
         (prefill, prefill_ratio), (decode, decode_ratio) = (figures(times, label, index) for index in range(2))
         peak, peak_ratio = figures(peaks, label, 0)
-        costs[label] = MethodCost(prefill, decode, peak, prefill_ratio, decode_ratio, peak_ratio)
+        measured = {"prefill_seconds": prefill, "decode_seconds": decode, "peak_bytes": peak}
+        measured |= {"prefill_ratio": prefill_ratio, "decode_ratio": decode_ratio, "peak_ratio": peak_ratio}
+        costs[label] = {name: list(spread) for name, spread in measured.items()}
     return costs
 
 

@@ -44,7 +44,7 @@ class Record:
         score: score of the prediction, from 0 to 1; None if not measured.
         seconds: wall time of the batch, divided by the number of its cases.
         method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
-        shown: order of the documents in the model's prompt, as numbers from ``tasks.orders.ranking``. A document has
+        shown: order of the documents in the model's prompt, as numbers from ``task.ranking``. A document has
             the same number in all records with the same ``question``, ``documents`` and ``seed``. Empty for methods
             that do not change the order, except ``none`` and ``segmented``.
         logprob: log-probability of the most probable gold answer, in nats, summed over tokens. This and the next three

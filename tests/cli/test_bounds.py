@@ -16,7 +16,7 @@ from typer.models import ParameterInfo
 
 from ragbias.checks import Bounds
 from ragbias.cli import app
-from ragbias.cli.numeric import Whole, Wholes
+from ragbias.cli.terminal import Whole, Wholes
 from ragbias.errors import MethodError
 from ragbias.methods import METHODS, ChannelScaling, get
 

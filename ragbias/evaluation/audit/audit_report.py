@@ -13,7 +13,7 @@ from ragbias.data.questions import Question
 from ragbias.display import printable
 from ragbias.evaluation.audit.outcomes import WORTH, Audit, Outcome, differ
 from ragbias.evaluation.audit.verdict import Recommendation, Verdict, definition, verdict
-from ragbias.evaluation.cost import MethodCost
+from ragbias.evaluation.cost import Cost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
 from ragbias.evaluation.report.html import Section, page
@@ -22,7 +22,7 @@ from ragbias.evaluation.report.tables import Grid
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Costs: TypeAlias = Mapping[str, MethodCost]
+Costs: TypeAlias = Mapping[str, Cost]
 
 EXAMPLES = 10  # maximum number of questions whose answers the HTML shows
 IN_TEXT = 2  # number of example questions in the JSON file
@@ -60,7 +60,7 @@ def as_dict(
             label: {
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
-                "cost": costs[label].as_dict() if label in costs else None,
+                "cost": costs.get(label),
                 "answers": [answers.by_order for answers in outcome.answers],
                 "answers_in_the_same_order": [answers.repeated for answers in outcome.answers],
             }
@@ -80,8 +80,8 @@ def tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
             percent(outcome.headline.excess),
             _verdict_of(outcome),
             f"{outcome.changed.estimate:.0%}",
-            f"x{costs[label].prefill_ratio[0]:.2f}" if label in costs else "-",
-            f"x{costs[label].peak_ratio[0]:.2f}" if label in costs else "-",
+            f"x{costs[label]['prefill_ratio'][0]:.2f}" if label in costs else "-",
+            f"x{costs[label]['peak_ratio'][0]:.2f}" if label in costs else "-",
         ]
         for label, outcome in audit.outcomes.items()
     ]

@@ -11,8 +11,7 @@ from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.runs import Key, Record
-from ragbias.evaluation.tasks.orders import ranking
-from ragbias.evaluation.tasks.task import Answer, Case, GoldScore, Task, gold_score
+from ragbias.evaluation.tasks.task import Answer, Case, GoldScore, Task, gold_score, ranking
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods
 

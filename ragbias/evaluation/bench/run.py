@@ -104,8 +104,7 @@ def _costs(plan: BenchPlan, models: Models, store: Store, bar: Progress) -> Cost
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
                 if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
-                    measured = measure_costs(lm, prompts, plan.methods[model])
-                    costs[name] = {label: cost.as_dict() for label, cost in measured.items()}
+                    costs[name] = measure_costs(lm, prompts, plan.methods[model])
                     store.write(COST, costs)
         bar.update(progress, advance=1)
     return costs

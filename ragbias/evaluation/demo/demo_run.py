@@ -16,7 +16,7 @@ from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditi
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.report.charts import overlaid
-from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.evaluation.tasks.task import evenly_spread
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, parse_methods
@@ -105,7 +105,7 @@ def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, f
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
     prompts = [in_parts(case.text, case.documents, None).parts for case in cases[: shared.ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
-    return {name: cost.prefill_ratio[0] for name, cost in costs.items()}
+    return {name: cost["prefill_ratio"][0] for name, cost in costs.items()}
 
 
 def order_sensitive_question(demo: Demo) -> WorldQuestion:

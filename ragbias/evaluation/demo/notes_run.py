@@ -22,7 +22,7 @@ from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditi
 from ragbias.evaluation.measures.bootstrap import FEWEST
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
-from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.evaluation.tasks.task import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get
 

@@ -20,8 +20,7 @@ from ragbias.evaluation.cost import all_versions
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.runs import Record
-from ragbias.evaluation.tasks.orders import gold_orders
-from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.evaluation.tasks.task import Case, Task, gold_orders
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -114,4 +113,8 @@ def measured(
 
 def conditions(lm: DebiasedLM) -> dict[str, Any]:
     """Record the model's dtype, the library versions, and the number of torch threads."""
-    return {"dtype": str(lm.model.dtype), "versions": all_versions(), "threads": torch.get_num_threads()}
+    return {
+        "dtype": str(lm.model.dtype),
+        "versions": all_versions(),
+        "threads": torch.get_num_threads(),
+    }

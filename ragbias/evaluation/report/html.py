@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias.display import printable
 from ragbias.evaluation import ACCURACY, LOGPROB
+from ragbias.evaluation.measures.aggregates import figures_of
 from ragbias.evaluation.measures.bootstrap import LEVEL
-from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.charts import accuracy_by_cost, flip_rates, logprob_curves, u_curves
 from ragbias.evaluation.report.figures import Style, address, styles_of

@@ -11,9 +11,8 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.measures.aggregates import Setting, answered, setting_of, summarise
+from ragbias.evaluation.measures.aggregates import Setting, answered, minus_plain, setting_of, summarise
 from ragbias.evaluation.measures.bootstrap import Scores
-from ragbias.evaluation.measures.estimates import minus_plain
 from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.report.tables import title
 from ragbias.evaluation.runs import (

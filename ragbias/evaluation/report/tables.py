@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ragbias.display import no_formula, printable
 from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
-from ragbias.evaluation.measures.estimates import figures_of
+from ragbias.evaluation.measures.aggregates import figures_of
 
 NOTHING = "-"
 WIDTH = 80  # columns of a terminal

@@ -16,8 +16,7 @@ from pydantic.dataclasses import dataclass
 from ragbias.data.jsonl import Filled, Line, Row, numbered_lines
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import value_in_answer
-from ragbias.evaluation.tasks.orders import gold_orders
-from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions
+from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, gold_orders
 
 TEMPLATE = (
     "Extract the value corresponding to the specified key in the JSON object below.\n\n"

@@ -16,8 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from ragbias.data.jsonl import Answers, Filled, Line, Row, numbered_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em, qa_f1
-from ragbias.evaluation.tasks.orders import orders_of
-from ragbias.evaluation.tasks.task import Case, FileTask, Words, shortened
+from ragbias.evaluation.tasks.task import Case, FileTask, Words, orders_of, shortened
 
 INSTRUCTION = (
     "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n\n"

@@ -19,8 +19,16 @@ from pydantic.dataclasses import dataclass
 from ragbias.data.jsonl import Answers, Line, Row, read_lines, sources
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
-from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, Words, shortened
+from ragbias.evaluation.tasks.task import (
+    Case,
+    Documents,
+    FileTask,
+    Positions,
+    Words,
+    evenly_spread,
+    gold_orders,
+    shortened,
+)
 
 TEMPLATE = (
     "Write a high-quality answer for the given question using only the provided search results (some of which might be "

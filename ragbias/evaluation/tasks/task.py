@@ -1,10 +1,13 @@
-"""The base class of tasks, with cases, answers, scores, and log-probabilities of gold answers."""
+"""The base class of tasks, with cases, answers, log-probabilities of gold answers, and orders of documents."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -15,6 +18,7 @@ from torch import Tensor
 
 from ragbias import limits
 from ragbias.checks import Bounds
+from ragbias.errors import RunError
 from ragbias.generation import Report, Request
 from ragbias.generation.request import check_length
 from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
@@ -253,3 +257,51 @@ def _first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
         if spans := [match.span() for match in matches if match]:
             return min(spans)
     return 0, 0
+
+
+def evenly_spread(documents: int, count: int) -> list[int]:
+    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. One position is the middle."""
+    if count == 1:
+        return [documents // 2]
+    return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
+
+
+def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
+    """Return ``count`` orders: the input order, then shuffles seeded by ``key``. Raise ``RunError`` if fewer exist."""
+    if count > 1 and count > math.factorial(min(len(things), 20)):
+        raise RunError(
+            f"orders={count}, but {len(things)} documents that can move have {math.factorial(len(things))} orders; "
+            "use fewer, or give more documents"
+        )
+    rng = random.Random(f"orders {key}")
+    orders = [list(range(len(things)))]
+    while len(orders) < count:
+        order = rng.sample(orders[0], len(things))
+        if order not in orders:
+            orders.append(order)
+    return [[things[index] for index in order] for order in orders]
+
+
+def gold_orders(
+    gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
+) -> Iterator[tuple[list[T], int, int]]:
+    """Yield ``(documents, gold position, index of the order)`` for each order and position, counted from 0.
+
+    The other documents have the same order for every gold position. ``key`` seeds the shuffles.
+    """
+    for position in positions:
+        if position > len(others):
+            count = len(others) + 1
+            raise RunError(f"position {position} among {count} documents; positions count from 0 to {count - 1}")
+    for order, shuffled in enumerate(orders_of(others, orders, key)):
+        for position in positions:
+            yield [*shuffled[:position], gold, *shuffled[position:]], position, order
+
+
+def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
+    """Return the alphabetical rank of each document in ``order``, which lists indices into ``contents``.
+
+    Ranks do not depend on the order of ``contents``. Equal documents have ascending ranks.
+    """
+    ranks = {text: itertools.count(rank) for rank, text in reversed(list(enumerate(sorted(contents))))}
+    return tuple(next(ranks[contents[index]]) for index in order)

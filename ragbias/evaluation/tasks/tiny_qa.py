@@ -7,8 +7,17 @@ from collections.abc import Iterator
 from pydantic.dataclasses import dataclass
 
 from ragbias.evaluation.measures.metrics import exact
-from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
-from ragbias.evaluation.tasks.task import Case, Documents, Limit, Orders, Positions, Seed, Task
+from ragbias.evaluation.tasks.task import (
+    Case,
+    Documents,
+    Limit,
+    Orders,
+    Positions,
+    Seed,
+    Task,
+    evenly_spread,
+    gold_orders,
+)
 from ragbias.models.tiny.world import cases as held_out_cases
 from ragbias.models.tiny.world import prompt
 

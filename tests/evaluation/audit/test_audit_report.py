@@ -15,14 +15,13 @@ from ragbias.evaluation.audit.audit_report import (
 )
 from ragbias.evaluation.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
-from ragbias.evaluation.cost import MethodCost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.tables import fitted
 from ragbias.methods import NoMethod, Pine
 
 QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
 ZERO = Interval(0, 0, 0)
-COST = MethodCost(*[(1.0, 1.0, 1.0)] * 6)
+COST = {"prefill_ratio": [1.0, 1.0, 1.0], "peak_ratio": [1.0, 1.0, 1.0]}
 
 
 def outcome(method, answers, preference=None):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
+from ragbias.evaluation.measures.aggregates import minus_plain
 from ragbias.evaluation.measures.bootstrap import Scores, curve, draws, gap_by_chance, point
-from ragbias.evaluation.measures.estimates import minus_plain
 from support.bench_records import record, records_with, u_shape
 
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)

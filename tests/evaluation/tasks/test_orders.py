@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from ragbias.evaluation.tasks.orders import evenly_spread, ranking
+from ragbias.evaluation.tasks.task import evenly_spread, ranking
 
 
 def test_positions_are_spread_from_first_to_last() -> None:
