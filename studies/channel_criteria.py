@@ -82,7 +82,7 @@ def compare(settings: CalibrationSettings) -> dict[str, Any]:
     """Search with all criteria and without each, and compare the methods found with the plain model."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    data = calibration_set(lm, plan)
+    choose, check = calibration_set(lm, plan)
     edges = [*range(0, plan.strings, plan.batch_size), plan.strings]
     strings = (random_strings(lm, *pair, plan.length, plan.seed) for pair in pairwise(edges))
     states = reduce(np.add, (summed_states(lm, ids) for ids in strings)) / plan.strings
@@ -91,13 +91,13 @@ def compare(settings: CalibrationSettings) -> dict[str, Any]:
         return [list(values) for values in zip(*(losses(lm.model, each, methods) for each in samples), strict=True)]
 
     def measure(methods: Sequence[ChannelScaling]) -> dict[ChannelScaling, float]:
-        return dict(zip(methods, map(mean, by_sample(data.choose, methods)), strict=True))
+        return dict(zip(methods, map(mean, by_sample(choose, methods)), strict=True))
 
     layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
     chosen = chosen_methods(rankings(states, plan.variant), layers, measure)
-    plain, *checked = by_sample(data.check, [NoMethod(), *chosen.values()])
+    plain, *checked = by_sample(check, [NoMethod(), *chosen.values()])
     rows = {
-        left_out: {"method": format_method(method), "loss": mean(values), **difference(data.check, values, plain)}
+        left_out: {"method": format_method(method), "loss": mean(values), **difference(check, values, plain)}
         for (left_out, method), values in zip(chosen.items(), checked, strict=True)
     }
     return {"settings": plan.as_dict(), "plain": mean(plain), "without": rows}

@@ -92,14 +92,14 @@ def search_parameters(
     """
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    data = calibration_set(lm, plan)
+    choose, check_samples = calibration_set(lm, plan)
     described = {**plan.as_dict(), "method": name}
     results = PartialResults(out, described, restart)
     search = _Search(lm.model.config.get_text_config().num_hidden_layers, SPACES[name], results, progress)
     if search.method(search.space.start).reusable_documents:
         lm.cache = DocumentCache(memory=CACHE_MEMORY)  # the documents' states are the same for all settings
-    best = search.descend(Comparison(lm, data.choose))
-    chosen, check = search.tried[str(best)], search.check(Comparison(lm, data.check), best)
+    best = search.descend(Comparison(lm, choose))
+    chosen, check = search.tried[str(best)], search.check(Comparison(lm, check_samples), best)
     by = search.space.by
     record = round_floats(
         {
@@ -110,7 +110,7 @@ def search_parameters(
             "tried": sorted(search.tried.values(), key=lambda found: (found[by], found is not chosen)),
             "check": check,
             "beats_plain": is_clear_gain(check["best"]) if by == "loss" else None,
-            "settings": {**described, "samples": len(data.choose), "check_samples": len(data.check)},
+            "settings": {**described, "samples": len(choose), "check_samples": len(check_samples)},
         }
     )
     write_atomically(out, (json.dumps(record, indent=1) + "\n").encode())

@@ -22,7 +22,7 @@ from ragbias.calibration.channel_search import ChannelRanking, NoPositionalChann
 from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample
-from ragbias.calibration.settings import CalibrationPlan, CalibrationSet, CalibrationSettings, calibration_set
+from ragbias.calibration.settings import CalibrationPlan, CalibrationSettings, calibration_set
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, Profile
 
@@ -44,7 +44,7 @@ def calibrate(
     data = calibration_set(lm, plan)  # first, because an error here must not leave files
     results = PartialResults(out, plan.as_dict(), restart)
     try:
-        chosen, record = _Search(lm, plan, data, results, progress).run()
+        chosen, record = _search(lm, plan, *data, results, progress)
     except NoPositionalChannelError:
         results.remove()  # the search has finished, and resuming would repeat its failure
         raise
@@ -59,99 +59,86 @@ def calibrate(
     return profile
 
 
-class _Search:
-    """One search, which reuses saved measurements."""
+def _search(
+    lm: DebiasedLM, plan: CalibrationPlan, choose: Sequence[Sample], check: Sequence[Sample], results: PartialResults,
+    progress: Progress,
+) -> tuple[ChannelScaling, dict[str, Any]]:  # fmt: skip
+    """Search, and reuse saved measurements. Return the best setting and a record of all measurements."""
 
-    def __init__(
-        self, lm: DebiasedLM, plan: CalibrationPlan, data: CalibrationSet, results: PartialResults, progress: Progress
-    ) -> None:
-        self._lm, self._plan, self._data, self._results, self._progress = lm, plan, data, results, progress
-
-    def run(self) -> tuple[ChannelScaling, dict[str, Any]]:
-        """Search. Return the best setting and a record of all measurements."""
-        lm, plan, choose = self._lm, self._plan, self._data.choose
-        states = mean_states(lm, plan, self._results, partial(self._progress, "random strings", plan.strings))
-        ranking = search(states, CANDIDATES, variant=plan.variant)
-
-        first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
-        removed = [ChannelScaling(channel, 0.0, layers=first_layers) for channel in ranking.ranked]
-        measured = self._losses("channels", choose, [NoMethod(), *removed])
-        best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
-        scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
-        measured |= self._losses("factors", choose, [method for method in scaled if method not in measured])
-
-        advance = partial(self._progress, "retrieving layers", len(choose))
-        attention = self._results.once(
-            "attention", advance, len(choose), lambda: gold_attention(lm.model, choose, plan.batch_size, advance)
-        )
-        ranges = layer_ranges(attention)
-        moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
-        measured |= self._losses("layers", choose, [method for method in moved if method not in measured])
-        chosen = _lowest(measured)
-
-        check, plain = self._losses("check", self._data.check, [NoMethod(), chosen]), measured[NoMethod()]
-        against_plain = difference(self._data.check, check[chosen], check[NoMethod()])
-        record = {
-            "beats_plain": is_clear_gain(against_plain),
-            "check": {
-                "plain": loss_by_depth(self._data.check, check[NoMethod()]),
-                "scaled": loss_by_depth(self._data.check, check[chosen]),
-                **against_plain,
-            },
-            "choice": {
-                "plain": loss_by_depth(choose, plain),
-                "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # the mean is in "losses"
-            },
-            "losses": _rows(measured, choose, plain),
-            "layer_search": {
-                "attention_by_layer": [
-                    {"layer": layer, "gold": gold, "other": other} for layer, (gold, other) in enumerate(attention)
-                ],
-                "ranges": ranges,
-            },
-            "channel_search": search_record(ranking, states),
-            "curve": curve(states, chosen.channels[0]),
-            "settings": {**plan.as_dict(), "samples": len(choose), "check_samples": len(self._data.check)},
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        }
-        return chosen, record
-
-    def _losses(self, stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
+    def measure(stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
         """Measure the loss of every sample with every method."""
-        if not methods:
-            return {}
-        advance = partial(self._progress, stage, len(samples))
+        advance = partial(progress, stage, len(samples))
 
-        def measure(sample: Sample) -> list[float]:
-            by_method = losses(self._lm.model, sample, methods)
+        def one(sample: Sample) -> list[float]:
+            by_method = losses(lm.model, sample, methods)
             advance(1)
             return by_method
 
         by_sample = [
-            self._results.once(f"{stage}: {index}", advance, 1, partial(measure, sample))
-            for index, sample in enumerate(samples)
+            results.once(f"{stage}: {index}", advance, 1, partial(one, sample))
+            for index, sample in enumerate(samples if methods else ())
         ]
-        return {method: list(values) for method, values in zip(methods, zip(*by_sample, strict=True), strict=True)}
+        return {method: [values[index] for values in by_sample] for index, method in enumerate(methods)}
+
+    states = mean_states(lm, plan, results, partial(progress, "random strings", plan.strings))
+    ranking = search(states, CANDIDATES, variant=plan.variant)
+
+    first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
+    removed = [ChannelScaling(channel, 0.0, layers=first_layers) for channel in ranking.ranked]
+    measured = measure("channels", choose, [NoMethod(), *removed])
+    best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
+    scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
+    measured |= measure("factors", choose, [method for method in scaled if method not in measured])
+
+    advance = partial(progress, "retrieving layers", len(choose))
+    attention = results.once(
+        "attention", advance, len(choose), lambda: gold_attention(lm.model, choose, plan.batch_size, advance)
+    )
+    ranges = layer_ranges(attention)
+    moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
+    measured |= measure("layers", choose, [method for method in moved if method not in measured])
+    chosen, plain = _lowest(measured), measured[NoMethod()]
+
+    checked = measure("check", check, [NoMethod(), chosen])
+    against_plain = difference(check, checked[chosen], checked[NoMethod()])
+    return chosen, {
+        "beats_plain": is_clear_gain(against_plain),
+        "check": {
+            "plain": loss_by_depth(check, checked[NoMethod()]),
+            "scaled": loss_by_depth(check, checked[chosen]),
+            **against_plain,
+        },
+        "choice": {
+            "plain": loss_by_depth(choose, plain),
+            "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # the mean is in "losses"
+        },
+        "losses": [
+            {
+                "channel": method.channel,
+                "factor": method.factor,
+                "layers": method.layers,
+                "loss": mean(values),
+                **difference(choose, values, plain),
+            }
+            for method, values in measured.items()
+            if isinstance(method, ChannelScaling)
+        ],
+        "layer_search": {
+            "attention_by_layer": [
+                {"layer": layer, "gold": gold, "other": other} for layer, (gold, other) in enumerate(attention)
+            ],
+            "ranges": ranges,
+        },
+        "channel_search": search_record(ranking, states),
+        "curve": curve(states, chosen.channels[0]),
+        "settings": {**plan.as_dict(), "samples": len(choose), "check_samples": len(check)},
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
 
 
 def _lowest(measured: Measured) -> ChannelScaling:
     scaled = [method for method in measured if isinstance(method, ChannelScaling)]
     return min(scaled, key=lambda method: mean(measured[method]))
-
-
-def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float]) -> list[dict[str, Any]]:
-    """Return a row per setting, with its mean loss and the difference from the plain model."""
-    return [
-        {
-            "channel": method.channel,
-            "factor": method.factor,
-            "layers": method.layers,
-            "loss": mean(values),
-            **difference(samples, values, plain),
-        }
-        for method, values in measured.items()
-        if isinstance(method, ChannelScaling)
-    ]
 
 
 def difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:

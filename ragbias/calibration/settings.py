@@ -74,21 +74,15 @@ class CalibrationPlan(CalibrationSettings):
         return plain
 
 
-@dataclass(frozen=True)
-class CalibrationSet:
-    """Samples: ``choose`` selects channel, factor and layers, ``check`` evaluates them on other questions."""
-
-    choose: list[Sample]
-    check: list[Sample]
-
-
-def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> CalibrationSet:
+def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Sample], list[Sample]]:
     """Draw or read a calibration set and tokenise it.
 
-    A drawn set has two ``check`` questions per ``choose`` question. In a file, every third question is for ``check``.
+    Return the samples that select channel, factor and layers, and the samples of other questions that check them. A
+    drawn set has two questions of the second kind per question of the first. In a file, every third question is one.
     """
-    parts = _read(plan) if plan.data is not None else _drawn(lm, plan)
-    return CalibrationSet(*(samples_of(lm, questions, TEXTS[plan.task], plan.depths) for questions in parts))
+    first, second = _read(plan) if plan.data is not None else _drawn(lm, plan)
+    text = TEXTS[plan.task]
+    return samples_of(lm, first, text, plan.depths), samples_of(lm, second, text, plan.depths)
 
 
 def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:

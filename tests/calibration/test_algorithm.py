@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from ragbias.calibration import Profile, measurements
 from ragbias.calibration import algorithm as calibrate
+from ragbias.calibration import measurements
 from ragbias.calibration.algorithm import is_clear_gain, round_floats
 from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationSettings
 from ragbias.errors import ArgumentError, MethodError
-from ragbias.methods import ChannelScaling
+from ragbias.methods import ChannelScaling, Profile
 
 SMALL = dict(strings=12, length=64, questions=2, documents=4, depths=2, batch_size=4)
 OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]

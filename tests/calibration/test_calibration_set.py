@@ -28,9 +28,9 @@ def decode(lm, ids):
 
 def test_key_value_sets_hold_the_queried_pair_at_every_depth(lm):
     made = made_of(lm, questions=2, documents=9, depths=3)
-    assert (len(made.choose), len(made.check)) == (6, 12)
-    assert [(sample.question, sample.gold) for sample in made.choose] == [(q, at) for q in (0, 1) for at in (0, 4, 8)]
-    for sample in made.choose:
+    assert (len(made[0]), len(made[1])) == (6, 12)
+    assert [(sample.question, sample.gold) for sample in made[0]] == [(q, at) for q in (0, 1) for at in (0, 4, 8)]
+    for sample in made[0]:
         key, value = json.loads(
             "[" + decode(lm, sample.prompt.documents[sample.gold]).strip(" ,\n").replace(":", ",") + "]"
         )
@@ -51,12 +51,12 @@ def test_key_value_sets_fit_the_window_by_default(lm):
 
 
 def test_at_a_single_depth_the_gold_document_is_in_the_middle(lm):
-    assert [sample.gold for sample in made_of(lm, questions=2, documents=5, depths=1).choose] == [2, 2]
+    assert [sample.gold for sample in made_of(lm, questions=2, documents=5, depths=1)[0]] == [2, 2]
 
 
 def test_the_set_of_tiny_uses_training_names_only(tiny):
     made = made_of(tiny, "tiny", questions=3, documents=6, depths=2)
-    for sample in (*made.choose, *made.check):
+    for sample in (*made[0], *made[1]):
         for document in sample.prompt.documents:
             assert not is_held_out(decode(tiny, document).strip().splitlines()[0])
         assert decode(tiny, sample.answer).strip() in decode(tiny, sample.prompt.documents[sample.gold])
@@ -78,9 +78,9 @@ def test_a_file_is_split_into_choice_and_check_questions(lm, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines(6)) + "\n\n")
     made = made_of(lm, data=path, depths=3)
-    assert (len(made.choose), len(made.check)) == (12, 6)
-    assert "12 is a cat." in decode(lm, made.check[0].prompt.documents[0])
-    assert "10 is a cat." in decode(lm, made.choose[2].prompt.documents[2])
+    assert (len(made[0]), len(made[1])) == (12, 6)
+    assert "12 is a cat." in decode(lm, made[1][0].prompt.documents[0])
+    assert "10 is a cat." in decode(lm, made[0][2].prompt.documents[2])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
         made_of(lm, data=path)
     data[1]["answers"] = ["dog", "cat"]
     path.write_text("\n".join(map(json.dumps, data)))
-    answers = {decode(lm, sample.answer).strip() for sample in made_of(lm, data=path).choose}
+    answers = {decode(lm, sample.answer).strip() for sample in made_of(lm, data=path)[0]}
     assert answers == {"cat", "dog"}
 
 
@@ -137,5 +137,5 @@ def test_an_answer_has_the_tokens_that_follow_its_prompt(llama, byte_tokenizer, 
     spaced.chat_template = byte_tokenizer.chat_template
     path = tmp_path / "set.jsonl"
     path.write_text("\n".join(map(json.dumps, lines(3))))
-    sample = made_of(DebiasedLM(llama, spaced), data=path).choose[0]
+    sample = made_of(DebiasedLM(llama, spaced), data=path)[0][0]
     assert spaced.convert_ids_to_tokens(sample.answer) == list("cat")

@@ -14,7 +14,7 @@ from support.random_models import FAMILIES, random_model
 
 @pytest.fixture
 def samples(lm):
-    return calibration_set(lm, CalibrationSettings("m", questions=2, documents=4, depths=2).plan(lm.window)).choose
+    return calibration_set(lm, CalibrationSettings("m", questions=2, documents=4, depths=2).plan(lm.window))[0]
 
 
 METHODS = [NoMethod(), ChannelScaling(3, -1.0, layers=(0, 1)), ChannelScaling((2, 5), 0.0, layers=(1, 1))]

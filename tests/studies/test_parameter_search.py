@@ -60,7 +60,7 @@ def test_a_search_starts_at_values_that_are_tried(name):
 @torch.no_grad()
 def test_the_divergence_is_that_of_next_token_distributions():
     lm = ragbias.DebiasedLM.from_pretrained("tiny")
-    (sample, *_) = calibration_set(lm, CalibrationSettings("tiny", **SMALL).plan(lm.window)).choose
+    (sample, *_) = calibration_set(lm, CalibrationSettings("tiny", **SMALL).plan(lm.window))[0]
     ids = torch.tensor([sample.prompt.ids])
     plain = lm.model(ids).logits[0, -1].double().softmax(-1)
     with ragbias.debias(lm.model, ParallelContextWindows(), sample.prompt.spans):

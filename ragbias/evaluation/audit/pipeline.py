@@ -9,6 +9,7 @@ import operator
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ ACCEPTED = (
     "or agent, a function of the question, or a function without arguments that makes one of these"
 )
 KEYS = ("input", "question", "query")  # input keys that LangChain chains and graphs use for the question
-MESSAGES = "messages"  # input key that agents use for a conversation
 RUN_KEYS = ("user_msg", "query", "question", "input")  # parameters that LlamaIndex workflows use for the question
 FAILURES = (Exception, SystemExit)  # errors of user code; scripts may call sys.exit
 SWAP = (
@@ -118,7 +118,7 @@ class Invocation(NamedTuple):
 
 
 def calls(pipeline: Any) -> Iterator[Invocation]:
-    """Yield the possible calls of a pipeline, the most likely first. Yield nothing for other objects."""
+    """Yield the possible calls of a pipeline, in the order of attempts. Yield nothing for other objects."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):
@@ -130,9 +130,33 @@ def calls(pipeline: Any) -> Iterator[Invocation]:
     elif callable(getattr(pipeline, "invoke", None)):
         yield from _invocations(pipeline)
     elif callable(getattr(pipeline, "run", None)):
-        yield from _runs(pipeline)
+        fields = list(getattr(getattr(pipeline, "start_event_class", None), "model_fields", ()))
+        for key in fields if len(fields) == 1 else RUN_KEYS:
+            yield Invocation(f"run({key}=question)", partial(_run_workflow, pipeline, key))
     elif callable(pipeline):
         yield Invocation("calling it", lambda question: complete(pipeline(question)))
+
+
+def _invocations(runnable: Any) -> Iterator[Invocation]:
+    # a graph with a checkpointer needs a thread; a new thread isolates each question
+    remembers = getattr(runnable, "checkpointer", None) not in (None, False)
+
+    def invoke(wrap: Callable[[str], Any], question: str) -> Any:
+        config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
+        return complete(runnable.invoke(wrap(question), config))
+
+    yield Invocation("invoke(question)", partial(invoke, str))
+    for key in KEYS:
+        yield Invocation(f"invoke({{{key!r}: question}})", partial(invoke, lambda question, key=key: {key: question}))
+    messages = "invoke({'messages': [...]})"
+    yield Invocation(messages, partial(invoke, lambda question: {"messages": [{"role": "user", "content": question}]}))
+
+
+def _run_workflow(workflow: Any, key: str, question: str) -> Any:
+    async def run() -> Any:
+        return await workflow.run(**{key: question})  # in the event loop, because ``run`` starts the workflow
+
+    return asyncio.run(run())
 
 
 def complete(value: Any) -> Any:
@@ -149,48 +173,3 @@ def complete(value: Any) -> Any:
         for _ in stream:
             pass
     return value
-
-
-def _invocations(runnable: Any) -> Iterator[Invocation]:
-    """Yield ways to invoke the runnable. Input keys that its schema declares come first."""
-    try:
-        declared = runnable.get_input_jsonschema().get("properties", ())
-    except FAILURES:  # not every runnable has a schema
-        declared = ()
-    # a graph with a checkpointer needs a thread; a new thread isolates each question
-    remembers = getattr(runnable, "checkpointer", None) not in (None, False)
-
-    def call(name: str, value: Callable[[str], Any]) -> Invocation:
-        def run(question: str) -> Any:
-            config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
-            return complete(runnable.invoke(value(question), config))
-
-        return Invocation(f"invoke({name})", run)
-
-    def with_key(key: str) -> Invocation:
-        return call(f"{{{key!r}: question}}", lambda question: {key: question})
-
-    plain = call("question", lambda question: question)
-    named = [with_key(key) for key in sorted(KEYS, key=lambda key: key not in declared)]
-    conversation = call("{'messages': [...]}", lambda question: {MESSAGES: [{"role": "user", "content": question}]})
-    if any(key in declared for key in KEYS):
-        yield from [*named, conversation, plain]
-    elif MESSAGES in declared:
-        yield from [conversation, *named]
-    else:
-        yield from [plain, *named]
-
-
-def _runs(workflow: Any) -> Iterator[Invocation]:
-    """Yield ways to run the workflow. The question is a field of the start event or a parameter of ``run``."""
-    fields = list(getattr(getattr(workflow, "start_event_class", None), "model_fields", ()))
-    declared = fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
-
-    def call(key: str) -> Invocation:
-        async def run(question: str) -> Any:
-            return await workflow.run(**{key: question})  # in the event loop, because ``run`` starts the workflow
-
-        return Invocation(f"run({key}=question)", lambda question: asyncio.run(run(question)))
-
-    for key in declared if len(declared) == 1 else sorted(RUN_KEYS, key=lambda key: key not in declared):
-        yield call(key)

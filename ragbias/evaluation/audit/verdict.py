@@ -71,7 +71,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float], consistent: b
     decision = verdict(now)
     if decision is Verdict.NO_PROBLEM:
         running = "" if now.method.name == NoMethod.name else f" with {now.method.name}"
-        return Recommendation(decision, None, _no_problem(audit, now, time_ratios), decision.value + running)
+        return Recommendation(decision, None, _no_problem(audit, now), decision.value + running)
     if decision is Verdict.TOO_FEW:
         return Recommendation(decision, None, _too_few(audit, now), decision.value)
     problem = f"You have the problem: {_share_of_flips(now)}."
@@ -128,39 +128,24 @@ def _share_of_flips(outcome: Outcome) -> str:
     )
 
 
-def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
+def _no_problem(audit: Audit, now: Outcome) -> str:
     """Explain the verdict ``NO_PROBLEM`` for the plain model, or for the pipeline's current method."""
-    if now.method.name == NoMethod.name:
-        return f"You do not have this problem: {_at_most(now)}. No method is worth its cost here."
-    name = now.method.name
-    if now.method.invariant and now.ran == 1:
-        why = "its answers do not depend on the order, and it ran on every question"
-    else:
-        why = _at_most(now)
-    text = f"With {name}, which your pipeline already uses, you do not have this problem: {why}."
-    plain = next((outcome for outcome in audit.outcomes.values() if outcome.method.name == NoMethod.name), None)
-    return f"{text} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
-
-
-def _at_most(outcome: Outcome) -> str:
-    return (
-        f"beyond what repetition changes, at most {max(0.0, outcome.headline.excess.high):.0%} of the answers depend "
-        "on the order of the documents"
+    at_most = (
+        f"beyond what repetition changes, at most {max(0.0, now.headline.excess.high):.0%} of the answers depend on "
+        "the order of the documents"
     )
-
-
-def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
-    """Describe the effect of removing the pipeline's method. ``plain`` is the plain model's outcome, if measured."""
+    name = now.method.name
+    if name == NoMethod.name:
+        return f"You do not have this problem: {at_most}. No method is worth its cost here."
+    if now.method.invariant and now.ran == 1:
+        at_most = "its answers do not depend on the order, and it ran on every question"
+    text = f"With {name}, which your pipeline already uses, you do not have this problem: {at_most}."
+    plain = next((outcome for outcome in audit.outcomes.values() if outcome.method.name == NoMethod.name), None)
     if plain is None:
-        return f"Whether you could drop {name} is unknown: the plain model was not measured; add none to --methods."
-    decision = verdict(plain)
-    if decision is Verdict.PROBLEM:
-        keep = UNKNOWN if plain.better is None else "Keep it for consistent answers."
-        return f"Without it {_share_of_flips(plain)}. {keep}"
-    if decision is Verdict.TOO_FEW:
-        return f"Without it {_share_of_flips(plain)}; these are too few examples to tell whether you need it."
-    costs = "" if ratio is None else f", and it takes {ratio:.2f} times as long to the first token"
-    return f"Without it you would not have the problem either: {_at_most(plain)}. You do not need it for this{costs}."
+        return (
+            f"{text} Whether you could drop {name} is unknown: the plain model was not measured; add none to --methods."
+        )
+    return f"{text} Without it, {_share_of_flips(plain)} (verdict: {verdict(plain).value})."
 
 
 def _too_few(audit: Audit, now: Outcome) -> str:
