@@ -80,7 +80,8 @@ def _search(
         ]
         return {method: [values[index] for values in by_sample] for index, method in enumerate(methods)}
 
-    states = mean_states(lm, plan, results, partial(progress, "random strings", plan.strings))
+    advance = partial(progress, "random strings", plan.strings)
+    states = results.array(advance, plan.strings, lambda: mean_states(lm, plan, advance))
     ranking = search(states, CANDIDATES, variant=plan.variant)
 
     first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
@@ -90,9 +91,12 @@ def _search(
     scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
     measured |= measure("factors", choose, [method for method in scaled if method not in measured])
 
-    advance = partial(progress, "retrieving layers", len(choose))
+    advance_layers = partial(progress, "retrieving layers", len(choose))
     attention = results.once(
-        "attention", advance, len(choose), lambda: gold_attention(lm.model, choose, plan.batch_size, advance)
+        "attention",
+        advance_layers,
+        len(choose),
+        lambda: gold_attention(lm.model, choose, plan.batch_size, advance_layers),
     )
     ranges = layer_ranges(attention)
     moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]

@@ -14,7 +14,6 @@ from transformers import DynamicCache, PreTrainedModel
 import ragbias
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, hooked
-from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample, random_strings
 from ragbias.calibration.settings import CalibrationPlan
 from ragbias.generation.request import padded
@@ -32,26 +31,16 @@ def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
 
-def mean_states(
-    lm: DebiasedLM, plan: CalibrationPlan, partial: PartialResults, progress: Callable[[int], None]
-) -> NDArray[np.float64]:
-    """Average hidden states ``[n_hs, T, D]`` over the plan's random strings. Resume from ``partial``.
+def mean_states(lm: DebiasedLM, plan: CalibrationPlan, progress: Callable[[int], None]) -> NDArray[np.float64]:
+    """Average hidden states ``[n_hs, T, D]`` over the plan's random strings.
 
     With random tokens, the influence of content averages out, and the influence of position remains.
     """
-    total, done = partial.sums()
-    progress(done)
-    try:
-        for first in range(done, plan.strings, plan.batch_size):
-            ids = random_strings(lm, first, min(first + plan.batch_size, plan.strings), plan.length, plan.seed)
-            states = summed_states(lm, ids)
-            total, done = total + states, done + len(ids)
-            partial.put_sums(total, done, now=done == plan.strings)
-            progress(len(ids))
-    except KeyboardInterrupt:
-        if done:
-            partial.put_sums(total, done, now=True)
-        raise
+    total = np.zeros(())
+    for first in range(0, plan.strings, plan.batch_size):
+        ids = random_strings(lm, first, min(first + plan.batch_size, plan.strings), plan.length, plan.seed)
+        total = total + summed_states(lm, ids)
+        progress(len(ids))
     return total / plan.strings
 
 

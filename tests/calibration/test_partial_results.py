@@ -15,27 +15,27 @@ from ragbias.errors import ArgumentError, DataError, MethodError
 from support.side_by_side import side_by_side
 
 
-def test_results_and_sums_are_read_again_and_removed(tmp_path):
+def test_results_and_states_are_read_again_and_removed(tmp_path):
     out = tmp_path / "profile.json"
     first = PartialResults(out, {"seed": 1})
     first.put("loss", [1.5, 2.5])
-    first.put_sums(np.ones((2, 3)), 7, now=True)
+    first.array(lambda steps: None, 7, lambda: np.ones((2, 3)))
     again = PartialResults(out, {"seed": 1})
     assert again.results == {"loss": [1.5, 2.5]}
-    total, count = again.sums()
-    assert count == 7 and np.array_equal(total, np.ones((2, 3)))
+    advanced = []
+    assert np.array_equal(again.array(advanced.append, 7, list), np.ones((2, 3))) and advanced == [7]
     assert unfinished(out)
     again.remove()
     assert not unfinished(out) and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no archive"])
-def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY cut off", b"no array"])
+def test_damaged_states_are_named_with_the_remedy(tmp_path, content):
     out = tmp_path / "profile.json"
     partial = PartialResults(out, {"seed": 1})
-    (tmp_path / "profile.json.partial.npz").write_bytes(content)
-    with pytest.raises(MethodError, match=r"partial\.npz cannot be read.*--restart"):
-        partial.sums()
+    (tmp_path / "profile.json.partial.npy").write_bytes(content)
+    with pytest.raises(MethodError, match=r"partial\.npy cannot be read.*--restart"):
+        partial.array(lambda steps: None, 1, list)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ ACCEPTED = (
     "or agent, a function of the question, or a function without arguments that makes one of these"
 )
 KEYS = ("input", "question", "query")  # input keys that LangChain chains and graphs use for the question
+MESSAGES = "messages"  # input key that agents use for a conversation
 RUN_KEYS = ("user_msg", "query", "question", "input")  # parameters that LlamaIndex workflows use for the question
 FAILURES = (Exception, SystemExit)  # errors of user code; scripts may call sys.exit
 SWAP = (
@@ -141,15 +142,13 @@ def _invocations(runnable: Any) -> Iterator[Invocation]:
     # a graph with a checkpointer needs a thread; a new thread isolates each question
     remembers = getattr(runnable, "checkpointer", None) not in (None, False)
 
-    def invoke(wrap: Callable[[str], Any], question: str) -> Any:
+    def invoke(key: str, question: str) -> Any:
+        content = [{"role": "user", "content": question}] if key == MESSAGES else question
         config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
-        return complete(runnable.invoke(wrap(question), config))
+        return complete(runnable.invoke({key: content} if key else question, config))
 
-    yield Invocation("invoke(question)", partial(invoke, str))
-    for key in KEYS:
-        yield Invocation(f"invoke({{{key!r}: question}})", partial(invoke, lambda question, key=key: {key: question}))
-    messages = "invoke({'messages': [...]})"
-    yield Invocation(messages, partial(invoke, lambda question: {"messages": [{"role": "user", "content": question}]}))
+    for key in ("", *KEYS, MESSAGES):
+        yield Invocation(f"invoke({f'{{{key!r}: question}}' if key else 'question'})", partial(invoke, key))
 
 
 def _run_workflow(workflow: Any, key: str, question: str) -> Any:
