@@ -102,7 +102,7 @@ def measure(
         request = case.request(None, method)
         if request.report.method_ran == method.name:
             base, base_known = _next_token(case, case.request(None, _without_reuse(case)))
-            backwards = case.request(range(case.document_count)[::-1], _without_reuse(case))
+            backwards = case.request(range(len(case.prompt.documents))[::-1], _without_reuse(case))
             reused, reused_known = _next_token(case, request)
             agrees.append(float(reused.argmax() == base.argmax()))
             reversed_agrees.append(float(_next_token(case, backwards)[0].argmax() == base.argmax()))
@@ -122,7 +122,7 @@ def measure(
         margin=rate([agree - reverse for agree, reverse in zip(agrees, reversed_agrees, strict=True)], least=-1),
         known=share(known) if len(known) >= FEWEST else None,
         cacheable=cacheable / total,
-        pairs={case.document_count for case in cases} == {2},
+        pairs={len(case.prompt.documents) for case in cases} == {2},
     )
 
 

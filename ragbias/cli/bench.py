@@ -42,8 +42,7 @@ def bench(
         int | None, whole(limits.ORDERS, "Orders of the other documents, per position. Default: 1.")
     ] = None,
     limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions per file. Default: all; 100 for tiny.")] = None,
-    seed: Annotated[int | None, whole(limits.SEED, "Seed of the cases. Default: 0.")] = None,
-    seeds: Annotated[Numbers | None, wholes(limits.SEED, "Several seeds, e.g. 1,2,3.")] = None,
+    seeds: Annotated[Numbers | None, wholes(limits.SEED, "Seeds of the cases, e.g. 1,2,3. Default: 0.")] = None,
     indices: Annotated[
         bool | None, typer.Option("--no-indices", callback=_off, help="Do not number the documents.")
     ] = None,
@@ -108,10 +107,6 @@ def _settings(files: list[Path], task: list[str], options: dict[str, Any]) -> Be
     given = {name: value for name, value in options.items() if value is not None}
     if "models" in given:
         given["models"] = ",".join(given["models"])
-    if "seed" in given:
-        if "seeds" in given:
-            raise RunError("--seed and --seeds are both given; give one of them")
-        given["seeds"] = given["seed"]
     changes = terminal.fields_of(BenchConfiguration, given)
     task_options = {name: given[name] for name in TASK_OPTIONS if name in given}
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):

@@ -51,10 +51,6 @@ class AuditCase:
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
     @property
-    def document_count(self) -> int:
-        return len(self.prompt.documents)
-
-    @property
     def prompt(self) -> Prompt:
         """The prompt, with its documents in retrieved order."""
         return self.recorded.request.origin.parts

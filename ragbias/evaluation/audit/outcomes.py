@@ -142,7 +142,7 @@ def audit(
     number of flipped questions by label. After ``FEWEST`` questions, an interrupt returns the results so far.
     """
     check_count(len(cases))
-    case_orders = [audit_orders(case.document_count, orders, seed + index) for index, case in enumerate(cases)]
+    case_orders = [audit_orders(len(case.prompt.documents), orders, seed + index) for index, case in enumerate(cases)]
     answered: dict[str, list[Answers]] = {label: [] for label in methods}
     flips = dict.fromkeys(methods, 0)
     try:
@@ -222,20 +222,19 @@ def _outcome(
     right = [[is_right(cases[index].question, text) for text in rows[index].by_order] for index in labelled]
     by_order = [fmean(flag for flag in flags if flag is not None) for flags in zip_longest(*right)]
     first_right = [is_right(cases[index].question, first[index].by_order[0]) for index in labelled]
-    enough = len(labelled) >= FEWEST
+    rightness = better = None
+    if len(labelled) >= FEWEST:
+        rightness = _flips([cases[index].question for index in labelled], [rows[index] for index in labelled])
+        better = rate([float(flags[0]) - base for flags, base in zip(right, first_right, strict=True)], least=-1)
     retrieved = [(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
     return Outcome(
         method=method,
         answer_flips=_flips(unlabelled, rows),
-        rightness=_flips([cases[index].question for index in labelled], [rows[index] for index in labelled])
-        if enough
-        else None,
+        rightness=rightness,
         preference=position_preference(sources, case_orders),
         accuracy_by_order=by_order or None,
         changed=rate([float(not same_answer(*pair)) for pair in retrieved]),
-        better=rate([float(flags[0]) - base for flags, base in zip(right, first_right, strict=True)], least=-1)
-        if enough
-        else None,
+        better=better,
         ran=sum(answers.ran for answers in rows) / len(rows),
         answers=rows,
     )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import torch
 import yaml  # a dependency of transformers
 from pydantic import (
     AfterValidator,
@@ -17,7 +16,6 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -118,13 +116,6 @@ class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     dtype: StrictStr = "auto"
     cost: StrictBool = True
     out: Path
-
-    @field_validator("dtype")
-    @classmethod
-    def _is_a_dtype(cls, value: str) -> str:
-        if value != "auto" and not isinstance(getattr(torch, value, None), torch.dtype):
-            raise ValueError(f"{value!r} is not a dtype; expected 'auto', or e.g. 'bfloat16'")
-        return value
 
 
 class _Loader(yaml.SafeLoader):

@@ -66,10 +66,7 @@ def overlaid(
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
         _panel(axis, curves, styles or styles_of(curves), {label: label for label in curves}, scale)
         axis.set_title(literal(name), fontsize=10)
-    figure.supxlabel(POSITION, fontsize=10)
-    figure.supylabel(scale, fontsize=10)
-    legend(figure, columns=2)
-    return figure
+    return _labelled(figure, POSITION, scale, columns=2)
 
 
 def multiples(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY) -> Figure:
@@ -81,9 +78,14 @@ def multiples(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY
     for axis, (label, points) in zip(axes, others.items(), strict=True):
         _panel(axis, {**plain, label: points}, styles, {REFERENCE: "none (plain model)"}, scale)
         axis.set_title(panel_title(label), fontsize=9)
-    figure.supxlabel(POSITION, fontsize=10)
-    figure.supylabel(scale, fontsize=10)
-    legend(figure)
+    return _labelled(figure, POSITION, scale)
+
+
+def _labelled(figure: Figure, x: str, y: str, columns: int = 3) -> Figure:
+    """Add labels of all axes and a legend."""
+    figure.supxlabel(x, fontsize=10)
+    figure.supylabel(y, fontsize=10)
+    legend(figure, columns)
     return figure
 
 
@@ -128,10 +130,7 @@ def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_title(TITLES[measure], fontsize=10)
-    figure.supxlabel("prefill time, in units of none", fontsize=10)
-    figure.supylabel("accuracy", fontsize=10)
-    legend(figure, columns=2)
-    return figure
+    return _labelled(figure, "prefill time, in units of none", "accuracy", columns=2)
 
 
 def flip_rates(result: Mapping[str, Any]) -> Figure | None:

@@ -64,12 +64,21 @@ class Grid:
     rows: Sequence[Sequence[str]]
     keys: int = 1
 
-    def parts(self) -> Iterator[Grid]:
-        """Split more than ``COLUMNS`` columns into several tables, which repeat the ``keys`` columns."""
-        for first in range(self.keys, len(self.head), COLUMNS):
-            shown = [*range(self.keys), *range(first, min(first + COLUMNS, len(self.head)))]
+    def parts(self, widths: Sequence[int] | None = None, limit: int = COLUMNS) -> Iterator[Grid]:
+        """Split a table whose ``widths`` exceed the limit into several, which repeat the ``keys`` columns.
+
+        The keys do not count. By default, each column counts 1.
+        """
+        widths = widths or [1] * len(self.head)
+        groups: list[list[int]] = []
+        for index in range(self.keys, len(self.head)):
+            if not groups or sum(widths[at] for at in (*groups[-1], index)) > limit:
+                groups.append([])
+            groups[-1].append(index)
+        for number, group in enumerate(groups):
+            shown = [*range(self.keys), *group]
             rows = [[row[at] for at in shown] for row in self.rows]
-            yield Grid(self.title if first == self.keys else "", [self.head[at] for at in shown], rows)
+            yield Grid("" if number else self.title, [self.head[at] for at in shown], rows, self.keys)
 
 
 def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
@@ -83,23 +92,23 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
 
 def fitted(grid: Grid) -> Group:
     """Build tables for a terminal of ``WIDTH`` columns. Columns that do not fit go into further tables."""
-    columns = zip(grid.head, *grid.rows, strict=True)
-    widths = [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
-    groups = [[0]]  # the first column names the rows of each table
-    for index in range(1, len(widths)):
-        if len(groups[-1]) > 1 and sum(widths[at] for at in (*groups[-1], index)) > WIDTH:
-            groups.append([0])
-        groups[-1].append(index)
-    made: list[Table] = []
-    for group in groups:
-        table = plain_table("" if made else grid.title, *(grid.head[index] for index in group), wrap=True)
-        roomy = sum(max(widths[index], 1 + len(grid.head[index])) for index in group) <= WIDTH
-        for index, column in zip(group, table.columns, strict=True):
-            column.width = None if roomy else widths[index] - 1
-        for row in grid.rows:
-            table.add_row(*(Text(row[index]) for index in group))
+    made = []
+    widths = _widths(grid)
+    for part in grid.parts(widths, WIDTH - widths[0]):
+        table, narrow = plain_table(part.title, *part.head, wrap=True), _widths(part)
+        roomy = sum(max(width, 1 + len(name)) for width, name in zip(narrow, part.head, strict=True)) <= WIDTH
+        for width, column in zip(narrow, table.columns, strict=True):
+            column.width = None if roomy else width - 1
+        for row in part.rows:
+            table.add_row(*map(Text, row))
         made.append(table)
     return Group(*made)
+
+
+def _widths(grid: Grid) -> list[int]:
+    """Return the width of each column, with a space after it. Headings wrap."""
+    columns = zip(grid.head, *grid.rows, strict=True)
+    return [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:

@@ -127,7 +127,6 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
             "'--positions': must be comma-separated whole numbers from 0 to 9,999",
         ),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
-        ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),
         ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
         (("nothing.yaml",), "nothing.yaml"),
         (("nothing.yaml", "--task", "tiny"), "--task cannot be combined with nothing.yaml"),

@@ -43,7 +43,6 @@ def test_the_command_line_overrides_settings_of_a_file(tmp_path):
     [
         ("speed: 3", "unknown key 'speed'; known: models, methods"),
         ("batch_size: 0", "batch_size: Input should be greater than or equal to 1, got 0"),
-        ("dtype: float99", "dtype: 'float99' is not a dtype"),
         ("seeds: [1, 1]", "one value is given twice"),
         ("tasks: [{name: tiny, documets: [5]}]", "tasks.0: tiny has no option documets"),
         ("tasks: [{name: trivia}]", "tasks.0: unknown task 'trivia'"),
