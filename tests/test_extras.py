@@ -63,5 +63,5 @@ def test_a_module_without_its_package_names_the_install_command(package: str, mo
 
 
 def test_modules_shared_with_the_bench_need_no_extra() -> None:
-    shared = ("runs.run_folder", "measures.estimates", "tasks", "report.tables")
+    shared = ("runs", "measures.aggregates", "tasks", "report.tables")
     assert import_errors(["jinja2", "matplotlib"], (*shared, "prompts")) == []

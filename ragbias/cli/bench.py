@@ -111,10 +111,8 @@ def _settings(files: list[Path], task: list[str], options: dict[str, Any]) -> Be
     task_options = {name: given[name] for name in TASK_OPTIONS if name in given}
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:
-            option, value = next(iter(task_options.items()), ("", None))
-            negated = "no-" if value is False else ""
-            named = "--task" if task else f"--{negated}{option.replace('_', '-')}"
-            raise RunError(f"{named} cannot be combined with {files[0]}: put tasks and their options into the file")
+            named = ", ".join(["task"] * bool(task) + list(task_options))
+            raise RunError(f"{named}: not possible with {files[0]}; put tasks and their options into the file")
         return read_settings(files[0], changes)
     if files:
         task_options["data"] = [*task_options.get("data", []), *files]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,59 +46,51 @@ def demo(
     for name in FILES:
         terminal.check_overwritable(out / name, force)
     terminal.quiet_libraries()
-    if model == "tiny":
-        _tiny_demo(questions or 40, seed, out, json_path)
-    else:
-        _notes_demo(model, questions or 20, seed, out, json_path)
+    from ragbias.evaluation.demo import demo_run, notes_run
 
-
-def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> None:
-    """Run every method on questions about the embedded model's world."""
-    from ragbias.evaluation.demo import demo_run
-
-    with terminal.status("Loading the model and embedding the corpus"):
-        prepared = demo_run.Demo(questions, seed)
+    tiny = model == "tiny"
+    with terminal.status("Loading the model and embedding the texts"):
+        count = questions or (40 if tiny else 20)
+        prepared: Any = demo_run.Demo(count, seed) if tiny else notes_run.NotesDemo(model, count, seed)
     with terminal.progress() as bar:
-        outcome = demo_run.run(prepared, bar)
-    for documents, results in outcome["results"].items():
-        terminal.console.print(_bias_table(documents, results))
-    rows = [row for results in outcome["results"].values() for row in results.values()]
-    points = [point for row in rows for point in row["accuracy_by_position"].values()]
-    if None in points[0]:
-        terminal.console.print(f"{questions} questions are too few for intervals.")
-    else:
-        margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
-        terminal.console.print(
-            f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
-        )
-    terminal.console.print(
-        "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
-        "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
-    )
-    save(outcome, demo_run.figure(outcome), out)
-    terminal.console.print()
-    _frameworks(prepared)
+        outcome = (demo_run if tiny else notes_run).run(prepared, bar)
+    for part in tiny_report(outcome) if tiny else notes_report(outcome):
+        terminal.console.print(part)
+    save(outcome, (demo_run if tiny else notes_run).figure(outcome), out)
+    if tiny:
+        terminal.console.print()
+        _frameworks(prepared)
     terminal.write_json(outcome, json_path)
 
 
-def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
-    """Run a real model on questions about short notes."""
-    from ragbias.evaluation.demo import notes_run
+def tiny_report(outcome: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the tables of the embedded model, and how to read them."""
+    for documents, results in outcome["results"].items():
+        yield _bias_table(documents, results)
+    questions = outcome["settings"]["questions"]
+    rows = [row for results in outcome["results"].values() for row in results.values()]
+    points = [point for row in rows for point in row["accuracy_by_position"].values()]
+    if None in points[0]:
+        yield f"{questions} questions are too few for intervals."
+    else:
+        margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
+        yield f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
+    yield (
+        "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
+        "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
+    )
+
+
+def notes_report(outcome: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the tables of a real model, and how to read them."""
     from ragbias.evaluation.report.tables import with_interval
 
-    with terminal.status("Loading the model and embedding the notes"):
-        prepared = notes_run.NotesDemo(model, questions, seed)
-    with terminal.progress() as bar:
-        outcome = notes_run.run(prepared, bar)
-    for table in notes_tables(outcome):
-        terminal.console.print(table)
-    terminal.console.print(
+    yield from notes_tables(outcome)
+    yield (
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
         f"Plain model, best position minus worst: {with_interval(outcome['results']['none']['logprob']['gap'])}. "
         f"Nobody trained this bias into the model.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
-    save(outcome, notes_run.figure(outcome), out)
-    terminal.write_json(outcome, json_path)
 
 
 def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:

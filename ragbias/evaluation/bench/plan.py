@@ -79,7 +79,8 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
-        answered, scored = (dict(zip(distinct, values, strict=False)) for values in (answers, golds))  # or empty
+        answered = dict(zip(distinct, answers, strict=bool(answers)))  # empty without the measure
+        scored = dict(zip(distinct, golds, strict=bool(golds)))
         yield [
             _record(unit, label, index, source, answered.get(source), scored.get(source), seconds, plain)
             for index, source in enumerate(sources)

@@ -129,10 +129,10 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
         (("nothing.yaml",), "nothing.yaml"),
-        (("nothing.yaml", "--task", "tiny"), "--task cannot be combined with nothing.yaml"),
+        (("nothing.yaml", "--task", "tiny"), "task: not possible with nothing.yaml"),
         ((*QUICK, "--methods", "none", "--no-explain"), "tiny has no option explain"),
-        (("nothing.yaml", "--no-explain"), "--no-explain cannot be combined with nothing.yaml"),
-        (("nothing.yaml", "--no-indices"), "--no-indices cannot be combined with nothing.yaml"),
+        (("nothing.yaml", "--no-explain"), "explain: not possible with nothing.yaml"),
+        (("nothing.yaml", "--no-indices"), "indices: not possible with nothing.yaml"),
     ],
 )
 def test_bad_input_ends_with_code_2_before_anything_is_written(bench, tmp_path, arguments, complaint):
