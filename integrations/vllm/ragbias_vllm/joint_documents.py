@@ -35,6 +35,10 @@ class JointDocuments:
         """Store prefix and documents of a prompt. Return the number of tokens that were stored before."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._store, plan, ids)
 
+    def close(self) -> None:
+        """Drop waiting prompts. A prompt that is being computed is finished."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
     def _store(self, plan: Plan, ids: Sequence[int]) -> int:
         parts = parts_of(self._identity, plan, ids)
         missing = [part for part in parts if part.key not in self._cache]

@@ -154,6 +154,7 @@ class VllmEngine(LocalEngine):
         self._upstream, self._method = upstream, method
         self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
         self._documents = StoredDocuments(self._client, metrics)
+        self._joint: list[JointDocuments] = []
         self._healthy = True
 
     def load(self) -> None:
@@ -175,7 +176,10 @@ class VllmEngine(LocalEngine):
             path = upstream.model or str(card.get("root") or card["id"])
             lm = UpstreamLM(path, self._method, window, upstream.dtype or "auto" if upstream.cache else None)
             name = str(card["id"])
-            served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, upstream)
+            joint = upstream.joint_documents(lm)
+            self._joint += [joint] if joint else []
+            reader = upstream.reader
+            served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, joint, reader)
         self._served = served
 
     @property
@@ -188,6 +192,8 @@ class VllmEngine(LocalEngine):
         watch = asyncio.create_task(self._watch())
         yield
         watch.cancel()
+        for joint in self._joint:
+            joint.close()
         await self._client.close()
 
     async def _watch(self) -> None:
@@ -232,10 +238,11 @@ class VllmModel(ServedModel):
         settings: ServerSettings,
         metrics: Metrics,
         store: StoredDocuments,
-        upstream: UpstreamModel,
+        joint: JointDocuments | None,
+        reader: str,
     ) -> None:
         super().__init__(lm, name, settings, metrics)
-        self._documents, self._reader, self._joint = store, upstream.reader, upstream.joint_documents(lm)
+        self._documents, self._joint, self._reader = store, joint, reader
 
     def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, GenerationSettings]:
         method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)

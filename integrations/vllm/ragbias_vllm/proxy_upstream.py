@@ -186,12 +186,11 @@ class Segments:
 
 @dataclass(eq=False)
 class _Job:
-    """A document to store, with the number of waiting requests."""
+    """A document, or all documents of a prompt, to compute and store, with the number of waiting requests."""
 
-    segments: Segments
-    document: Sequence[int]
-    keys: tuple[bytes, bytes]  # of prefix and document
-    stored: asyncio.Future[bool]  # whether it was computed
+    compute: Callable[[], Awaitable[int]]
+    stored: asyncio.Future[int]  # the result of ``compute``
+    keys: Sequence[bytes]  # keys that are stored afterwards
     waiting: int = 0  # number of requests
 
 
@@ -257,19 +256,23 @@ class StoredDocuments:
 
     async def store(self, segments: Segments) -> int:
         """Store new documents. Return the number of previously stored tokens."""
-        if segments.together is not None:
-            return await segments.together()
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
-        queue = self._queues.get(segments.tenant)
-        if queue and len(queue) + len(missing) > MOST_WAITING:
-            raise ApiError(429, TOO_MANY, None, "too_many_documents", retry_after=5)
-        waiting, computed = list(missing), dict[bytes, bool]()
+        queue = self._queues.get(tenant := segments.tenant)
+        if queue and len(queue) + (1 if segments.together else len(missing)) > MOST_WAITING:
+            raise ApiError(429, TOO_MANY, None, "too_many_waiting", retry_after=5)
+        if segments.together:
+            return await self._once(b"".join([prefix, *keys]), (), tenant, segments.together)
+
+        async def stored(key: bytes) -> int:
+            return await self._once(key, (prefix, key), tenant, partial(self._store, segments, missing[key]))
+
+        waiting, computed = list(missing), dict[bytes, int]()
         if not prefix_known and len(segments.prefix) > LONG_PREFIX and len(waiting) > 1:
             first = waiting.pop(0)
-            computed[first] = await self._stored_once((prefix, first), segments, missing[first])
-        tasks = [asyncio.create_task(self._stored_once((prefix, key), segments, missing[key])) for key in waiting]
+            computed[first] = await stored(first)
+        tasks = [asyncio.create_task(stored(key)) for key in waiting]
         try:
             computed.update(zip(waiting, await asyncio.gather(*tasks), strict=True))
         finally:
@@ -278,12 +281,11 @@ class StoredDocuments:
         reused = [len(ids) for key, ids in zip(keys, segments.documents, strict=True) if not computed.get(key)]
         return sum(reused) + (len(segments.prefix) if prefix_known or reused else 0)
 
-    async def _stored_once(self, keys: tuple[bytes, bytes], segments: Segments, document: Sequence[int]) -> bool:
-        """Store a document, or wait until another request has stored it."""
-        key, tenant = keys[1], segments.tenant
+    async def _once(self, key: bytes, keys: Sequence[bytes], tenant: str, compute: Callable[[], Awaitable[int]]) -> int:
+        """Compute and store something, or wait until another request has done so. Return the result of ``compute``."""
         job = self._jobs.get(key)
         if job is None:
-            job = _Job(segments, document, keys, asyncio.get_running_loop().create_future())
+            job = _Job(compute, asyncio.get_running_loop().create_future(), keys)
             self._jobs[key] = self._queues.setdefault(tenant, {})[key] = job
             self._send()
         job.waiting += 1
@@ -301,25 +303,26 @@ class StoredDocuments:
         while self._queues and len(self._sent) < STORED_AT_ONCE:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)
-            task = asyncio.create_task(self._run(queue.pop(next(iter(queue)))))
+            key = next(iter(queue))
+            task = asyncio.create_task(self._run(key, queue.pop(key)))
             self._sent.add(task)
             if queue:
                 self._queues[tenant] = queue
 
-    async def _run(self, job: _Job) -> None:
+    async def _run(self, key: bytes, job: _Job) -> None:
         generation = self._generation
         try:
-            computed = await self._store(job.segments, job.document)
+            result = await job.compute()
         except Exception as error:
             job.stored.set_exception(error)
             job.stored.exception()  # marks it as retrieved, because all clients may have disconnected
         else:
-            job.stored.set_result(computed)
+            job.stored.set_result(result)
             if generation == self._generation:
                 self._known |= dict.fromkeys(job.keys)
             while len(self._known) > KNOWN:
                 del self._known[next(iter(self._known))]
-        del self._jobs[job.keys[1]]
+        del self._jobs[key]
         self._sent.discard(asyncio.current_task())
         self._send()
 
