@@ -94,7 +94,7 @@ class Soak:
         prompts, settings = [], []
         for plan, ids in requests:
             fields = {"store": plan.store, "method": plan.method, "lengths": list(plan.lengths), "scope": plan.scope}
-            prompts.append({"prompt_token_ids": ids, "cache_salt": plan.cache_salt})
+            prompts.append({"prompt_token_ids": ids, "cache_salt": plan.cache_salt(ids)})
             extra = {"kv_transfer_params": {"ragbias": fields}}
             settings.append(SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, extra_args=extra))
         return list(self.llm.generate(prompts, settings, use_tqdm=False))

@@ -135,15 +135,18 @@ def proxy(
     context: typer.Context,
     upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server: vLLM, Ollama, a hosted one.")],
     method: Annotated[
-        str, typer.Option(help="Default method: canonical-order, long-context-reorder, none; for vLLM also pcw.")
+        str, typer.Option(help="Default method: canonical-order, long-context-reorder, none; for vLLM also pcw, rotor.")
     ] = "canonical-order",
     model: Annotated[
-        str, typer.Option(help="Folder or name of the model in vLLM, for pcw. Default: the path that vLLM reports.")
+        str,
+        typer.Option(
+            help="Folder or name of the model in vLLM, for pcw and rotor. Default: the path that vLLM reports."
+        ),
     ] = "",
-    reader: Annotated[str, typer.Option(help="Name of a reader adapter in vLLM's --lora-modules, for pcw.")] = "",
+    reader: Annotated[str, typer.Option(help="Name of a reader adapter for the method in vLLM's --lora-modules.")] = "",
     cache: Annotated[Path | None, typer.Option(help="Folder of vLLM's connector, for rotor; loads weights.")] = None,
-    cache_disk: Annotated[str | None, typer.Option(help="Maximum size of this folder. Default: 20GB.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Dtype of vLLM, for rotor. Default: auto.")] = None,
+    cache_disk: Annotated[str | None, typer.Option(help="Maximum size of this folder, as in vLLM's settings.")] = None,
+    dtype: Annotated[str, typer.Option(help="Dtype of vLLM, for rotor.")] = "auto",
     host: Host = "127.0.0.1",
     port: Port = 8001,
     api_key: ApiKey = "",
@@ -167,8 +170,8 @@ def proxy(
 ) -> None:
     """Arrange the documents of requests, and forward the requests to any OpenAI-compatible server.
 
-    Methods that only arrange text need no model. Embeddings and similar routes are forwarded unchanged. With pcw, vLLM
-    computes each document once and reuses it in any order. This needs ragbias's connector, see docs/how-to/vllm.md.
+    Methods that only arrange text need no model. Embeddings and similar routes are forwarded unchanged. With pcw
+    and rotor, vLLM reuses documents in any order. This needs ragbias's connector, see docs/how-to/vllm.md.
     """
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
     required_all("serve")
@@ -179,15 +182,14 @@ def proxy(
     from ragbias.serving.settings import ServerSettings
 
     settings = ServerSettings(**fields_of(ServerSettings, options))
-    if (cache_disk or dtype) and not cache:
-        raise typer.BadParameter("--cache-disk and --dtype need --cache, the folder of vLLM's connector")
-    if reader or cache or methods.get(method).reusable_documents:
+    chosen = methods.get(method)
+    if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
         required("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
         from ragbias_vllm import proxy as vllm
 
-        chosen = vllm.UpstreamModel(**fields_of(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key}))
+        fields = fields_of(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key})
         quiet_libraries()
-        app, engine = vllm.create_vllm_proxy(chosen, settings, Metrics())
+        app, engine = vllm.create_vllm_proxy(vllm.UpstreamModel(**fields), settings, Metrics())
     else:
         app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
         engine = None

@@ -26,7 +26,7 @@ MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
 
 NEEDS_A_MODEL = (
     "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "
-    "or long-context-reorder, or none; in front of vLLM, `ragbias proxy` runs pcw"
+    "or long-context-reorder, or none; in front of vLLM, `ragbias proxy` runs pcw and rotor"
 )
 
 

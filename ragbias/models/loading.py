@@ -66,7 +66,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
     if isinstance(device_map, (str, torch.device)) and device_map not in STRATEGIES:
         torch_device(device_map, "device_map")
-    _check_dtype(arguments.get("dtype", arguments.get("torch_dtype")))
+    check_dtype(arguments.get("dtype", arguments.get("torch_dtype")))
     if name in PACKAGED and arguments.get("dtype") in (None, "auto") and "torch_dtype" not in arguments:
         arguments["dtype"] = torch.float32
     with _load_errors(name, path):
@@ -89,7 +89,7 @@ def torch_device(device: int | str | torch.device | None, name: str = "device") 
         ) from error
 
 
-def _check_dtype(dtype: object) -> None:
+def check_dtype(dtype: object) -> None:
     """Raise ``ArgumentError`` for a wrong dtype. A dict has the dtypes of a model's parts."""
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     floating = isinstance(named, torch.dtype) and named.is_floating_point

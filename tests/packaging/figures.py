@@ -17,7 +17,7 @@ BUDGETS = {  # lines; raise them where a feature is worth it
     "ragbias": 26_000,
     "integrations/langchain": 1_970,
     "integrations/llama-index": 1_530,
-    "integrations/vllm": 1_530,
+    "integrations/vllm": 1_570,
 }
 FILES_OF_A_REQUEST = 39
 TRACED = """

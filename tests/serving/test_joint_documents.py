@@ -25,17 +25,20 @@ SUFFIX = [50, 51, 52]
 @pytest.mark.parametrize("prefix", [[], [10, 11, 12]])
 def test_stored_documents_give_the_logits_of_rotor(tmp_path, prefix):
     lm = DebiasedLM.from_pretrained("tiny", "rotor", dtype="float32")
-    cache, stored = DocumentCache(memory=None, folder=tmp_path, portable=True), []
+    cache, missing = DocumentCache(memory=None, folder=tmp_path, portable=True), []
     for order in itertools.permutations(DOCUMENTS):
         given = TokenisedPrompt(prefix, list(order), SUFFIX)
         prompt = given.reordered(RoToR().document_order(given.documents))
         plan = Plan(False, "rotor", (len(prefix), *map(len, prompt.documents)), "")
-        stored.append(asyncio.run(JointDocuments(lm, cache).store(plan, prompt.ids)))
+        joint = JointDocuments(lm, cache)
+        missing.append(len(asyncio.run(joint.missing(plan, prompt.ids))))
+        asyncio.run(joint.store(plan, prompt.ids))
+        joint.close()
         with debias(lm.model, RoToR(), [given.spans]), torch.no_grad():
             expected = lm.model(torch.tensor([given.ids])).logits[0, -len(SUFFIX) :]
         parts = parts_of(identity_of(lm.model, "", portable=True), plan, prompt.ids)
         torch.testing.assert_close(plain_logits(lm.model, cache, parts), expected, rtol=0, atol=1e-3)
-    assert stored == [0] + [plan.end] * 5
+    assert missing == [len(parts)] + [0] * 5
 
 
 def plain_logits(model, cache, parts):

@@ -38,7 +38,7 @@ ORDERS = list(itertools.permutations(range(3)))
 def in_front_of(
     upstream: str, method: str = "pcw", reader: str = "", model: str = "", cache: Path | None = None, **settings
 ) -> Iterator[str]:
-    chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache)
+    chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache, cache_disk=cache and "1GB")
     app, engine = create_vllm_proxy(chosen, ServerSettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address:
@@ -419,7 +419,7 @@ def test_documents_of_rotor_depend_on_each_other_and_the_tenant(vllm, tmp_path):
             client.post(CHAT, json=body).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
             for body in (chat(), chat((0, 1)), chat((1, 0)), chat(prompt_cache_key="other"))
         ]
-    prefix, *documents = vllm[0].sent(store=False)[1]["kv_transfer_params"]["ragbias"]["lengths"]
+    prefix, *documents = vllm[0].sent(store=False)[-2]["kv_transfer_params"]["ragbias"]["lengths"]
     assert cached == [0, prefix, prefix + sum(documents), 0]
 
 
@@ -432,3 +432,39 @@ def test_rotor_needs_the_folder_of_the_connector(vllm, proxy, tmp_path):
     with in_front_of(vllm[1], "rotor", cache=tmp_path / "documents") as address:
         failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
     assert failed.status_code == 502 and 'the connector needs "portable": true' in failed.json()["error"]["message"]
+
+
+def test_a_stream_of_rotor_without_the_connector_sends_no_text(vllm, tmp_path):
+    vllm[0].folder, vllm[0].connector = tmp_path, False
+    with in_front_of(vllm[1], "rotor", cache=tmp_path) as address:
+        failed = httpx.post(f"{address}{CHAT}", json=chat(stream=True), timeout=30)
+    *sent, error = events(failed)
+    assert error["error"]["code"] == "no_connector"
+    assert not any(event["choices"][0]["delta"].get("content") for event in sent)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache": True}, "for rotor, give the folder of vLLM's connector and its maximum size"),
+        ({"cache_disk": "1GB"}, "for rotor, give the folder"),
+        ({"dtype": "float32"}, "for rotor, give the folder"),
+        ({"cache": True, "cache_disk": "much"}, "expected a number of bytes"),
+        ({"cache": True, "cache_disk": "1GB", "dtype": "float3"}, "dtype='float3'; expected"),
+    ],
+)
+def test_wrong_options_for_rotor_are_refused_at_the_start(tmp_path, options, message):
+    options = options | ({"cache": tmp_path} if "cache" in options else {})
+    with pytest.raises(ArgumentError, match=message):
+        create_vllm_proxy(UpstreamModel("http://127.0.0.1:9", "pcw", **options), ServerSettings(), Metrics())
+
+
+def test_a_folder_that_is_too_small_for_rotor_is_an_error(vllm, tmp_path):
+    vllm[0].folder = tmp_path
+    chosen = UpstreamModel(vllm[1], "rotor", cache=tmp_path, cache_disk="10kB")
+    app, engine = create_vllm_proxy(chosen, ServerSettings(), Metrics())
+    engine.load()
+    with listening_app(app) as address:
+        failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
+    error = failed.json()["error"]
+    assert failed.status_code == 503 and error["code"] == "store_unavailable" and "--cache-disk" in error["message"]

@@ -174,7 +174,7 @@ async def test_documents_lost_while_a_request_waits_are_forgotten(stored, upstre
 async def test_an_answer_that_loaded_too_little_is_an_error(stored, upstream, stream):
     prompt = segments(A, 100, 2)
     await upstream.release(100)
-    body = {**proxy_upstream.parameters_of(prompt.plan()), "stream": stream}
+    body = {**proxy_upstream.parameters_of(prompt.plan(), prompt.ids), "stream": stream}
     for upstream.loaded in (None, 0, len(PREFIX) + 1):
         with pytest.raises(UpstreamFailedError, match="without the stored documents"):
             assert not [answer async for answer in stored.answers(body, prompt, nullcontext)]

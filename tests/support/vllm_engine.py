@@ -69,7 +69,7 @@ class Engine:
             if plan is not None:
                 params = {"store": plan.store, "method": plan.method, "lengths": [*plan.lengths], "scope": plan.scope}
                 params = {"extra_args": {"kv_transfer_params": {"ragbias": params}}}
-                prompts[-1]["cache_salt"] = plan.cache_salt if salt is None else salt
+                prompts[-1]["cache_salt"] = plan.cache_salt(ids) if salt is None else salt
             settings.append(SamplingParams(max_tokens=tokens, temperature=0, logprobs=0, **params, **sampling))
         return self.llm.generate(prompts, settings, lora_request=lora, use_tqdm=False)
 

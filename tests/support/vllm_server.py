@@ -125,6 +125,7 @@ class VllmServer:
             prefix, *documents = (ids[begin:end] for begin, end in pairwise(edges))
             keys = [(parameters["scope"], tuple(prefix), tuple(document)) for document in documents]
             parts = [parameters["method"], parameters["scope"], parameters["lengths"]]
+            parts += [ids[: edges[-1]]] if parameters["method"].startswith("rotor") else []
             parts = ["store", parameters["scope"]] if parameters.get("store") else parts
             if body["cache_salt"] != hashlib.sha256(json.dumps(["ragbias", *parts]).encode()).hexdigest():
                 return None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbias import DebiasedLM, DocumentCache
+from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.methods import RoToR
 from ragbias_vllm.joint_documents import JointDocuments
 from support.vllm_engine import engine, logprobs_of, orders, plan_of, random_prompts, tokens_of
@@ -40,13 +40,15 @@ def check_orders(llm, lm, prompts, method, tokens=TOKENS, **options):
 def check_together(llm, lm, prompts, references, tokens, **options):
     """As above, with documents that ``JointDocuments`` computes from the first order and finds in the others."""
     joint = JointDocuments(lm, DocumentCache(memory=None, folder=llm.folder, portable=True))
-    found = []
+    missing = []
     for shuffled in zip(*(orders(prompt, 4, seed) for seed, prompt in enumerate(prompts)), strict=True):
         ordered = [prompt.reordered(RoToR().document_order(prompt.documents)) for prompt in shuffled]
-        found += [asyncio.run(joint.store(plan_of(prompt, "rotor"), prompt.ids)) for prompt in ordered]
+        missing += [len(asyncio.run(joint.missing(plan_of(prompt, "rotor"), prompt.ids))) for prompt in ordered]
+        for prompt in ordered:
+            asyncio.run(joint.store(plan_of(prompt, "rotor"), prompt.ids))
         check_equal(llm.answer(ordered, tokens, "rotor", **options), references)
-    ends = [plan_of(prompt, "rotor").end for prompt in prompts]
-    assert found[len(prompts) :] == ends * 3 and found[0] == 0
+    joint.close()
+    assert all(missing[: len(prompts)]) and not any(missing[len(prompts) :])
 
 
 @pytest.mark.parametrize("method", ["pcw", "ape(temperature=1,scale=1)", "rotor"])
@@ -71,3 +73,16 @@ def test_answers_of_smollm2_equal_those_of_debiased_lm(tmp_path):
         check_orders(llm, plain, prompts, "pcw")
         reader = vllm_lora.LoRARequest("smollm2-pcw", 1, str(READER))
         check_orders(llm, reading, prompts, "pcw", lora=reader)
+
+
+def test_blocks_of_rotor_are_not_shared_with_other_documents(tmp_path):
+    lm = DebiasedLM.from_pretrained("tiny", method="rotor", dtype="float32")
+    texts = [
+        "The falcon keeps 12 books at the station. " * 9,
+        "The heron lies 5 miles north. ",
+        "The otter lies 7 miles north. ",
+    ]
+    prompts = [Prompt("Notes.\n\n", [texts[0], text], "Question: where is it?\nAnswer:") for text in texts[1:]]
+    with engine(tmp_path, connector={"portable": True}) as llm:
+        check_orders(llm, lm, prompts[:1], "rotor")
+        check_orders(llm, lm, prompts[1:], "rotor")

@@ -64,11 +64,13 @@ def test_salts_differ_by_method_lengths_scope_and_kind():
         Plan(True, "pcw", (2, 3), ""),
         Plan(True, "pcw", (2, 3), "tenant"),
     ]
-    assert len({plan.cache_salt for plan in plans}) == len(plans)
+    assert len({plan.cache_salt([]) for plan in plans}) == len(plans)
 
 
 def test_documents_to_store_share_the_blocks_of_their_prefix():
-    assert Plan(True, "", (2, 3), "").cache_salt == Plan(True, "pcw", (2, 9), "").cache_salt
+    assert Plan(True, "", (2, 3), "").cache_salt([]) == Plan(True, "pcw", (2, 9), "").cache_salt([])
+    joint = Plan(False, "rotor", (1, 2), "")
+    assert joint.cache_salt([5, 6, 7, 8]) == joint.cache_salt([5, 6, 7, 9]) != joint.cache_salt([5, 6, 8, 8])
 
 
 @pytest.mark.parametrize("text", ["pcw", "ape(temperature=1,scale=1)"])

@@ -57,7 +57,8 @@ def vllm_on(port: int, folder: Path, **connector) -> Iterator[psutil.Process]:
 
 @contextmanager
 def proxy_to(port: int, method: str = "pcw", cache: Path | None = None, **settings) -> Iterator[httpx.Client]:
-    upstream = UpstreamModel(address_of(port), method, cache=cache, dtype="float32")
+    more = {"cache": cache, "cache_disk": "1GB", "dtype": "float32"} if cache else {}
+    upstream = UpstreamModel(address_of(port), method, **more)
     app, engine = create_vllm_proxy(upstream, ServerSettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address, httpx.Client(base_url=address, timeout=SECONDS) as client:

@@ -166,7 +166,7 @@ class RagBiasConnector(KVConnectorBase_V1):
 
     def _check(self, request: Request, plan: Plan) -> None:
         """Raise ``RefusedError`` for a request whose answer could be wrong."""
-        if request.cache_salt != plan.cache_salt:
+        if request.cache_salt != plan.cache_salt(request.prompt_token_ids or []):
             raise RefusedError("salt", "cache_salt is not that of the method, the lengths and the scope")
         if plan.store and request.lora_request is not None:
             raise RefusedError("lora", "documents are computed without a LoRA, and shared by all")

@@ -16,7 +16,10 @@ from ragbias.cache.identity import identity_of
 from ragbias.cache.stores import States
 from ragbias.generation.decoding import memory_errors
 from ragbias.lm import DebiasedLM
-from ragbias_vllm.plans import Plan, method_of, parts_of
+from ragbias.serving.errors import ApiError
+from ragbias_vllm.plans import Part, Plan, method_of, parts_of
+
+STORE_FULL = "the proxy cannot store documents: its folder is not writable, or --cache-disk is too small; see its log"
 
 
 class JointDocuments:
@@ -29,34 +32,47 @@ class JointDocuments:
     def __init__(self, lm: DebiasedLM, cache: DocumentCache) -> None:
         self._model, self._cache = lm.model, cache
         self._identity = identity_of(lm.model, "", portable=True)
-        self._thread = ThreadPoolExecutor(1)  # one prompt at a time
+        self._thread = ThreadPoolExecutor(1, "ragbias-joint")  # computes one prompt at a time
+
+    async def missing(self, plan: Plan, ids: Sequence[int]) -> list[Part]:
+        """Return those of prefix and documents that are not stored."""
+        return await asyncio.to_thread(self._missing, plan, ids)
 
     async def store(self, plan: Plan, ids: Sequence[int]) -> int:
-        """Store prefix and documents of a prompt. Return the number of tokens that were stored before."""
+        """Compute and store what is missing. Return 0.
+
+        Raises:
+            ApiError: the folder is full or not writable.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._store, plan, ids)
 
     def close(self) -> None:
         """Drop waiting prompts. A prompt that is being computed is finished."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _missing(self, plan: Plan, ids: Sequence[int]) -> list[Part]:
+        return [part for part in parts_of(self._identity, plan, ids) if part.key not in self._cache]
+
     def _store(self, plan: Plan, ids: Sequence[int]) -> int:
-        parts = parts_of(self._identity, plan, ids)
-        missing = [part for part in parts if part.key not in self._cache]
-        if missing:
-            cache = self._computed(plan, ids)
+        if not (missing := self._missing(plan, ids)):
+            return 0
+        cache = self._computed(plan, ids)
         for part in missing:
             keys, values = (
                 tuple(getattr(layer, name)[0, :, part.begin : part.end].to("cpu", copy=True) for layer in cache.layers)
                 for name in ("keys", "values")
             )
             self._cache.put(part.key, States(keys, values))
-        return plan.end - sum(part.end - part.begin for part in missing)
+        if self._missing(plan, ids):
+            raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
+        return 0
 
     @torch.inference_mode()
     def _computed(self, plan: Plan, ids: Sequence[int]) -> DynamicCache:
         """Return a cache with the keys, without positions, and values of prefix, documents and one more token."""
         binding = Binding(self._model, method_of(plan.method), [plan.spans], private=True)
-        cache, tokens = DynamicCache(), torch.tensor([ids[: plan.end + 1]], device=self._model.device)
+        cache, prompt = DynamicCache(), [*ids[: plan.end], ids[plan.end - 1]]
+        tokens = torch.tensor([prompt], device=self._model.device)
         with memory_errors([plan.end], self._model.device), hooked(binding):
             self._model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return cache

@@ -60,13 +60,21 @@ class Plan:
         return list(pairwise(accumulate(self.lengths)))
 
     @property
-    def cache_salt(self) -> str:
-        """The salt for vLLM's prefix cache.
+    def is_joint(self) -> bool:
+        """Whether documents see each other."""
+        return self.method.partition("(")[0] == RoToR.name
+
+    def cache_salt(self, ids: Sequence[int]) -> str:
+        """Return the salt for vLLM's prefix cache, for a prompt with these token ids.
 
         In a request for an answer, the rotation of keys depends on all lengths. Therefore only requests with equal
-        lengths share blocks. Documents to store have the plain model's keys.
+        lengths share blocks. If documents see each other, only requests with equal documents do. Documents to store
+        have the plain model's keys.
         """
-        parts = ["store", self.scope] if self.store else [self.method, self.scope, list(self.lengths)]
+        parts: list[object] = ["store", self.scope]
+        if not self.store:
+            parts = [self.method, self.scope, list(self.lengths)]
+            parts += [list(ids[: self.end])] if self.is_joint else []
         return hashlib.sha256(json.dumps(["ragbias", *parts]).encode()).hexdigest()
 
 
@@ -128,8 +136,8 @@ def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
     starts = [0, *(begin for begin, _ in spans)] if method is None else starts_of(method, plan.lengths)
     parts = [Part(key_of(identity, [], prefix, plan.scope), 0, len(prefix), starts[0])] if prefix else []
     for (begin, end), start in zip(spans, starts[1:], strict=True):
-        if method is not None and method.sees_others:
-            key = key_of(identity, ids[: plan.end], [begin], plan.cache_salt)
+        if not plan.store and plan.is_joint:
+            key = key_of(identity, ids[: plan.end], [begin], plan.cache_salt(ids))
         else:
             key = key_of(identity, prefix, ids[begin:end], plan.scope)
         parts.append(Part(key, begin, end, start))

@@ -28,7 +28,7 @@ from ragbias.generation.decoding import CONTEXT, GREEDY, computes_documents_sepa
 from ragbias.generation.request import check_length
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, ParallelContextWindows, RoToR, format_method
-from ragbias.models.loading import load_model, load_tokenizer, refuse_irregular
+from ragbias.models.loading import check_dtype, load_model, load_tokenizer, refuse_irregular
 from ragbias.models.named import local_path
 from ragbias.serving import prompts
 from ragbias.serving.answers import Formatter
@@ -44,7 +44,7 @@ from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, Stored
 
 PLAIN = "canonical-order, long-context-reorder, none"
 SEEDS = 2**64  # vLLM's seeds are signed
-NEEDED = "--cache, the folder of vLLM's connector"
+NEEDED = "--cache and --cache-disk, the folder of vLLM's connector and its size"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class UpstreamModel:
         model: folder or name of the model's tokenizer and configuration; empty: the path from the server.
         method: default method.
         reader: name of a reader adapter in the upstream server, for requests with the default method, or empty.
-        cache: folder of the connector, with which the proxy loads the model's weights to run rotor, or None.
-        cache_disk, dtype: maximum size of this folder, and dtype of the upstream server.
+        cache, cache_disk: folder of the connector, and its maximum size. With a folder, the proxy loads the model's
+            weights in ``dtype`` to run rotor.
     """
 
     url: str = field(repr=False)  # may contain a password
@@ -68,14 +68,19 @@ class UpstreamModel:
     timeout: float = 600.0
     cache: Path | None = None
     cache_disk: str | None = None
-    dtype: str | None = None
+    dtype: str = "auto"
 
-    def joint_documents(self, lm: DebiasedLM) -> JointDocuments | None:
-        """Return what computes documents together, or None without a folder."""
+    def document_cache(self) -> DocumentCache | None:
+        """Return the cache in the folder, or None without a folder."""
+        if (self.cache is None) != (self.cache_disk is None) or (self.dtype != "auto" and self.cache is None):
+            raise ArgumentError(
+                f"cache={self.cache}, cache_disk={self.cache_disk}, dtype={self.dtype}: for rotor, give the folder of "
+                "vLLM's connector and its maximum size, and optionally vLLM's dtype"
+            )
+        check_dtype(self.dtype)
         if self.cache is None:
             return None
-        cache = DocumentCache(memory=None, folder=self.cache, disk=self.cache_disk, portable=True)
-        return JointDocuments(lm, cache)
+        return DocumentCache(memory=None, folder=self.cache, disk=self.cache_disk, portable=True)
 
 
 def connector_method(method: Method) -> str:
@@ -154,6 +159,7 @@ class VllmEngine(LocalEngine):
         self._upstream, self._method = upstream, method
         self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
         self._documents = StoredDocuments(self._client, metrics)
+        self._cache = upstream.document_cache()
         self._joint: list[JointDocuments] = []
         self._healthy = True
 
@@ -174,9 +180,9 @@ class VllmEngine(LocalEngine):
         for card in (card for card in cards if not card.get("parent")):
             window = int(card.get("max_model_len") or 2**31)
             path = upstream.model or str(card.get("root") or card["id"])
-            lm = UpstreamLM(path, self._method, window, upstream.dtype or "auto" if upstream.cache else None)
+            lm = UpstreamLM(path, self._method, window, upstream.dtype if self._cache else None)
             name = str(card["id"])
-            joint = upstream.joint_documents(lm)
+            joint = JointDocuments(lm, self._cache) if self._cache else None
             self._joint += [joint] if joint else []
             reader = upstream.reader
             served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, joint, reader)
@@ -328,7 +334,7 @@ class VllmModel(ServedModel):
             tokens = tokens.reordered(request.method.document_order(tokens.documents))
             segments = Segments(name, tokens.prefix, tokens.documents, salt, self.name)
             if isinstance(request.method, RoToR) and self._joint:
-                segments = replace(segments, together=partial(self._joint.store, segments.plan(), tokens.ids))
+                segments = replace(segments, joint=self._joint)
             reader = self._reader_of(request)
         ids = tokens.ids
         config, eos, _ = generation_config(
@@ -356,5 +362,5 @@ class VllmModel(ServedModel):
         if streamed:
             body["stream_options"] = {"include_usage": True}  # the only report of the connector in streams
         if segments is not None:
-            body |= parameters_of(segments.plan())
+            body |= parameters_of(segments.plan(), ids)
         return body, eos, segments

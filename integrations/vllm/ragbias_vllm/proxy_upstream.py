@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import httpx
 from prometheus_client import Counter
@@ -21,6 +22,7 @@ from ragbias.serving.errors import ApiError
 from ragbias.serving.proxy import body_lines, upstream_client, upstream_errors, whole_body
 from ragbias.serving.schemas import Json
 from ragbias.serving.server import Metrics, log
+from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import Plan
 
 COMPLETIONS = "/v1/completions"
@@ -37,8 +39,8 @@ NO_CONNECTOR = (
 )
 NOT_LOADED = "the upstream server answered without the stored documents"
 NOT_FOUND = (
-    "the upstream server does not find the documents that the proxy computed; both need the same writable folder, "
-    'weights and dtype, and the connector needs "portable": true'
+    "if it does not find the documents that the proxy computed: both need the same folder, weights and dtype, and the "
+    'connector needs "portable": true'
 )
 STORE_FULL = "the upstream server cannot store documents: its folder is full or not writable; see its log"
 TOO_MANY = "too many documents wait to be stored in the upstream server; try again later"
@@ -138,12 +140,12 @@ def _checked(status: int, content: bytes) -> Json:
     raise UpstreamFailedError(f"the upstream server failed: {message:.500}")
 
 
-def parameters_of(plan: Plan) -> Json:
-    """Return the request fields for a plan."""
+def parameters_of(plan: Plan, ids: Sequence[int]) -> Json:
+    """Return the request fields for a plan and a prompt."""
     transfer: Json = {"method": plan.method, "lengths": list(plan.lengths), "scope": plan.scope}
     if plan.store:
         transfer["store"] = True
-    return {"kv_transfer_params": {"ragbias": transfer}, "cache_salt": plan.cache_salt}
+    return {"kv_transfer_params": {"ragbias": transfer}, "cache_salt": plan.cache_salt(ids)}
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,7 @@ class Segments:
         prefix, documents: token ids.
         scope: digest of the tenant. Entries of other scopes are never used.
         model: name of the upstream model without reader.
-        together: computes and stores the documents together, and returns the number of previously stored tokens.
-            None: vLLM computes each document alone.
+        joint: computes the documents together; None: vLLM computes each document alone.
     """
 
     method: str
@@ -164,12 +165,17 @@ class Segments:
     documents: Sequence[Sequence[int]]
     scope: str
     model: str
-    together: Callable[[], Awaitable[int]] | None = None
+    joint: JointDocuments | None = None
 
     @property
     def tenant(self) -> str:
         """The first half of the scope, which identifies the tenant; see ``ragbias.serving.app.cache_salt``."""
         return self.scope[: len(self.scope) // 2]
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens of prefix and documents."""
+        return [*self.prefix, *chain.from_iterable(self.documents)]
 
     def plan(self, document: Sequence[int] | None = None) -> Plan:
         """Return the plan for an answer, or for storing one document."""
@@ -204,6 +210,7 @@ class StoredDocuments:
         self._upstream = upstream
         self._known: dict[bytes, None] = {}  # the oldest first
         self._generation = 0  # number of calls of ``forget``
+        self._reported = False  # whether the upstream server runs the connector
         self._jobs: dict[bytes, _Job] = {}  # queued or sent
         self._queues: dict[str, dict[bytes, _Job]] = {}  # by tenant; the first tenant has the next turn
         self._sent: set[asyncio.Task[None]] = set()
@@ -236,12 +243,12 @@ class StoredDocuments:
                         begun = True
                         yield stored, answer
                 return
-            except UpstreamFailedError:
+            except UpstreamFailedError as error:
                 if segments:
                     self.forget(segments.keys())
                 if begun or not segments or attempt == ATTEMPTS:
-                    if segments and segments.together and not begun:
-                        raise UpstreamFailedError(NOT_FOUND) from None
+                    if segments and segments.joint and not begun:
+                        raise UpstreamFailedError(f"{error}; {NOT_FOUND}") from error
                     raise
                 self._retries.inc()
 
@@ -251,6 +258,7 @@ class StoredDocuments:
         Documents that are currently being stored are also forgotten, because they may be lost.
         """
         self._generation += 1
+        self._reported = self._reported and keys is not None
         for key in list(self._known) if keys is None else keys:
             self._known.pop(key, None)
 
@@ -260,10 +268,15 @@ class StoredDocuments:
         prefix_known = prefix in self._known
         missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
         queue = self._queues.get(tenant := segments.tenant)
-        if queue and len(queue) + (1 if segments.together else len(missing)) > MOST_WAITING:
+        if queue and len(queue) + (1 if segments.joint else len(missing)) > MOST_WAITING:
             raise ApiError(429, TOO_MANY, None, "too_many_waiting", retry_after=5)
-        if segments.together:
-            return await self._once(b"".join([prefix, *keys]), (), tenant, segments.together)
+        if segments.joint:
+            plan, ids = segments.plan(), segments.ids
+            if parts := await segments.joint.missing(plan, ids):
+                await self._once(b"".join([prefix, *keys]), (), tenant, partial(segments.joint.store, plan, ids))
+            if not self._reported:  # otherwise a stream could fail after its text
+                await self._report(segments.model, plan, ids)
+            return plan.end - sum(part.end - part.begin for part in parts)
 
         async def stored(key: bytes) -> int:
             return await self._once(key, (prefix, key), tenant, partial(self._store, segments, missing[key]))
@@ -326,19 +339,19 @@ class StoredDocuments:
         self._sent.discard(asyncio.current_task())
         self._send()
 
-    async def _store(self, segments: Segments, document: Sequence[int]) -> bool:
-        body = {
-            "model": segments.model,
-            "prompt": [*segments.prefix, *document, document[-1]],
-            "max_tokens": 1,
-            "temperature": 0,
-            **parameters_of(segments.plan(document)),
-        }
-        async with aclosing(self._upstream.answers(body)) as answers:
+    async def _report(self, model: str, plan: Plan, ids: Sequence[int]) -> Json:
+        """Request one token after a prompt. Return the connector's report, or raise an error without one."""
+        body = {"model": model, "prompt": [*ids, ids[-1]], "max_tokens": 1, "temperature": 0}
+        async with aclosing(self._upstream.answers(body | parameters_of(plan, ids))) as answers:
             answer = await anext(answers)
         outcome, cached = _report_of(answer)
         if not outcome or cached is None:
             raise ApiError(502, NO_CONNECTOR, None, "no_connector")
+        self._reported = True
+        return outcome
+
+    async def _store(self, segments: Segments, document: Sequence[int]) -> bool:
+        outcome = await self._report(segments.model, segments.plan(document), [*segments.prefix, *document])
         if not outcome["available"]:
             raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
         self._stored.labels(str(outcome["stored"]).lower()).inc()
