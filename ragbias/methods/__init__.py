@@ -37,7 +37,7 @@ from ragbias.methods.segments import SegmentMethod
 from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
 from ragbias.methods.structured_prompting import StructuredPrompting
-from ragbias.models.named import PACKAGED
+from ragbias.models.named import PACKAGED, installed
 
 __all__ = [
     "DEFAULT_METHOD", "METHODS", "SIW", "AdaptiveParallelEncoding", "AttentionCall", "AttentionMethod",
@@ -62,6 +62,9 @@ METHODS: dict[str, type[Method]] = {
 
 
 def default_method(model: str | None) -> str:
-    """Return the best method measured for a packaged model, with its reader, or ``DEFAULT_METHOD``."""
+    """Return the best method measured for a packaged model, with its reader, or ``DEFAULT_METHOD``.
+
+    The hub has other weights than the package, which the reader does not fit.
+    """
     packaged = PACKAGED.get(model or "")
-    return packaged.method if packaged and packaged.method else DEFAULT_METHOD
+    return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD
