@@ -9,6 +9,7 @@ from ragbias.evaluation.bench.store import reader_digests
 from ragbias.evaluation.measures.bootstrap import Interval, share
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
+from studies.reader_grid import averaged
 from studies.reader_questions import chunks, examples
 from studies.readers import accuracy, compare, generate, main, measure, orders_of, prompt_of, read_cases, stored
 from support.readers import write_reader
@@ -130,6 +131,21 @@ def test_the_page_has_the_figures_of_trained_windows():
             if right := of_file.get("right"):
                 shares = " | ".join(f"{fmean(map(fmean, right[each])):.2f}" for each in (name, "none"))
                 assert f"| {names[name]} | {count} | {shares} |" in page
+
+
+def test_the_page_has_the_figures_of_other_methods():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "methods.json").read_text())
+    rates = {"scores": stored["settings"]["learning_rate"], "scores at learning rate 0.001": 0.001}
+    for part, rate in rates.items():
+        for run, (_, *gains) in compare(averaged(stored[part])).items():
+            if run != "none":
+                method, objective, steps, rank = run.split(":")
+                name = "control" if method == "none" else f"`{method}`"
+                name += ", without labels" if objective == "free" else ""
+                seeds = sum(other.startswith(f"{run}:") for other in stored[part])
+                cells = " | ".join(f"{gain.estimate:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})" for gain in gains)
+                assert f"| {name} | {steps} | {rate} | {seeds} | {cells} |" in page and rank == "8"
 
 
 def test_the_page_has_the_figures_of_the_notes():
