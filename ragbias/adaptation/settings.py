@@ -51,7 +51,7 @@ class AdaptSettings:
     steps: int = 150
     batch: int = 4
     rank: int = 8
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     documents: int = 10
     orders: int | None = None
     examples: int | None = None
