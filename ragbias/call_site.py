@@ -35,7 +35,7 @@ def add_framework(*packages: str) -> None:
 
 
 def remember_call_site() -> Callable[[], None]:
-    """Remember the line of user code for this context and its copies. Call the returned function to forget it."""
+    """Remember the current line of user code, also in copies of this context. The returned function forgets it."""
     lines = [call_site()]
     _remembered.set(lines)
     return lines.clear

@@ -37,7 +37,7 @@ class Scratch:
 
 
 class Encoding:
-    """Base class of encodings, and the identity, for models without positions and for encoded queries and keys."""
+    """Base class of positional encodings. This one changes nothing: positions are absent, or encoded before."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""

@@ -49,7 +49,7 @@ class _Sizes(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Tables of a launch. For their columns see ``triton_kernels``."""
+    """The tables that a kernel launch reads. ``triton_kernels`` describes their columns."""
 
     tiles: Tensor
     pieces: Tensor

@@ -265,7 +265,7 @@ def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Return the maximum count of each text in one retrieval."""
+    """Count texts over several retrievals: each text as often as in the retrieval with most copies of it."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)

@@ -140,7 +140,7 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
 
 
 def current_documents() -> tuple[str, ...] | None:
-    """Return the documents of the innermost ``documents`` block, or ``None`` outside a block."""
+    """Return the documents of the innermost active ``documents`` block, or ``None`` if there is none."""
     block = _current.get()
     while block is not None and block.over:
         block = block.outer

@@ -144,7 +144,7 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
 
 
 def _enclosing(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
-    """Return the names whose first tag ends an element and whose last tag begins an element."""
+    """Return the names that begin with a closing tag and end with an opening one, so that they surround the text."""
     last = {name: end for name, end, _ in tags}
     first = {name: end for name, end, _ in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}

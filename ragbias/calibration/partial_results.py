@@ -45,7 +45,7 @@ class PartialResults:
         return self.results[name]
 
     def array(self, advance: Callable[[int], None], steps: int, measure: Callable[[], Floats]) -> Floats:
-        """As ``once``, for the hidden states."""
+        """Return saved hidden states, or measure and save them, as ``once`` does for a result."""
         if not self._states.exists():
             states = measure()
             self._write()  # the settings of the states

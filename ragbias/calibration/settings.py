@@ -77,8 +77,8 @@ class CalibrationPlan(CalibrationSettings):
 def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Sample], list[Sample]]:
     """Draw or read a calibration set and tokenise it.
 
-    Return the samples that select channel, factor and layers, and the samples of other questions that check them. A
-    drawn set has two questions of the second kind per question of the first. In a file, every third question is one.
+    Return the samples that select channel, factor and layers, and those that check the selection with other questions.
+    A drawn set has two questions to check per question to select. In a file, every third question checks.
     """
     first, second = _read(plan) if plan.data is not None else _drawn(lm, plan)
     text = TEXTS[plan.task]

@@ -347,7 +347,7 @@ class JointMethod(Method):
     needs_likelihoods: bool = False
 
     def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the indices of each prompt's documents; ``documents`` contains the token ids of all documents."""
+        """Return, for each prompt, the indices of its documents. ``documents`` are the token ids of all documents."""
         raise NotImplementedError
 
     def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:

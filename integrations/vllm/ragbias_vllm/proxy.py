@@ -96,7 +96,7 @@ def connector_method(method: Method) -> str:
 def check_runs(method: Method, joint: bool) -> None:
     """Raise ``MethodError`` unless the connector supports the method, or the method only arranges text.
 
-    ``joint`` is whether this proxy can compute documents together.
+    ``joint`` says whether this proxy computes documents that see each other.
     """
     if connector_method(method):
         if isinstance(method, RoToR) and not joint:

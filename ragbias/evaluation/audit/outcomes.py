@@ -274,8 +274,8 @@ def differ(question: Question, answers: Sequence[str]) -> bool:
 def rate(values: Sequence[float], least: float = 0.0) -> Interval:
     """Mean of values between ``least`` and 1, with its 95% interval.
 
-    If all ``n`` values are equal, resampling gives no interval. Then the interval extends by the share ``p`` of other
-    values with which ``n`` equal values have a probability of 5%: ``(1 - p)^n = 0.05``.
+    If all ``n`` values are equal, resampling gives no interval. Then other values may have a share of up to ``p``, for
+    which ``n`` equal values still have a probability of 5%: ``(1 - p)^n = 0.05``. The interval extends by ``p``.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})

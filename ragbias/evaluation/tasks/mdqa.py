@@ -181,7 +181,7 @@ class MultiDocumentQA(FileTask):
 
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """Map gold passages to normalised texts if the files have only gold passages. Otherwise return an empty dict."""
+    """Return the normalised text of each passage, if each line has one. Return nothing if each line has several."""
     alone = [line for line in lines if len(line.row.ctxs) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(

@@ -272,7 +272,7 @@ def _detach() -> None:
 
 
 def at_end() -> Callable[[Callable[[], None]], None] | None:
-    """Return a function that adds a check for the end of the current run; None outside a run."""
+    """Return a function that registers a check, which runs at the end of the current run. None outside a run."""
     return None if _listener is None else _listener.at_end(_run.get())
 
 
@@ -314,7 +314,7 @@ def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """Return the texts of a retrieval that occur on separate lines in the only node of a synthesis."""
+    """If a synthesis has one node, return the retrieved texts that are joined in it, each on lines of its own."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
