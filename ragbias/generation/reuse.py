@@ -120,12 +120,7 @@ class DocumentStates:
         binding = Binding(self._model, Alone(), [], private=True, backend=self._backend)
         cache = cache_of(self._model, before)
         run(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
-        return States(
-            *(
-                tuple(getattr(layer, part)[0, :, begin:].to("cpu", copy=True) for layer in cache.layers)
-                for part in ("keys", "values")
-            )
-        )
+        return states_of(cache, begin, begin + len(tokens))
 
 
 def start_from_states(
@@ -172,6 +167,15 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
     with hooked(binding):
         ids = torch.tensor([tokens], device=binding.model.device)
         binding.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+
+def states_of(cache: DynamicCache, begin: int, end: int) -> States:
+    """Copy the keys and values of a range of tokens of the first sequence."""
+    keys, values = (
+        tuple(getattr(layer, part)[0, :, begin:end].to("cpu", copy=True) for layer in cache.layers)
+        for part in ("keys", "values")
+    )
+    return States(keys, values)
 
 
 def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:

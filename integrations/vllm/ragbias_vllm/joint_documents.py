@@ -13,8 +13,8 @@ from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of
-from ragbias.cache.stores import States
 from ragbias.generation.decoding import memory_errors
+from ragbias.generation.reuse import states_of
 from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import ApiError
 from ragbias_vllm.plans import Part, Plan, method_of, parts_of
@@ -58,11 +58,7 @@ class JointDocuments:
             return 0
         cache = self._computed(plan, ids)
         for part in missing:
-            keys, values = (
-                tuple(getattr(layer, name)[0, :, part.begin : part.end].to("cpu", copy=True) for layer in cache.layers)
-                for name in ("keys", "values")
-            )
-            self._cache.put(part.key, States(keys, values))
+            self._cache.put(part.key, states_of(cache, part.begin, part.end))
         if self._missing(plan, ids):
             raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
         return 0
