@@ -135,9 +135,10 @@ def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
     method = None if plan.store else method_of(plan.method)
     starts = [0, *(begin for begin, _ in spans)] if method is None else starts_of(method, plan.lengths)
     parts = [Part(key_of(identity, [], prefix, plan.scope), 0, len(prefix), starts[0])] if prefix else []
+    joint_salt = plan.cache_salt(ids) if not plan.store and plan.is_joint else ""  # contains all documents
     for (begin, end), start in zip(spans, starts[1:], strict=True):
-        if not plan.store and plan.is_joint:
-            key = key_of(identity, ids[: plan.end], [begin], plan.cache_salt(ids))
+        if joint_salt:
+            key = key_of(identity, [], [begin], joint_salt)
         else:
             key = key_of(identity, prefix, ids[begin:end], plan.scope)
         parts.append(Part(key, begin, end, start))
