@@ -21,7 +21,8 @@ from ragbias.generation.decoding import prepared_model, sequence_logprobs
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import fused_logits
 from ragbias.lm import DebiasedLM
-from ragbias.methods import JointMethod, Method
+from ragbias.methods import JointMethod, Method, NoMethod
+from ragbias.methods.segments import SegmentMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, targets
 
@@ -64,13 +65,21 @@ class Reader(nn.Module):
 def student_logits(
     lm: DebiasedLM, method: Method, lora: Lora, prompt: TokenisedPrompt, target: Sequence[int], cache: DocumentCache
 ) -> Tensor:
-    """Compute the logits ``[len(target), V]`` that predict the target, with gradients for the reader's weights."""
+    """Compute the logits ``[len(target), V]`` that predict the target, with gradients for the reader's weights.
+
+    If the method allows it, the documents and the token after them run first, without gradients.
+    """
     if isinstance(method, JointMethod):
         return _joint_logits(lm, method, lora, prompt, target, cache)
+    ids = torch.tensor([[*prompt.ids, *target[:-1]]], device=lm.model.device)
     with prepared_model(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
-        seen = 0 if start.cache is None else start.cache.get_seq_length()
-        ids = torch.tensor([[*prompt.ids[seen:], *target[:-1]]], device=lm.model.device)
-        output = lm.model(ids, past_key_values=start.cache, use_cache=True, logits_to_keep=len(target))
+        states = start.cache
+        if states is None and len(prompt.suffix) > 1 and isinstance(method, SegmentMethod | NoMethod):
+            begin = prompt.spans[-1][1] + 1  # at least one token must follow the documents in their pass
+            with torch.no_grad():
+                states = lm.model(ids[:, :begin], use_cache=True, logits_to_keep=1).past_key_values
+        seen = 0 if states is None else states.get_seq_length()
+        output = lm.model(ids[:, seen:], past_key_values=states, use_cache=True, logits_to_keep=len(target))
     logits: Tensor = output.logits[0]
     return logits
 

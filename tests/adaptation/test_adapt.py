@@ -16,6 +16,7 @@ from ragbias.adaptation import AdaptSettings
 from ragbias.adaptation.run import plan_of
 from ragbias.adaptation.training import Reader, _restore, student_logits
 from ragbias.errors import ArgumentError, DataError, MethodError, ReaderError, UnsupportedReaderWarning
+from ragbias.generation.decoding import prepared_model
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
@@ -220,6 +221,23 @@ def test_every_family_gets_gradients(family, method):
     gradients = [parameter.grad for name, parameter in reader.named_parameters() if name.endswith("/B")]
     assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
     assert sum(float(gradient.abs().sum()) for gradient in gradients) > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["pine", "rotor", "none"])
+def test_training_in_two_passes_equals_one_pass(family, method):
+    model = random_model(family).requires_grad_(False)
+    reader = Reader(SimpleNamespace(model=model), 2, 0)
+    for name, parameter in reader.named_parameters():
+        if name.endswith("/B"):
+            parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
+    prompt, target = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11, 12]), [13, 14]
+    twice = student_logits(SimpleNamespace(model=model), get(method), reader.lora, prompt, target, DocumentCache())
+    ids = torch.tensor([[*prompt.ids, *target[:-1]]])
+    with prepared_model(model, get(method), [prompt], [prompt.spans], "torch", lora=reader.lora):
+        once = model(ids, logits_to_keep=len(target)).logits[0]
+    torch.testing.assert_close(twice, once, rtol=1e-3, atol=1e-4)
+    assert twice.requires_grad
 
 
 def written(file, questions):
