@@ -174,7 +174,8 @@ def segment_scores(
             by_distance = scoring.encoding.bias(relative[index], piece.shape[-1])
             if by_distance is not None:
                 piece += by_distance
-            capped(piece, scoring.softcap)
+            if (result := capped(piece, scoring.softcap)) is not piece:  # not in place if it needs a gradient
+                piece.copy_(result)
             if scoring.window is not None:
                 offsets = torch.arange(piece.shape[-1], device=piece.device)
                 piece.masked_fill_(relative[index][..., None] - offsets >= scoring.window, -torch.inf)

@@ -90,9 +90,9 @@ def test_attend_equals_attention_written_out(name, window, softcap, per_query, l
     positions = torch.arange(20, 20 + queries)
     bias = torch.randn(len(segments)).tolist()
     expected = literal(query, key, value, positions, starts, segments, CAUSAL, bias, scoring)
-    for seen in (dict(causal=True), dict(bounds=CAUSAL)):
+    for seen, gradients in ((dict(causal=True), False), (dict(bounds=CAUSAL), False), (dict(causal=True), True)):
         output, lse = attend(
-            query,
+            query.clone().requires_grad_(gradients),
             locally_encoded(key, segments, scoring.encoding),
             value,
             positions=positions,
@@ -102,8 +102,8 @@ def test_attend_equals_attention_written_out(name, window, softcap, per_query, l
             bias=bias,
             **seen,
         )
-        torch.testing.assert_close(output, expected[0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(lse, expected[1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(output.detach(), expected[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse.detach(), expected[1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("window", [None, 4])
