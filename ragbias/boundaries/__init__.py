@@ -1,8 +1,8 @@
 """Find the retrieved documents in a flat prompt. This package needs neither torch nor a framework.
 
-``locate`` tries each of the ``sources``, then the ``recognisers``. ``matching`` finds document texts in the prompt,
-``assignment`` chooses one occurrence per document, and ``metadata_blocks`` adds the metadata around it. ``numbering``
-and ``splitting`` separate the documents for ``ragbias.Prompt.from_text``.
+``locate`` takes document texts from ``sources``, searches for them (``matching``), chooses one occurrence of each
+(``assignment``) and adds the metadata around it (``metadata_blocks``). Without texts, it uses the ``recognisers``.
+``splitting`` cuts the prompt at the documents. ``numbering`` finds the documents' numbers, so that they can be removed.
 """
 
 from ragbias.boundaries.locating import Boundaries, locate

@@ -1,7 +1,7 @@
 """Choose one occurrence for each document of the current context.
 
-The current context is the last message that contains documents. Documents of earlier messages stay plain text.
-Adjacent documents are preferred, longer documents are assigned first, and documents never overlap.
+The current context is the last message that contains documents. The model reads documents of earlier messages as plain
+text. Occurrences next to each other are preferred. Longer documents are assigned first. Documents never overlap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ragbias.boundaries.matching import (
     READINGS,
     Occurrence,
     ends_block,
-    is_alone,
+    fills_lines,
     is_bounded,
     is_cut,
     is_quoted,
@@ -25,7 +25,7 @@ from ragbias.boundaries.matching import (
 )
 from ragbias.boundaries.text import MESSAGE_BORDER, OPENING, CharSpan, Margins, is_separator, split_at
 
-Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
+Known = Mapping[str, list[Occurrence]]  # the occurrences of each document, the longest document first
 UNCLEAR = "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
 MAX_ANCHORS = 8  # maximum number of occurrences of the longest document from which a search starts
 MAX_SEPARATORS = 12  # maximum number of separators tried at each occurrence
@@ -40,19 +40,21 @@ SPEAKER = re.compile(
 )
 
 
-def in_last_message(text: str, known: Known) -> Known | None:
+def select_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
     Messages of the assistant are skipped. The context is ambiguous if an earlier message has several documents and the
-    last message contains only one, or repeats only some of them. It is not ambiguous if the last message contains all
-    of them and more, or if both messages introduce their documents with the same text, as the turns of a chat loop do.
+    last message contains only one document, or only some documents of the earlier message. There are two exceptions:
+
+    - The last message contains all documents of the earlier message, and others.
+    - Both messages introduce their documents with the same text, as the turns of a chat loop do.
     """
-    parts = _messages(text, outermost(text, known))
+    parts = _messages(text, outermost_occurrences(text, known))
     last = _documents(parts[-1]) if parts else set()
     for part in parts[:-1]:
         other = _documents(part)
         repeats = len(other) > 1 and (len(last) == 1 or not last.isdisjoint(other)) and not other < last
-        if repeats and not _are_alike(text, part, parts[-1]):
+        if repeats and not _have_same_introduction(text, part, parts[-1]):
             return None
     if not parts:
         return known
@@ -61,22 +63,23 @@ def in_last_message(text: str, known: Known) -> Known | None:
     return {document: found for document, found in here.items() if found}
 
 
-def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
+def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
     """Return one occurrence for each document in ascending order, or ``None`` if the choice is ambiguous.
 
-    Named documents may occur twice if one separator joins their occurrences. Apart from these, the choice is
-    unambiguous only if one document is left over, or if each leftover is part of a sentence. If documents overlap and
-    an occurrence is left over, the choice is ambiguous, unless a line break or tab that no document contains joins
-    them.
+    ``documents`` may list a document twice. If an occurrence is left over, the choice is ambiguous in these cases:
+
+    - Documents overlap. A line break or tab that no document contains between the chosen occurrences resolves this.
+    - Occurrences of several documents are left over, or only a separator is before or after the chosen occurrences.
+    - Different separators join the chosen occurrences.
     """
     named = Counter(documents)
     chosen = _assign(text, named, known)
     taken = [(occurrence.begin, occurrence.end) for occurrence in chosen]
-    left_over = [occurrence for occurrence in outermost(text, known) if not occurrence.is_in(taken)]
+    left_over = [occurrence for occurrence in outermost_occurrences(text, known) if not occurrence.is_in(taken)]
     if left_over or len(chosen) < named.total():
-        of_named = {name: known[name] for name in named if name in known}
-        is_whole = len(chosen) == named.total() and _is_block(text, chosen, of_named)
-        if _is_ambiguous([] if is_whole else left_over, of_named):
+        occurrences_of_named = {name: known[name] for name in named if name in known}
+        is_whole = len(chosen) == named.total() and _is_block(text, chosen, occurrences_of_named)
+        if _is_ambiguous([] if is_whole else left_over, occurrences_of_named):
             return None
         if is_whole and not any(map(is_long, named)) and _are_joined(text, chosen, left_over):
             return chosen
@@ -89,7 +92,7 @@ def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurren
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether two long documents overlap in part, or are nested while a known document is in ``rest``."""
+    """Whether two long documents overlap partly, or one contains the other and ``rest`` contains a known document."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -102,8 +105,8 @@ def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
     return False
 
 
-def outermost(text: str, known: Known) -> list[Occurrence]:
-    """Return occurrences without overlaps, in order. Longer ones win. Only long ones may begin or end in a word."""
+def outermost_occurrences(text: str, known: Known) -> list[Occurrence]:
+    """Return the longest disjoint occurrences in order, without short documents that begin or end inside a word."""
     cover, apart = _Cover(text), []
     bounded = {document: [o for o in found if is_bounded(text, *o.span)] for document, found in known.items()}
     whole = (some or (known[document] if is_long(document) else []) for document, some in bounded.items())
@@ -114,9 +117,9 @@ def outermost(text: str, known: Known) -> list[Occurrence]:
     return sorted(apart)
 
 
-def n_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
-    """Count the occurrences of long documents outside all spans."""
-    found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
+def count_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
+    """Count the occurrences of long documents that overlap no span."""
+    found = outermost_occurrences(text, {document: found for document, found in known.items() if is_long(document)})
     return sum(not occurrence.is_in(spans) for occurrence in found)
 
 
@@ -126,27 +129,27 @@ def is_long(document: str) -> bool:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a line break or tab that no document contains joins the documents, and nothing crosses their ends."""
+    """Whether a line break or tab that no document contains joins the documents, and no occurrence extends further."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
 
 
 def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
-    """Return the text between neighbours. It is empty if the gaps differ or a document contains their text."""
+    """Return the text between neighbours. Return an empty string if the gaps differ or a document contains the text."""
     separator, *others = {text[left.end : right.begin] for left, right in pairwise(occurrences)} or {""}
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
 
 def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
-    """Group the occurrences by message. Skip the assistant's messages if other messages contain documents."""
+    """Group the occurrences by message. Drop messages of the assistant if other messages contain documents."""
     gaps = enumerate(pairwise(occurrences), 1)
     parts = split_at(occurrences, [i for i, (a, b) in gaps if MESSAGE_BORDER.search(text, a.end, b.begin)])
     parts = [part for part in parts if any(map(is_long, _documents(part)))] or parts
-    return [part for part in parts if not _is_of_assistant(text, part)] or parts
+    return [part for part in parts if not _is_from_assistant(text, part)] or parts
 
 
-def _is_of_assistant(text: str, part: Sequence[Occurrence]) -> bool:
+def _is_from_assistant(text: str, part: Sequence[Occurrence]) -> bool:
     openings = list(OPENING.finditer(text, 0, part[0].begin))
     speakers = list(SPEAKER.finditer(openings[-1][0])) if openings else []
     return bool(speakers) and speakers[-1]["assistant"] is not None
@@ -163,55 +166,56 @@ def _documents(part: Sequence[Occurrence]) -> set[str]:
     return {occurrence.document for occurrence in part}
 
 
-def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
+def _have_same_introduction(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
     """Whether two messages have the same first lines, or the same line before their documents.
 
-    In both, the last document must end a block.
+    A line break, quotation mark, tag or the end of the prompt must follow the last document of both messages.
     """
-    (begin, lead, ends), (other_begin, other_lead, other_ends) = (_frame(text, part) for part in (first, second))
+    (begin, lead, ends), (other_begin, other_lead, other_ends) = (_introduction(text, part) for part in (first, second))
     return ends and other_ends and (lead == other_lead or begin == other_begin)
 
 
-def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
+def _introduction(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
+    """Return a message's first lines, the line before its documents, and whether its last document ends a block."""
     before = text[message_bounds(text, part)[0] : part[0].begin]
     lines = TOOL.sub("", before).strip().splitlines() or [""]
     return "".join(lines[:2]), lines[-1], ends_block(text, part[-1])
 
 
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
-    """Choose occurrences of as many documents as possible. Prefer equal forms and one separator."""
+    """Choose occurrences of as many documents as possible. Prefer the same form and separator for all documents."""
     candidates = {  # short documents inside words or rules such as ``---`` are ignored
         document: [o for o in occurrences if is_long(document) or not is_cut(text, *o.span)]
         for document, occurrences in known.items()
         if document in wanted
     }
     best: list[Occurrence] = []
-    tried: list[Known] = []
+    tried_options: list[Known] = []
     exhausted = False
     readings = sorted({reading for o in chain.from_iterable(candidates.values()) for reading in o.readings})
-    for reading in (*readings, None):  # ``None`` allows a different form for each document, but no rewrite
+    for reading in (*readings, None):  # with None, documents may have different forms, but formatters changed none
         options = {}
         for document, occurrences in candidates.items():
             unchanged = [o for o in occurrences if min(o.readings) < len(READINGS)]
-            if printed := unchanged if reading is None else [o for o in occurrences if reading in o.readings]:
-                options[document] = printed
-        if options and options not in tried:
-            tried.append(options)
+            if usable := unchanged if reading is None else [o for o in occurrences if reading in o.readings]:
+                options[document] = usable
+        if options and options not in tried_options:
+            tried_options.append(options)
             search = _ContiguousSearch(text, options, wanted)
             contiguous = search.best()
             exhausted |= search.steps <= 0
             if len(contiguous) < sum(min(wanted[document], len(found)) for document, found in options.items()):
-                contiguous = max(contiguous, _one_by_one(text, options, wanted), key=len)
+                contiguous = max(contiguous, _assign_one_by_one(text, options, wanted), key=len)
             best = max(best, contiguous, key=len)
         if len(best) == wanted.total():
             break
     if exhausted and len(best) < wanted.total():
         return [replace(occurrence, doubtful=True) for occurrence in best]
-    return _with_margins(text, _doubted(text, best, candidates))
+    return _with_margins(text, _mark_doubtful(text, best, candidates))
 
 
-def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
-    """Mark occurrences as doubtful if a short document also occurs elsewhere."""
+def _mark_doubtful(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
+    """Mark all assigned occurrences as doubtful if a short document also occurs elsewhere."""
     cover = _Cover(text, assigned)
     short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
     rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
@@ -221,7 +225,7 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequenc
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether one distinct separator joins the documents, and all other occurrences are inside sentences."""
+    """Whether a separator that no document contains joins the documents, and all ``rivals`` are inside sentences."""
     begin, end, separator = assigned[0].begin, assigned[-1].end, _distinct_separator(text, assigned)
     in_sentence = all(is_in_sentence(text, occurrence) for occurrence in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
@@ -235,7 +239,7 @@ def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
 
 
 def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """Mark the sides on which the documents' outer white space differs. Quoted documents are not marked."""
+    """Mark whether the documents begin, or end, with different white space. Documents in quotation marks are exempt."""
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
@@ -252,7 +256,7 @@ def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]
 
 
 class _ContiguousSearch:
-    """Search for the longest sequence of documents that are joined by one separator."""
+    """Search for the longest sequence of documents that the same separator joins."""
 
     def __init__(self, text: str, options: Known, wanted: Counter[str]) -> None:
         self.text, self.options = text, options
@@ -265,7 +269,7 @@ class _ContiguousSearch:
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """Return the longest sequence. Break ties by regularity, then by the last position in the prompt."""
+        """Return the longest sequence. Of equally long ones, prefer whole words, quotation marks and a clean end."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
@@ -295,7 +299,7 @@ class _ContiguousSearch:
         return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
-        """Return the sequence around ``anchor``, extended to the right first (``step`` 1) or to the left first (-1)."""
+        """Return the sequence around ``anchor``, extended first to the right (``step=1``) or to the left (-1)."""
         left = self.wanted.copy()
         left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
@@ -304,7 +308,7 @@ class _ContiguousSearch:
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
-        """Return the longest sequence of the remaining documents after ``start`` (``step`` 1) or before it (-1)."""
+        """Return the longest sequence of the documents ``left``, after ``start`` (``step=1``) or before it (-1)."""
         best: list[Occurrence] = []
         path: list[Occurrence] = []
         left, total = left.copy(), left.total()
@@ -332,8 +336,8 @@ class _ContiguousSearch:
         return [neighbour for neighbour in neighbours if left[neighbour.document] > 0]
 
 
-def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
-    """Return occurrences outside longer documents, with any text between them. Prefer those that fill their lines."""
+def _assign_one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
+    """Choose occurrences outside longer documents, with any text between them. Prefer those that fill their lines."""
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest document comes first
@@ -343,7 +347,7 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
         free = [occurrence for occurrence in free if is_bounded(text, *occurrence.span)] or free
         longer.add(free)
         left = wanted[document]
-        for occurrence in sorted(free, key=lambda o: (is_alone(text, *o.span), o.begin), reverse=True):
+        for occurrence in sorted(free, key=lambda o: (fills_lines(text, *o.span), o.begin), reverse=True):
             if left and not taken.overlaps(occurrence):
                 assigned.append(occurrence)
                 taken.add([occurrence])
@@ -352,7 +356,7 @@ def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurre
 
 
 class _Cover:
-    """The characters of a prompt that occurrences cover."""
+    """Record which characters of a prompt are covered by occurrences."""
 
     def __init__(self, text: str, occurrences: Iterable[Occurrence] = ()) -> None:
         self._covered = bytearray(len(text))

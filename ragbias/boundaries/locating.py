@@ -1,4 +1,4 @@
-"""Find the documents of a prompt. Each source in turn names texts, which are searched in the prompt."""
+"""Find the documents of a prompt: take document texts from one source after another, and search for them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Literal
 from ragbias.boundaries.assignment import (
     UNCLEAR,
     Known,
-    assigned,
-    in_last_message,
+    assign_occurrences,
+    count_outside,
     is_in_sentence,
     is_long,
     message_bounds,
-    n_outside,
-    outermost,
+    outermost_occurrences,
+    select_last_message,
 )
 from ragbias.boundaries.matching import (
     MAX_OCCURRENCES,
     Occurrence,
-    end_alike,
+    count_absent,
     ends_block,
+    have_same_ends,
     is_block,
-    is_one_of_several,
-    n_without_trace,
     occurrences_by_document,
     occurrences_of,
+    precedes_other_blocks,
 )
-from ragbias.boundaries.metadata_blocks import Fields, with_metadata
+from ragbias.boundaries.metadata_blocks import Fields, extend_to_metadata
 from ragbias.boundaries.numbering import find_numbering
-from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
+from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_below_headers, segment, select_message
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
 from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, enclosing_elements, gaps_between, is_separator
@@ -48,7 +48,7 @@ WITHIN_TEXT = (
     "the prompt contains recently retrieved texts, but not as lines of one message, so they may belong to the question"
 )
 NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # metadata that may number the documents
-TRACED = {
+ORIGIN = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
     "run": "retrieved in this run",
@@ -66,16 +66,16 @@ class Boundaries:
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered ones), or ``"none"``.
-        n_expected: number of documents that this source named. For the registry, these are the documents of a retrieval
-            that are in the prompt. For a segmenter, these are the documents of one message, or the documents of another
-            source if it named more. If nothing is found: the number of documents that the first source named.
+        n_expected: number of documents that the source provides. The registry provides the documents of a retrieval
+            that are in the prompt. A segmenter provides the documents of one message; if another source provides more,
+            their number is used. If no document is found, this is the number that the first source provides.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of other retrieved documents in the prompt: quotations, and documents from earlier turns
-            or other retrievals.
-        n_untreated: number of documents of this run or its tool messages that occur only as plain text.
-        n_absent: number of expected documents that are completely missing from the prompt.
+        n_left_plain: number of other retrieved documents in the prompt, which methods do not treat: quotations, and
+            documents from earlier turns or other retrievals.
+        n_untreated: number of documents from this run or its tool messages that methods do not treat.
+        n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
-        metadata: the printed metadata of each document; empty if none is known.
+        metadata: the metadata of each document as printed in the prompt; empty if none is known.
         numbering: see ``ragbias.generation.report.Report``. It is set when the prompt is split.
     """
 
@@ -106,13 +106,13 @@ def locate(
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt is used.
 
-    Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. For
-    ``documents``, ``artifacts`` and ``run``, a formatter may also have joined the lines of all documents, or cut all to
-    one length.
+    Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. Documents from
+    ``documents``, ``artifacts`` and ``run`` are also found if a formatter joined the lines of all documents, or cut all
+    documents to the same length.
 
-    In a conversation, the last message with documents is used. Documents of earlier messages stay plain text. If the
-    choice is ambiguous, no documents are found and ``reason`` explains why. If no source finds documents, numbered
-    headers such as ``Document [1](Title: ...)`` are searched between ``<documents>`` and ``</documents>``.
+    In a conversation, only documents of the last message with documents are found. If the choice is ambiguous, no
+    documents are found, and ``reason`` explains why. If no source has a document in the prompt, documents are found by
+    numbered headers, such as ``Document [1](Title: ...)``, between ``<documents>`` and ``</documents>``.
 
     Args:
         text: the prompt for the model, including the chat template.
@@ -121,9 +121,9 @@ def locate(
         artifacts: a list of texts for each tool message with documents in its artifact, the latest first.
         run: a list of texts for each retrieval of the run that this request belongs to, the latest first.
         registry: recent retrievals.
-        segmenter: finds documents that the sources above do not know or cannot separate. A string is the separator
-            before, between and after the documents; text before the first and after the last separator is left plain.
-            A compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
+        segmenter: finds documents that the sources above do not know or cannot separate. It is a string, a pattern or
+            a function. A string separates the documents, and also precedes the first and follows the last document. A
+            compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
             list of ascending ``(begin, end)`` in characters, or a list of texts that occur in the prompt.
 
     Raises:
@@ -145,16 +145,17 @@ def locate(
     recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
     parts = [*retrievals["artifact"], *retrievals["run"], *recent]
     for source in ("artifact", "run"):
-        retrievals[source] = [retrieval for retrieval in retrievals[source] if not _joins(retrieval, parts)]
-    result, failures = _by_first_source(text, retrievals, occurrences)
-    result = result or _by_registry(text, [texts for texts in recent if not _joins(texts, parts)], remembered)
+        retrievals[source] = [retrieval for retrieval in retrievals[source] if not _is_joined_text(retrieval, parts)]
+    result, failures = _locate_by_first_source(text, retrievals, occurrences)
+    recent = [texts for texts in recent if not _is_joined_text(texts, parts)]
+    result = result or _locate_by_registry(text, recent, remembered)
     if documents is None and result and result.spans:
-        result = _unless_beside_others(text, result, registry, {**occurrences, **remembered})
+        result = _check_for_other_documents(text, result, registry, {**occurrences, **remembered})
     if segmenter is not None:
-        result = _with_segmenter(text, segmenter, result, len(documents or ()))
+        result = _improve_with_segmenter(text, segmenter, result, len(documents or ()))
     if result is None or result.source == "none":
         failures += [] if result is None else [result]
-        result = _by_headers(text, failures)
+        result = _locate_by_headers(text, failures)
     reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
     if not (result.spans or reason):
         known = NOTHING_RECOGNISED if registry else NOTHING_KNOWN if registry is not None else NOTHING_GIVEN
@@ -163,47 +164,47 @@ def locate(
     return replace(
         result,
         reason=reason,
-        n_left_plain=n_outside(text, {**occurrences, **remembered}, result.spans),
-        n_untreated=n_outside(text, plain, result.spans) if documents is None else 0,
+        n_left_plain=count_outside(text, {**occurrences, **remembered}, result.spans),
+        n_untreated=count_outside(text, plain, result.spans) if documents is None else 0,
     )
 
 
-def _by_first_source(
+def _locate_by_first_source(
     text: str, retrievals: Mapping[str, Sequence[Retrieval]], occurrences: Known
 ) -> tuple[Boundaries | None, list[Boundaries]]:
-    """Return the result of the first source with a document in the prompt, and the failures of earlier sources."""
+    """Return the result of the first source with a document in the prompt, and the failed results of the others."""
     failures: list[Boundaries] = []
     for source, of_source in retrievals.items():
         if of_source:
-            result = _by_retrievals(text, of_source, occurrences, source)
+            result = _locate_retrievals(text, of_source, occurrences, source)
             if result.source != "none":
                 return result, failures
             failures.append(result)
     return None, failures
 
 
-def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
-    """Find the latest retrieval of a source in the last message, and adjacent documents of its other retrievals.
+def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
+    """Find the documents of one source in the last message with documents.
 
-    If the message or its documents are ambiguous, the result has no spans. If no document is in the prompt, the source
-    of the result is ``"none"``.
+    The result has no spans if the choice of the message or of occurrences is ambiguous. The result's source is
+    ``"none"`` if no document is in the prompt.
     """
     documents = set(chain.from_iterable(retrievals))
     occurrences = {document: some for document, some in occurrences.items() if document in documents}
     is_capped = any(is_long(document) and len(some) >= MAX_OCCURRENCES for document, some in occurrences.items())
-    in_message = None if is_capped else in_last_message(text, occurrences)
+    in_message = None if is_capped else select_last_message(text, occurrences)
     if in_message is None:
         return Boundaries((), source, len(occurrences), UNCLEAR)
-    if any(isinstance(document, KnownText) for document in documents):  # plain strings may be questions
+    if any(isinstance(document, KnownText) for document in documents):  # retrievals of plain strings may be questions
         retrievals = [r for r in retrievals if in_message.keys() >= set(r) or any(isinstance(t, KnownText) for t in r)]
     candidates = [retrieval for retrieval in retrievals if not in_message.keys().isdisjoint(retrieval)]
     if not candidates:
-        n_documents = _merged(retrievals).total()
-        reason = f"none of the {n_documents} documents {TRACED[source]} appears verbatim in the prompt"
+        n_documents = _merge_counts(retrievals).total()
+        reason = f"none of the {n_documents} documents {ORIGIN[source]} appears verbatim in the prompt"
         return Boundaries((), "none", n_documents, reason)
-    expected = _expected(text, candidates, in_message)
+    expected = _count_expected(text, candidates, in_message)
     fields = fields_of(chain.from_iterable(candidates))
-    whole = assigned(text, list(expected.elements()), in_message)
+    whole = assign_occurrences(text, list(expected.elements()), in_message)
     if whole is None or any(occurrence.doubtful for occurrence in whole):
         return Boundaries((), source, expected.total(), UNCLEAR)
     try:
@@ -214,14 +215,14 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Know
     if source == "registry":  # a text that occurs only inside the documents is not missing
         missing &= Counter({name: sum(not o.is_in(spans) for o in occurrences_of(text, name)) for name in missing})
     unknown = [document for document in missing.elements() if document not in occurrences]
-    n_absent = n_without_trace(text, unknown, whole)
+    n_absent = count_absent(text, unknown, whole)
     n_lost = 0 if source == "registry" else len(unknown)
     n_apart = missing.total() - n_lost
     # the prompt of a grader contains one of the retrieved documents by design
     is_grader = len(whole) == 1 and n_absent == missing.total() and source in ("artifact", "run")
     clauses = {
-        f"{n_lost} of the {expected.total()} documents {TRACED[source]} do not appear verbatim in the prompt": n_lost,
-        f"{n_apart} are apart from the others and stay plain text": n_apart,
+        f"{n_lost} of the {expected.total()} documents {ORIGIN[source]} do not appear verbatim in the prompt": n_lost,
+        f"{n_apart} are apart from the others and are left as plain text": n_apart,
     }
     metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in whole)
     return Boundaries(
@@ -235,19 +236,20 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Know
     )
 
 
-def _expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the documents of the latest retrieval, and documents of other retrievals outside these."""
+def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
+    """Count the documents of the latest retrieval, and documents of earlier retrievals outside longer documents."""
     latest, *earlier = candidates
-    separate = {occurrence.document for occurrence in outermost(text, in_message)}
-    return _merged([latest, *([document for document in retrieval if document in separate] for retrieval in earlier)])
+    separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
+    outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
+    return _merge_counts([latest, *outside])
 
 
 def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
-    """Extend the documents' spans to the metadata around them. XML elements already include their metadata."""
+    """Return the documents' spans, extended to the metadata around them. XML elements are extended when splitting."""
     spans = [occurrence.span for occurrence in whole]
     if enclosing_elements(text, spans) is not spans:
         return spans
-    return with_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
+    return extend_to_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
 
 
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:
@@ -257,26 +259,26 @@ def _printed_metadata(fields: Fields) -> tuple[str, ...]:
     )
 
 
-def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether a retrieval is one text that contains several texts of other retrievals, such as joined nodes."""
+def _is_joined_text(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
+    """Whether a retrieval is a single text that joins several texts of other retrievals."""
     joined, *more = set(retrieval)
     parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
     return not more and len(parts) > 1
 
 
-def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count texts over several retrievals: each text as often as in the retrieval with most copies of it."""
+def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
+    """Count the texts of several retrievals. The count of a text is its largest count in one retrieval."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
     return merged
 
 
-def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
-    """Find the most recent retrieval in the prompt. Return ``None`` if its texts may be part of the question."""
+def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
+    """Find the latest recorded retrieval in the prompt. Return ``None`` if its texts may be part of the question."""
     documents = set(chain.from_iterable(candidates))
     separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
-    every = outermost(text, {document: remembered[document] for document in separate})
+    every = outermost_occurrences(text, {document: remembered[document] for document in separate})
     for index, occurrence in enumerate(every):
         gaps = gaps_between(text, [other.span for other in every[max(0, index - 1) : index + 2]])
         is_beside = any(is_separator(gap) and not {"|", ";"}.isdisjoint(gap) for gap in gaps)
@@ -289,7 +291,7 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
         for retrieval in candidates
         if not long.isdisjoint(retrieval)
     ]
-    result = _by_retrievals(text, retrievals, separate, "registry")
+    result = _locate_retrievals(text, retrievals, separate, "registry")
     if not result.spans:
         return None if result.source == "none" else result
     occurrences = [Occurrence(*span, "") for span in result.spans]
@@ -299,62 +301,65 @@ def _by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) 
     if texts := next(short, None):
         reason = "a later message contains retrieved texts that are too short to be recognised"
         return Boundaries((), "none", len(texts), reason)
-    is_alone = len(occurrences) == 1
-    ends_line = any(ends_block(text, occurrence) for occurrence in occurrences) or end_alike(text, occurrences)
-    if not (is_block(text, occurrences[0]) if is_alone else ends_line):
+    is_single = len(occurrences) == 1
+    ends_line = any(ends_block(text, occurrence) for occurrence in occurrences) or have_same_ends(text, occurrences)
+    if not (is_block(text, occurrences[0]) if is_single else ends_line):
         return None
-    others = set(chain.from_iterable(each for each in candidates if not long.isdisjoint(each))) - remembered.keys()
-    if not (n_changed := len(others) - n_without_trace(text, others, occurrences)):
+    others = set(chain.from_iterable(r for r in candidates if not long.isdisjoint(r))) - remembered.keys()
+    if not (n_changed := len(others) - count_absent(text, others, occurrences)):
         return result
     reason = f"{n_changed} of the retrieved documents are in the prompt, but cut or changed"
-    if is_alone:  # a grader contains one document by design, and no part of the others
+    if is_single:  # a grader contains one document by design, and no part of the others
         return Boundaries((), "none", 0, reason)
     return replace(result, n_expected=result.n_expected + n_changed, reason=reason)
 
 
-def _unless_beside_others(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:
-    """Return ``result``, or a failure if its message contains other documents.
+def _check_for_other_documents(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:
+    """Return ``result``, or a failed result if the message contains other documents.
 
-    These are documents that only other contexts retrieved, or texts after the same label as all documents.
+    Other documents are texts that another thread or task retrieved, and texts after the label of the known documents.
     """
     begin, end = message_bounds(text, [Occurrence(*span, "") for span in result.spans])
     likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
     others = [other for other in likely - known.keys() if isinstance(other, KnownText) and is_long(other)]
-    found = outermost(text, occurrences_by_document(text, others, strict=True))
+    found = outermost_occurrences(text, occurrences_by_document(text, others, strict=True))
     n_others = sum(begin <= other.begin < end and not other.is_in(result.spans) for other in found)
     if n_others:
-        reason = f"{n_others} of the documents in it were retrieved in another thread or task, so they are unknown"
-    elif is_one_of_several(text[begin:end], [(left - begin, right - begin) for left, right in result.spans]):
+        reason = f"{n_others} documents in the prompt were retrieved in another thread or task"
+    elif precedes_other_blocks(text[begin:end], [(left - begin, right - begin) for left, right in result.spans]):
         n_others, reason = 1, "the label of the known documents also precedes other text, which may be a document"
     else:
         return result
     return Boundaries((), "none", result.n_found + n_others, reason)
 
 
-def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
+def _locate_by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
     """Find the segmenter's documents, given as spans or as texts that occur in the prompt."""
     segments = segment(text, segmenter)
     if texts := [text for text in segments if isinstance(text, str)]:
-        result = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
+        result = _locate_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
         return result if result.spans else replace(result, source="none")
     spans = [span for span in segments if not isinstance(span, str)]
     if not spans:
         return Boundaries((), "none", 0, "the segmenter found no documents")
-    in_message = in_one_message(text, spans)
+    in_message = select_message(text, spans)
     apart = len(spans) - len(in_message)
-    reason = f"{apart} are in another message and stay plain text" if apart else ""
+    reason = f"{apart} are in another message and are left as plain text" if apart else ""
     return Boundaries(tuple(in_message), "segmenter", len(in_message), reason)
 
 
-def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
-    """Return ``result`` if it is complete, or if the segmenter does not find more documents. Else use the segmenter."""
+def _improve_with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
+    """Return the segmenter's documents if ``result`` is incomplete and the segmenter finds more, else ``result``.
+
+    ``n_named`` is the number of documents that the caller passed.
+    """
     if result is None:
-        return _by_segmenter(text, segmenter)
-    are_apart = _are_apart(text, result)
-    if are_apart and result.n_found == result.n_expected:
+        return _locate_by_segmenter(text, segmenter)
+    can_be_split = _can_be_split(text, result)
+    if can_be_split and result.n_found == result.n_expected:
         return result
-    segmented = _by_segmenter(text, segmenter)
-    if (_are_apart(text, segmented), segmented.n_found) <= (are_apart, result.n_found):
+    segmented = _locate_by_segmenter(text, segmenter)
+    if (_can_be_split(text, segmented), segmented.n_found) <= (can_be_split, result.n_found):
         return result
     n_expected = max(n_named, result.n_found or result.n_expected)
     if segmented.n_found >= n_expected:
@@ -363,8 +368,8 @@ def _with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, 
     return replace(segmented, n_expected=n_expected, reason="; ".join(filter(None, reasons)))
 
 
-def _are_apart(text: str, result: Boundaries) -> bool:
-    """Whether the prompt can be split at these documents, with or without their numbers."""
+def _can_be_split(text: str, result: Boundaries) -> bool:
+    """Whether the prompt can be split at these documents, perhaps after their numbers are removed."""
     if not result.spans:
         return False
     with suppress(AmbiguousSegmentsError):
@@ -377,8 +382,8 @@ def _are_apart(text: str, result: Boundaries) -> bool:
     return False
 
 
-def _by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents below numbered headers. Without headers, ``n_expected`` is the number from the first source."""
-    spans, doubt = below_headers(text)
+def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
+    """Find documents by numbered headers. Without headers, return the number of documents that the sources expected."""
+    spans, doubt = find_below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

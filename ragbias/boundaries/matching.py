@@ -17,11 +17,11 @@ from ragbias.boundaries.text import (
     OPENING,
     CharSpan,
     Margins,
+    add_margins,
     common_prefix,
     common_suffix,
     gaps_between,
     is_separator,
-    margin_span,
 )
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
@@ -39,7 +39,7 @@ ESCAPES: tuple[Rewrite, ...] = (  # how Python and JSON print texts
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
-READINGS: tuple[Rewrite, ...] = (  # forms in which a prompt may print all its documents
+READINGS: tuple[Rewrite, ...] = (  # functions from a document to a form in which prompts may print it
     str,
     *ESCAPES,
     str.strip,
@@ -52,8 +52,9 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the forms that print the document like this: first ``READINGS``, then rewrites.
-        margins: the sides on which the documents of the prompt differ in their outer white space.
+        readings: indices of the functions that produce this form of the document. The indices count ``READINGS``, then
+            the rewrites of formatters.
+        margins: whether the documents of the prompt begin, or end, with different white space.
         doubtful: whether another occurrence of the document is equally likely.
     """
 
@@ -66,8 +67,8 @@ class Occurrence:
 
     @property
     def span(self) -> CharSpan:
-        """Span ``(begin, end)`` with the margins."""
-        return margin_span((self.begin, self.end), self.margins)
+        """``(begin, end)`` as a span that carries the margins."""
+        return add_margins((self.begin, self.end), self.margins)
 
     def is_in(self, spans: Sequence[CharSpan]) -> bool:
         """Whether the occurrence overlaps one of these ascending, disjoint spans."""
@@ -78,7 +79,7 @@ class Occurrence:
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
     """Return the occurrences of each document that occurs in the prompt, the longest document first.
 
-    ``strict`` excludes reformatted texts, and occurrences that begin or end within a word.
+    With ``strict``, texts that a formatter changed, and occurrences that begin or end inside a word, do not count.
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
 
@@ -94,9 +95,10 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
 
 
 def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
-    """Return all occurrences of a document, in any of its forms and rewrites, in ascending order.
+    """Return all occurrences of a document in ascending order, in any printed form.
 
-    Occurrences in the header of a message, such as ``user``, do not count.
+    ``changes`` are functions that a formatter may have applied to the document. Occurrences in the header of a message,
+    such as ``user``, do not count.
     """
     found = sorted(
         Occurrence(begin, begin + len(form), document, readings)
@@ -104,12 +106,12 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
         for begin in _find_all(text, form)
     )
     headers = [match.span() for match in OPENING.finditer(text)] if found and len(document) <= MAX_ROLE else ()
-    return [each for each in found if not any(begin <= each.begin and each.end <= end for begin, end in headers)]
+    return [o for o in found if not any(begin <= o.begin and o.end <= end for begin, end in headers)]
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """Return each form in which ``text`` may print the document, with the numbers of the readings that give it."""
-    if "\\" not in text or not _changes_in_print(document):
+    """Return each form in which ``text`` may print the document, with the indices of the functions that produce it."""
+    if "\\" not in text or not _needs_escaping(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
         written = [write(document) for write in READINGS]
@@ -120,12 +122,12 @@ def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tu
 
 
 def escaped_forms(stripped: str) -> list[str]:
-    """Return the escaped forms of a stripped text in Python and JSON, if escaping adds a backslash."""
-    forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _changes_in_print(stripped) else ()
+    """Return the escaped forms of a stripped text in Python and JSON that contain an additional backslash."""
+    forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _needs_escaping(stripped) else ()
     return [form for form in forms if "\\" in form and form != stripped]
 
 
-def _changes_in_print(document: str) -> bool:
+def _needs_escaping(document: str) -> bool:
     """Whether escaping in Python or JSON may change the text."""
     return not (document.isascii() and document.isprintable()) or any(character in document for character in "'\"\\")
 
@@ -140,25 +142,25 @@ def _find_all(text: str, form: str) -> list[int]:
 
 
 def is_quoted(text: str, begin: int, end: int) -> bool:
-    """Whether the same quotation marks enclose ``text[begin:end]``."""
+    """Whether the same quotation mark precedes and follows ``text[begin:end]``."""
     return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
 
 
-def is_alone(text: str, begin: int, end: int) -> bool:
+def fills_lines(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` fills its lines."""
     ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
     return ends_line and (begin == 0 or text[begin - 1] == "\n")
 
 
 def is_bounded(text: str, begin: int, end: int) -> bool:
-    """Whether neither end of ``text[begin:end]`` is within a word or a number."""
+    """Whether ``text[begin:end]`` begins and ends at the borders of words and numbers."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
     cuts_left = cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin)
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
 def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether one separator joins all occurrences."""
+    """Whether the same separator is between all occurrences."""
     gaps = {text[left.end : right.begin] for left, right in pairwise(occurrences)}
     return len(gaps) == 1 and all(map(is_separator, gaps))
 
@@ -169,7 +171,7 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether a letter, a digit, or a repetition of the outermost character is adjacent to ``text[begin:end]``."""
+    """Whether ``text[begin:end]`` continues on a side: with a letter, a digit, or the same character as at its end."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -179,20 +181,20 @@ def ends_block(text: str, occurrence: Occurrence) -> bool:
     return text[occurrence.end - 1] == "\n" or BLOCK_END.match(text, occurrence.end) is not None
 
 
-def end_alike(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether the lines of all occurrences end with the same text, except for numbers, such as ``(score: 0.9)``."""
-    return len({NUMBER.sub("0", text[each.end :].partition("\n")[0]) for each in occurrences}) == 1
+def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
+    """Whether the same text, such as ``(score: 0.9)``, follows all occurrences in their lines. Numbers may differ."""
+    return len({NUMBER.sub("0", text[occurrence.end :].partition("\n")[0]) for occurrence in occurrences}) == 1
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence fills its lines or its quotation marks, except for a label, tag, bullet or number."""
+    """Whether the occurrence fills its lines or its quotation marks. A label, tag, bullet or number may precede it."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)
 
 
-def is_one_of_several(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether the label, tag, bullet or number before each document also begins other lines or elements."""
+def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether the label, tag, bullet or number before each document also precedes other text in the prompt."""
     end = len(text[: spans[0][0]].rstrip())
     begin = text.rfind("\n", 0, end) + 1
     if own := LABEL_OR_TAG.search(text, begin, end):
@@ -210,7 +212,7 @@ def is_one_of_several(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return the rewrites that a formatter may have applied to all documents: none if all documents are ``whole``."""
+    """Return functions that a formatter may have applied to all documents. ``whole``: documents that occur verbatim."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
@@ -220,11 +222,11 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the maximum length to which a formatter cut the documents, or 0 if it cut fewer than two.
+    """Return the length in characters to which a formatter cut the documents, or 0 if it cut fewer than two.
 
-    It is also 0 if other text follows one of them, as after documents that were shortened to whole words.
+    Also return 0 if different texts follow the cuts, for example because documents were shortened to whole words.
     """
-    lengths: dict[str, dict[int, int]] = {}  # by document and begin
+    lengths: dict[str, dict[int, int]] = {}  # length of the common text by document and position in the prompt
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
@@ -232,7 +234,7 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
             begin = text.find(document[:MIN_PRESENT], begin + length)
     least = min(chain.from_iterable(found.values() for found in lengths.values()), default=0)
 
-    def mark(begin: int) -> str:  # a repeated character, such as ``...``; the document may continue like it by chance
+    def mark(begin: int) -> str:  # the repeated character after a cut, such as ``...``
         after = text[begin + least : begin + least + MAX_MARK]
         return after[: len(after) - len(after.lstrip(after[:1]))].strip()
 
@@ -242,29 +244,30 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
 
 def _common_length(text: str, begin: int, document: str) -> int:
-    """Return the number of characters with which both the text from ``begin`` on and the document begin."""
+    """Return the length of the common prefix of ``text[begin:]`` and the document."""
     return bisect_left(range(len(document)), True, key=lambda n: not text.startswith(document[: n + 1], begin))
 
 
-def n_without_trace(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents without ``MIN_PRESENT`` successive characters in the prompt outside these occurrences.
+def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
+    """Count the documents of which the prompt contains no part outside these occurrences.
 
-    A question may share fewer characters with a document. A shorter document must occur completely.
+    A part has at least ``MIN_PRESENT`` characters, or is a whole document. A question may contain shorter parts.
     """
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-    joined, *plain = (" ".join(each.split()).casefold() for each in (outside, *documents))  # may be printed differently
-    return sum(not _has_part_of(joined, each) for each in plain)
+    # a formatter may have changed white space and case
+    prompt, *searched = (" ".join(part.split()).casefold() for part in (outside, *documents))
+    return sum(not _contains_part_of(prompt, document) for document in searched)
 
 
-def _has_part_of(text: str, document: str) -> bool:
+def _contains_part_of(text: str, document: str) -> bool:
     least = min(MIN_PRESENT, len(document))
     half = max(1, least // 2)
     for begin in range(0, len(document) - half + 1, half):  # each part of ``least`` characters contains one of these
-        at = text.find(document[begin : begin + half])
-        while at >= 0:
-            before = common_suffix(document[max(0, begin - least) : begin], text[max(0, at - least) : at])
-            if len(before) + len(common_prefix(document[begin : begin + least], text[at : at + least])) >= least:
+        found = text.find(document[begin : begin + half])
+        while found >= 0:
+            before = common_suffix(document[max(0, begin - least) : begin], text[max(0, found - least) : found])
+            if len(before) + len(common_prefix(document[begin : begin + least], text[found : found + least])) >= least:
                 return True
-            at = text.find(document[begin : begin + half], at + 1)
+            found = text.find(document[begin : begin + half], found + 1)
     return False

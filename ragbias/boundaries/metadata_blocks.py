@@ -1,9 +1,9 @@
 """Extend documents to the metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
 
-The gap between two documents contains the footer of the first, a separator, and the header of the second. Headers and
-footers are templates with the metadata of one document. A template is derived from one gap. It is used if it produces
-all other gaps, the end of the prefix and the beginning of the suffix exactly. If several such templates split the gaps
-differently, none is used.
+The gap between two documents contains the footer of the first document, a separator, and the header of the second one.
+A template with fields for the metadata of a document produces all headers and footers. The template is derived from one
+gap. It must reproduce all gaps, the end of the prefix and the beginning of the suffix exactly. If several templates do,
+but split the gaps differently, the documents are not extended.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ragbias.boundaries.matching import is_bounded, is_number
-from ragbias.boundaries.splitting import OWN_SPACE, RULES
+from ragbias.boundaries.splitting import AMBIGUOUS_SPACE, RULES
 from ragbias.boundaries.text import (
     CharSpan,
     Margins,
     common_prefix,
     common_suffix,
+    contains_words,
     gaps_between,
-    holds_words,
     margins_of,
-    stripped,
+    strip_span,
     with_margins,
 )
 from ragbias.errors import AmbiguousSegmentsError
 
-MAX_CHOICES = 24  # templates tried for each gap
-MAX_REFERENCES = 4  # gaps from which a template is derived
+MAX_CHOICES = 24  # maximum number of templates tried for each gap
+MAX_REFERENCES = 4  # maximum number of gaps from which templates are derived
 MAX_MATCHES = 16  # maximum number of values matched in one gap
 MAX_GAP = 6000  # maximum length of a gap in characters
 LEFT, RIGHT = 0, 1
 
-Fields = dict[str, list[str]]  # the values of one document by name
+Fields = dict[str, list[str]]  # the metadata values of one document by field name
 FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of the value
 Part: TypeAlias = "str | FieldOf"  # constant text, or a field
 
 
 @dataclass(frozen=True)
 class _ValueMatch:
-    """A metadata value in a gap, and the fields that may have produced it."""
+    """A metadata value in a gap, and the metadata fields that have this value."""
 
     begin: int
     end: int
@@ -57,20 +57,20 @@ class _Template:
     header: tuple[Part, ...]
 
 
-def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
-    """Extend the spans of texts to the headers and footers that hold their metadata and numbers.
+def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
+    """Extend the spans of texts to the headers and footers that contain their metadata and numbers.
 
-    Return ``None`` if there is no metadata between the documents, or if not exactly one template explains it.
-    Raise ``AmbiguousSegmentsError`` if the headers depend on the documents' outer white space.
+    Return ``None`` if there is no metadata between the documents, no template produces it, or several templates do.
+    Raise ``AmbiguousSegmentsError`` if the headers depend on the white space at the ends of the documents.
     """
     margins = margins_of(spans)
-    found = [_with_metadata(text, spans, fields)]
+    found = [_extend_by_template(text, spans, fields)]
     if any(margins):
-        bare = [stripped(text, span) for span in spans]
-        found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
+        bare = [strip_span(text, span) for span in spans]
+        found += [_extend_by_template(text, bare, fields)] if _have_equal_space(text, bare) else []
     several = [blocks for blocks in found if blocks]
-    if len({tuple(stripped(text, span) for span in blocks) for blocks in several}) > 1:
-        raise AmbiguousSegmentsError(OWN_SPACE)
+    if len({tuple(strip_span(text, span) for span in blocks) for blocks in several}) > 1:
+        raise AmbiguousSegmentsError(AMBIGUOUS_SPACE)
     if not several:
         return None
     has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
@@ -78,19 +78,19 @@ def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]
     return with_margins(several[0], Margins(margins.left and not has_header, margins.right and not has_footer))
 
 
-def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
+def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
     gaps = gaps_between(text, spans)
-    if not any(fields) or not any(map(holds_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
+    if not any(fields) or not any(map(contains_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
-    distinct = _distinct(fields)
+    distinct = _distinct_fields(fields)
     references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
     for index in references:
         gap, left, right = gaps[index], distinct[index], distinct[index + 1]
-        values = dict.fromkeys(gap[match.begin : match.end] for match in _matches(gap, left, right, None))
-        for word in (None, *values):  # one value may also be a word of the template
+        values = dict.fromkeys(gap[match.begin : match.end] for match in _find_values(gap, left, right, None))
+        for word in (None, *values):  # one of the values may be a word of the template instead
             found: list[list[CharSpan]] = []
             for templates in _templates(gap, left, right, word):
-                applied = (_apply(text, spans, gaps, distinct, template) for template in templates)
+                applied = (_apply_template(text, spans, gaps, distinct, template) for template in templates)
                 split = next(filter(None, applied), None)
                 found += [split] if split and split not in found else []
             if found:
@@ -98,15 +98,15 @@ def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields
     return None
 
 
-def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps begin and end with the same white space, which every template requires."""
+def _have_equal_space(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether all gaps begin with the same white space, and end with the same. Every template requires this."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
-def _distinct(fields: Sequence[Fields]) -> list[Fields]:
-    """Return the document numbers and the metadata values that differ between documents."""
+def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
+    """Return each document's metadata without fields that are equal in all documents. Add its number as a field."""
     names = dict.fromkeys(name for document in fields for name in document)
     alike = {name for name in names if all(document.get(name) == fields[0].get(name) for document in fields)}
     return [
@@ -116,13 +116,13 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[Iterator[_Template]]:
-    """Yield groups of templates that produce the gap, grouped by the number of values of the left document."""
-    matches = _matches(gap, left, right, word)
+    """Yield the templates that produce the gap. Each group assigns another number of values to the left document."""
+    matches = _find_values(gap, left, right, word)
     if not matches or len(matches) > MAX_MATCHES:
         return
     edges = [0, *(edge for match in matches for edge in (match.begin, match.end)), len(gap)]
     constants = [gap[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    for count in range(len(matches) + 1):  # number of values that belong to the left document
+    for count in range(len(matches) + 1):
         sides = [LEFT] * count + [RIGHT] * (len(matches) - count)
         options = [
             [field for field in match.fields if field[0] == side] for match, side in zip(matches, sides, strict=True)
@@ -132,7 +132,7 @@ def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Itera
 
 
 def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]], count: int) -> Iterator[_Template]:
-    """Yield a template for each choice of fields, with the first ``count`` fields from the left document."""
+    """Yield a template for each choice of fields. The first ``count`` fields belong to the left document."""
     for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
         if any(not name.startswith("#") for _, name in fields):
             footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
@@ -140,8 +140,8 @@ def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]]
             yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _matches(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
-    """Return the matches of all values except ``word`` in a gap, in order. Of overlapping matches, keep the longest."""
+def _find_values(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
+    """Find all metadata values except ``word`` in a gap, in ascending order. Of overlapping ones, keep the longest."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():
@@ -153,20 +153,20 @@ def _matches(gap: str, left: Fields, right: Fields, word: str | None) -> list[_V
         begin = gap.find(value)
         while begin >= 0 and len(matches) <= MAX_MATCHES:
             end = begin + len(value)
-            counts = all(name.startswith("#") for _, name in fields[value])  # as in <doc1>
-            apart = is_number(gap, begin, end) if counts else is_bounded(gap, begin, end)
-            if apart and all(end <= other.begin or begin >= other.end for other in matches):
+            is_number_only = all(name.startswith("#") for _, name in fields[value])  # as in <doc1>
+            is_separate = is_number(gap, begin, end) if is_number_only else is_bounded(gap, begin, end)
+            if is_separate and all(end <= other.begin or begin >= other.end for other in matches):
                 matches.append(_ValueMatch(begin, end, tuple(fields[value])))
             begin = gap.find(value, end)
     return sorted(matches, key=lambda match: match.begin)
 
 
-def _apply(
+def _apply_template(
     text: str, spans: Sequence[CharSpan], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
 ) -> list[CharSpan] | None:
-    """Return the spans with metadata if the template explains all gaps and the text around the documents."""
+    """Return the extended spans if the template produces all gaps and the text around the documents, else ``None``."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
-    first = _longest(
+    first = _longest_rendering(
         template.header,
         fields[0],
         lambda part: prefix.endswith(part) and _is_whole(prefix, len(prefix) - len(part), len(prefix)),
@@ -175,12 +175,12 @@ def _apply(
         return None
     headers, footers = [first], []
     for gap, left, right in zip(gaps, fields, fields[1:], strict=False):
-        split = _split(gap, template, left, right)
+        split = _split_gap(gap, template, left, right)
         if split is None:
             return None
         footers.append(split[0])
         headers.append(split[1])
-    last = _longest(
+    last = _longest_rendering(
         template.footer, fields[-1], lambda part: suffix.startswith(part) and _is_whole(suffix, 0, len(part))
     )
     if last is None:
@@ -190,8 +190,8 @@ def _apply(
     rest = template.between.removesuffix(head)
     foot = common_prefix(rest, after).rstrip()
     foot = "" if RULES.fullmatch(foot + "\n") else foot
-    if holds_words(rest[len(foot) :]):
-        return None  # the first document lacks a part of the header, or the last one of the footer
+    if contains_words(rest[len(foot) :]):
+        return None  # the first document's header or the last document's footer is incomplete
     return [
         (begin - len(header) - len(head), end + len(footer) + len(foot))
         for (begin, end), header, footer in zip(spans, headers, [*footers, last], strict=True)
@@ -199,26 +199,26 @@ def _apply(
 
 
 def _is_whole(text: str, begin: int, end: int) -> bool:
-    """Whether no word or number is cut at either end. A number may follow a word directly, as in ``<doc1>``."""
+    """Whether the span cuts no word or number at its ends. A number may follow a word directly, as in ``<doc1>``."""
     return begin == end or (is_number if text[begin].isdigit() else is_bounded)(text, begin, end)
 
 
-def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
+def _split_gap(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
     """Return the footer and the header in a gap, or ``None`` if the template does not produce the gap."""
-    for footer in _written(template.footer, left):
+    for footer in _render(template.footer, left):
         if gap.startswith(footer + template.between):
             rest = gap[len(footer) + len(template.between) :]
-            if any(rest == header for header in _written(template.header, right)):
+            if any(rest == header for header in _render(template.header, right)):
                 return footer, rest
     return None
 
 
-def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
+def _longest_rendering(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
     """Return the longest text that the parts can produce and that ``fits`` accepts."""
-    return max(filter(fits, _written(parts, fields)), key=len, default=None)
+    return max(filter(fits, _render(parts, fields)), key=len, default=None)
 
 
-def _written(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
-    """Yield all texts that the parts can produce. A field without a value yields none."""
+def _render(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
+    """Yield all texts that the parts can produce, one for each choice of values."""
     options = [[part] if isinstance(part, str) else fields.get(part[1], []) for part in parts]
     return ("".join(choice) for choice in itertools.islice(itertools.product(*options), MAX_CHOICES))

@@ -1,9 +1,9 @@
-"""Find and strip document numbers, which reveal the order of the documents to every method.
+"""Find document numbers, which reveal the order of the documents to every method.
 
-Arabic numbers are stripped if they count from 0 or 1, because they certainly belong to the template. Only the set of
-numbers matters, so the result does not depend on the order of the documents. Other counters may belong to the
-documents, such as letters, number words, or the numbers in ``Apollo 11`` and ``Apollo 12``. They are not stripped. They
-are reported if they change evenly with the position.
+Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. They are found in any order, so
+the result does not depend on the order of the documents. Other counters may belong to the documents: letters, number
+words, and numbers such as those in ``Apollo 11`` and ``Apollo 12``. They are never removed. They are reported if they
+change by the same step from document to document.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are co
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # a line of metadata, or a blank line
-OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # text after the number of a heading, unlike ``1.txt``
-WORDS = {  # counters that are reported but never stripped
+HEADING_END = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # follows the number of a heading, but not that of ``1.txt``
+WORDS = {  # counters that are reported but never removed
     "letter": "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "roman": "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx",
     "word": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -39,7 +39,7 @@ for _kind, _words in WORDS.items():
     for _value, _word in enumerate(_words.split(), 1):
         VALUES.setdefault(_word, []).append((_kind, _value))
 COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+")
-MAX_BEFORE, MAX_AFTER = 24, 12  # number of characters compared before a number in its line, and after it
+MAX_BEFORE, MAX_AFTER = 24, 12  # numbers of characters that are compared before and after a number in its line
 LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
 GLUED_LABEL = re.compile(rf"(?:^|[\W_]){DOCUMENT_LABEL}\Z")  # as in ``Doc1``
 FIELD = 48  # number of characters before a number that are searched for a field name
@@ -52,9 +52,9 @@ BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 class Candidate(NamedTuple):
-    """A possible number ``text[begin:end]`` of a document. Only candidates of the same ``kind`` are compared."""
+    """``text[begin:end]``, which may be the number of a document. Only candidates of the same ``kind`` are compared."""
 
-    document: int  # its index
+    document: int  # index of the document
     begin: int
     end: int
     kind: str
@@ -68,13 +68,13 @@ class Candidate(NamedTuple):
         return self.begin, self.end
 
     @property
-    def opens(self) -> bool:
+    def begins_line(self) -> bool:
         """Whether the candidate is at the beginning of its line."""
         return not self.line.rstrip("([{#").strip()
 
     @property
-    def may_be_own(self) -> bool:
-        """Whether the candidate may belong to the document, as part of a word, a date or a decimal."""
+    def may_be_content(self) -> bool:
+        """Whether the candidate may be content of the document: part of a word, a date or a decimal number."""
         left, right = self.line[-2:], self.after[:2]
         if re.match(r"\d[.,:/-]", left) or (re.match(r"[.,:/-]\d", right) and not TOTAL.match(self.after)):
             return True
@@ -83,10 +83,11 @@ class Candidate(NamedTuple):
         return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return two keys that group candidates into series: by the preceding word, and by the preceding character."""
-        word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty, or blank within a line
-        after = _alike(self.after[:1])
-        return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
+        """Return the keys of the candidate's two groups: one by the preceding word, one by the preceding character."""
+        word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty or white space
+        after = _normalise(self.after[:1])
+        character = _normalise(self.line[-1:])
+        return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, character, after)
 
 
 def _candidates_in(text: str, region: CharSpan, index: int) -> Iterator[Candidate]:
@@ -104,9 +105,9 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
     if any(map(str.isdecimal, word)):
         yield begin, end, "figure", int(word.rstrip("stndrh"))
         return
-    numerals = [at for at in range(begin, end) if unicodedata.category(text[at]) in ("No", "Nl")]  # \u2460, \u2161
-    for at in numerals or ([begin] if len(word) == 1 and unicodedata.numeric(word, None) is not None else []):
-        yield at, at + 1, "numeral", int(unicodedata.numeric(text[at]))
+    numerals = [i for i in range(begin, end) if unicodedata.category(text[i]) in ("No", "Nl")]  # \u2460, \u2161
+    for i in numerals or ([begin] if len(word) == 1 and unicodedata.numeric(word, None) is not None else []):
+        yield i, i + 1, "numeral", int(unicodedata.numeric(text[i]))
     if numerals or text[max(0, begin - 1) : begin].isalnum() or text[end : end + 1].isalnum():
         return
     if len(word) > 2 and word[-2].islower() and word[-1].isupper():
@@ -115,10 +116,10 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
         yield begin, end, kind, value
 
 
-def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
-    """Return the span of a number with brackets, field name, total and space.
+def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan:
+    """Return the span of a number and of the brackets, field name, total and space that belong to it.
 
-    If the number ``opens`` a line, the span includes the punctuation after it.
+    If the number begins its line, the span includes the punctuation after the number.
     """
     (begin, end), (low, high) = candidate.span, candidate.region
     if total := TOTAL.match(text, end, high):
@@ -137,7 +138,7 @@ def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
         begin, end = begin - 1, end + 1
     elif line.endswith("#") or (OPEN_TAG.search(line) and line[-1:] in "-_"):
         begin -= 1
-    if opens:
+    if begins_line:
         while end < high and text[end] in " \t:.)]":
             end += 1
     elif begin > low and text[begin - 1] == " " and text[end : end + 1] not in ("(", "["):
@@ -147,8 +148,8 @@ def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
     return begin, end
 
 
-def _alike(char: str) -> str:
-    """Normalise a character for comparisons. White space equals the empty string, and all quotation marks are equal."""
+def _normalise(char: str) -> str:
+    """Normalise a character for comparisons: empty strings and white space to a space, and all quotation marks."""
     return (char.strip() or " ").replace("'", '"')
 
 
@@ -158,45 +159,45 @@ Series = Sequence[Candidate]  # one candidate for each document
 def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
     """Return the numbers of the documents at these spans, which may include headers.
 
-    ``metadata`` lists each document's metadata values. Numbers in these values belong to the document. References to a
-    number, such as those in the question, are not included.
+    ``metadata`` lists the metadata values of each document. A number inside such a value does not count. References to
+    a document's number, such as in the question, do not count either.
     """
     if len(spans) < 2:
         return DocumentNumbers()
     values = metadata or [()] * len(spans)
     cuts: dict[CharSpan, int] = {}
     taken: set[CharSpan] = set()
-    footers: list[Series] = []  # metadata after the documents, or numbers that equal them by chance
-    before, after = _around(text, spans)
-    everywhere = [before, after, *_in_headers(text, spans)]
+    footers: list[Series] = []  # numbers after the documents that are equal to metadata, perhaps by chance
+    before, after = _regions_around(text, spans)
+    everywhere = [before, after, *_regions_in_headers(text, spans)]
     for exact, regions in itertools.product((True, False), (after, before, *everywhere[2:])):
-        for series in regions.certain(exact, taken):
-            own = _are_own(text, series, values)
-            if not own or regions is after:  # metadata after a document are not the header of the next one
+        for series in regions.certain_series(exact, taken):
+            own = _belong_to_metadata(text, series, values)
+            if not own or regions is after:  # metadata after a document is not part of the next document's header
                 taken.update(candidate.span for candidate in series)
             if own:
                 footers += [series] if regions is after else []
             else:
-                opens = all(candidate.opens for candidate in regions.without_edge(series))
-                cuts |= {_cut(text, candidate, opens): candidate.document for candidate in series}
+                begins_line = all(candidate.begins_line for candidate in regions.without_edge(series))
+                cuts |= {_span_to_cut(text, candidate, begins_line): candidate.document for candidate in series}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
-    counted = [before.counted(taken, after), *(regions.counted(taken) for regions in everywhere[1:])]
+    counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in everywhere[1:])]
     doubtful = any(
-        (_from_first(series) and not all(PAGE.search(candidate.line) for candidate in series))
-        or not _are_own(text, series, values)
-        for series in itertools.chain(*counted, beginnings.headings(taken), footers)
+        (_is_consecutive(series) and not all(PAGE.search(candidate.line) for candidate in series))
+        or not _belong_to_metadata(text, series, values)
+        for series in itertools.chain(*counted, beginnings.heading_series(taken), footers)
     )
-    return DocumentNumbers(tuple(_disjoint(cuts)), doubtful)
+    return DocumentNumbers(tuple(_make_disjoint(cuts)), doubtful)
 
 
-def _from_first(series: Series) -> bool:
+def _is_consecutive(series: Series) -> bool:
     """Whether the numbers count from 0 or 1 without gaps, in any order."""
     low, *_ = values = sorted(candidate.value for candidate in series)
     return series[0].kind == "figure" and low in (0, 1) and values == list(range(low, low + len(values)))
 
 
 class _Regions:
-    """One region of a prompt for each document. The region at index ``edge`` also contains other text."""
+    """One region for each document, in which its number is searched. The region ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge
@@ -216,35 +217,35 @@ class _Regions:
     def without_edge(self, series: Series) -> Series:
         return [candidate for candidate in series if candidate.document != self.edge]
 
-    def certain(self, exact: bool, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
-        """Yield the series that certainly belong to the template. ``exact`` requires equal words before all numbers."""
+    def certain_series(self, exact: bool, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
+        """Yield series of numbers that belong to the template. ``exact`` requires the same word before all numbers."""
         for key, found in self.groups[not exact].items():
             if key[0] == "figure" and len(found) == len(self.spans):
-                for series in self._aligned([found[index] for index in range(len(found))]):
+                for series in self._aligned_series([found[index] for index in range(len(found))]):
                     inner = self.without_edge(series)
                     totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
                     leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
-                    own = any(candidate.may_be_own for candidate in inner) or len(totals) > 1
-                    other = self.edge and len(leads) > 1 and not exact  # a footer contains no number of the question
-                    # the text before the documents may contain other numbers, further away from its document
+                    own = any(candidate.may_be_content for candidate in inner) or len(totals) > 1
+                    other = self.edge and len(leads) > 1 and not exact  # the last number may be part of the question
+                    # in the text before the documents, only a number near the first document counts
                     lines = [self.text.count("\n", c.end, c.region[1]) for c in series]
                     other = other or (self.edge == 0 and lines[0] not in lines[1:])
                     apart = taken.isdisjoint(candidate.span for candidate in series)
-                    if apart and _from_first(series) and not own and not other:
+                    if apart and _is_consecutive(series) and not own and not other:
                         yield series
 
-    def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """Yield series of one candidate per region if all regions have equally many. The edge region may have more."""
+    def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
+        """Yield series with one candidate of each region if all regions, except ``edge``, have the same number."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
             equal = [region[:count] if i else region[len(region) - count :] for i, region in enumerate(by_region)]
             yield from zip(*equal, strict=True)
 
-    def counted(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
+    def even_series(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
         """Yield series whose values change by the same step from document to document.
 
-        Given the regions ``after`` the documents, also yield series that occur only between the documents.
+        With ``after``, the regions after the documents, also yield series that only occur between documents.
         """
         for key, found in self.groups[1].items():
             between = after and self.edge not in found and after.edge not in after.groups[1].get(key, ())
@@ -257,16 +258,16 @@ class _Regions:
                     if wanted and all(value in values for value, values in zip(wanted, by_value, strict=True)):
                         yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
 
-    def headings(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield the series in equal headings, such as ``Chapter 1``. For two documents, the first number is 0 or 1."""
-        for series in self.counted(taken):
+    def heading_series(self, taken: Collection[CharSpan]) -> Iterator[Series]:
+        """Yield series of numbers in headings, such as ``Chapter 1``. Two documents must be numbered from 0 or 1."""
+        for series in self.even_series(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1
-            if alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series):
+            if alike and not few and all(HEADING_END.match(candidate.after) for candidate in series):
                 yield series
 
 
-def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
+def _regions_around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
     """Return the regions before each document and the regions after each document."""
     first, last = spans[0][0], spans[-1][1]
     borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
@@ -280,8 +281,8 @@ def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
     return _Regions(text, before, 0), _Regions(text, after, len(spans) - 1)
 
 
-def _in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
-    """Return the regions of headers or opening tags, which may follow lines of metadata, and of closing tags."""
+def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
+    """Return the regions of headers or opening tags inside the documents, and the regions of closing tags."""
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     found = [headers, [tag and tag.span() for tag in tags]]
@@ -300,24 +301,24 @@ def _header(text: str, begin: int, end: int) -> CharSpan | None:
     return None
 
 
-def _are_own(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
-    """Whether the numbers belong to metadata: all are part of a value, or one is part of a longer value.
+def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
+    """Whether the numbers belong to metadata: all numbers are in metadata values, or one is in a longer value.
 
-    A value that is only a number may equal the document's number by chance.
+    A metadata value that is only a number may equal the document's number by chance.
     """
-    lengths = [_own_length(text, candidate, values[candidate.document]) for candidate in series]
+    lengths = [_metadata_length(text, candidate, values[candidate.document]) for candidate in series]
     longer = any(length > candidate.end - candidate.begin for length, candidate in zip(lengths, series, strict=True))
     return longer or all(lengths)
 
 
-def _own_length(text: str, candidate: Candidate, values: Collection[str]) -> int:
-    """Return the length of the longest metadata value around the number, or 0."""
+def _metadata_length(text: str, candidate: Candidate, values: Collection[str]) -> int:
+    """Return the length of the longest metadata value that contains the number, or 0 if there is none."""
     begin, end = candidate.span
     around = (value for value in values if len(value) >= end - begin)
     return max((len(v) for v in around if text.find(v, max(0, end - len(v)), begin + len(v)) >= 0), default=0)
 
 
-def _disjoint(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
+def _make_disjoint(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
     """Yield disjoint cuts in ascending order."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):

@@ -1,4 +1,4 @@
-"""Recognise documents by the user's segmenter, or by numbered headers such as ``Document [1](Title: ...)``."""
+"""Find documents with the user's segmenter, or by numbered headers such as ``Document [1](Title: ...)``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.boundaries.text import (
     CharSpan,
     common_suffix,
     split_at,
-    stripped,
+    strip_span,
 )
 from ragbias.errors import SegmenterError
 
@@ -24,10 +24,10 @@ Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[CharSpan
 
 HEADER_LINE = re.compile(rf"(?:^[ \t]*|(?<=>))(?P<header>{NUMBERED_HEADER.pattern})", re.VERBOSE | re.MULTILINE)
 CONTEXT_TAG = re.compile(rf"<(?P<end>/?)(?P<name>{DOCUMENT_LABEL}s|context)>", re.IGNORECASE)
-ELEMENT = "(?:document|doc|passage|chunk)"  # not ``DOCUMENT_LABEL``: elements such as <source> occur in documents
+ELEMENT = "(?:document|doc|passage|chunk)"  # fewer names than ``DOCUMENT_LABEL``: documents may contain <source>
 ELEMENT_TAG = re.compile(rf"<{ELEMENT}\d*(?:\s[^<>]*)?>|(</{ELEMENT}\d*>)")  # group 1 is an end tag
 KINDS = ("square", "round", "plain", "bare")  # groups of ``NUMBERED_HEADER`` that capture a number
-CLOSING = ".!?\u2026\"'\u201d\u2019\u00bb)]}%\u3002\uff01\uff1f"  # ends of sentences, which separate no documents
+CLOSING = ".!?\u2026\"'\u201d\u2019\u00bb)]}%\u3002\uff01\uff1f"  # characters that end sentences, not separators
 NOT_ENCLOSED = (
     "it is unclear where the last document ends, "
     "unless lines <documents> and </documents> enclose the documents and nothing else"
@@ -47,8 +47,8 @@ def check_segmenter(segmenter: object) -> None:
 def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     """Return the documents that the segmenter finds. Raise ``SegmenterError`` if it fails or returns invalid spans.
 
-    A separator string yields the texts between two separators in one message. Text before the first separator and
-    after the last one is not a document, because it contains the instruction and the question.
+    For a separator string, these are the texts between two separators in one message. The text before the first
+    separator contains the instruction, and the text after the last separator contains the question.
     """
     if isinstance(segmenter, str):
         begins = [match.start() for match in re.finditer(re.escape(segmenter), text)]
@@ -57,7 +57,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     if isinstance(segmenter, re.Pattern):
         group = 1 if segmenter.groups else 0
         spans = [match.span(group) for match in segmenter.finditer(text) if match.start(group) >= 0]
-        return _checked(text, spans, f"segmenter={segmenter!r}")
+        return _check_spans(text, spans, f"segmenter={segmenter!r}")
     name = getattr(segmenter, "__name__", type(segmenter).__name__)
     try:
         given = segmenter(text)
@@ -70,48 +70,48 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
             "or of texts, which is empty if there are no documents"
         )
     texts = [document for document in result if isinstance(document, str)]
-    return texts if len(texts) == len(result) else _checked(text, result, f"segmenter={name}")
+    return texts if len(texts) == len(result) else _check_spans(text, result, f"segmenter={name}")
 
 
-def in_one_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
-    """Return the spans of the message with the most. Break ties by characters, then by the last position."""
+def select_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
+    """Return the spans in the message with most spans. Of several such messages, use the one with the longest spans."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
     groups = split_at(spans, borders)
     return max(groups, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
 
 
-def _checked(text: str, spans: Sequence[object], whose: str) -> list[CharSpan]:
+def _check_spans(text: str, spans: Sequence[object], source: str) -> list[CharSpan]:
     checked: list[CharSpan] = []
     for span in spans:
-        begin, end = _edges(span, whose)
+        begin, end = _span_edges(span, source)
         if not 0 <= begin <= end <= len(text):
-            raise SegmenterError(f"span ({begin}, {end}) of {whose} lies outside the prompt of length {len(text)}")
+            raise SegmenterError(f"span ({begin}, {end}) of {source} lies outside the prompt of length {len(text)}")
         if not text[begin:end].strip():
-            raise SegmenterError(f"span ({begin}, {end}) of {whose} contains no text; leave it out")
+            raise SegmenterError(f"span ({begin}, {end}) of {source} contains no text; leave it out")
         if checked and begin < checked[-1][1]:
             raise SegmenterError(
-                f"span ({begin}, {end}) of {whose} does not follow the span before it, {checked[-1]}; "
+                f"span ({begin}, {end}) of {source} begins before the end of the previous span, {checked[-1]}; "
                 "return spans in the order of the prompt, without overlaps"
             )
         checked.append((begin, end))
     return checked
 
 
-def _edges(span: object, whose: str) -> CharSpan:
-    """Convert a span to two ``int``. Other integer types, such as NumPy's, are accepted."""
+def _span_edges(span: object, source: str) -> CharSpan:
+    """Convert a span of any integer type, such as NumPy's, to a pair of ``int``."""
     edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
     try:
         begin, end = (operator.index(edge) for edge in edges if not isinstance(edge, bool))
     except (TypeError, ValueError) as error:
         numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # errors quote no text
         value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
-        raise SegmenterError(f"{whose} returned {value}; expected only (begin, end), or only texts") from error
+        raise SegmenterError(f"{source} returned {value}; expected only (begin, end), or only texts") from error
     return begin, end
 
 
 def document_elements(text: str) -> list[CharSpan]:
-    """Return the spans of elements such as ``<doc>...</doc>`` in linear time. Each ends at the next end tag."""
+    """Return the spans of elements such as ``<doc>...</doc>`` in linear time. An element ends at the next end tag."""
     spans, begin = [], None
     for tag in ELEMENT_TAG.finditer(text):
         if tag[1] is None:
@@ -122,25 +122,25 @@ def document_elements(text: str) -> list[CharSpan]:
     return spans
 
 
-def below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers of the last message that has headers, or the reason for none."""
+def find_below_headers(text: str) -> tuple[list[CharSpan], str]:
+    """Return the documents below numbered headers in the last message with headers, or the reason for none."""
     borders = MESSAGE_BORDER.finditer(text)
     edges = [0, *(edge for border in borders for edge in border.span()), len(text)]
     for begin, end in zip(edges[-2::-2], edges[::-2], strict=True):
-        found, doubt = _in_message(text, begin, end)
+        found, doubt = _find_in_message(text, begin, end)
         if found or doubt:
             return found, f"numbered headers were found, but {doubt}; pass documents= or segmenter=" if doubt else ""
     return [], ""
 
 
-def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
-    """Return the documents of the message ``text[begin:end]``. If there are none, return the reason."""
+def _find_in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
+    """Return the documents below numbered headers in the message ``text[begin:end]``, or the reason for none."""
     every = list(HEADER_LINE.finditer(text, begin, end))
     labelled = [header for header in every if header["label"]]
     headers = labelled if len(labelled) > 1 else every  # documents may hold lists of references
     if len(headers) < 2:
         return [], ""
-    numbers, forms = zip(*map(_read, headers), strict=True)
+    numbers, forms = zip(*map(_read_header, headers), strict=True)
     if len(set(forms)) > 1:
         return [], "they have several forms"
     if numbers[0] > 1 or list(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
@@ -150,31 +150,32 @@ def _in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
     element = [tag for tag in tags if tag["name"] == name]
     if [tag["end"] for tag in element] != ["", "/"] or element[1].start() < headers[-1].end():
         return [], NOT_ENCLOSED
-    within = NUMBERED_HEADER.finditer(text, headers[-1].end(), element[1].start())  # without a label, it is a citation
-    if any(each["label"] and _read(each) == (numbers[-1] + 1, forms[0]) for each in within):
+    within = NUMBERED_HEADER.finditer(text, headers[-1].end(), element[1].start())
+    # headers without a label are citations
+    if any(header["label"] and _read_header(header) == (numbers[-1] + 1, forms[0]) for header in within):
         return [], "one of them is within a line"
-    return _in_element(text, element[0].end(), element[1].start(), [header.span("header") for header in headers])
+    return _find_in_element(text, element[0].end(), element[1].start(), [header.span("header") for header in headers])
 
 
-def _read(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
+def _read_header(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
     """Return the number and the form of a numbered header."""
     label, numbers = header["label"], header.group(*KINDS)
     form = (label and label.lower(), header["markup"], header["colon"], *map(bool, numbers))
     return int(next(filter(None, numbers))), form
 
 
-def _in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
-    """Return the documents below consecutive headers. If other text may be in the element, return the reason.
+def _find_in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
+    """Return the documents below the headers in an element, or the reason if the element may contain other text.
 
-    Equal white space is at both ends of the element, because a document may also end with white space.
+    The element must begin and end with the same white space. Otherwise the end of the last document is unclear.
     """
     edges = zip((header[1] for header in headers), [*(header[0] for header in headers[1:]), end], strict=True)
-    spans = [stripped(text, span) for span in edges]
+    spans = [strip_span(text, span) for span in edges]
     if any(begin >= end for begin, end in spans):
         return [], "one of them has no text below it"
     lead = text[begin : headers[0][0]]
     *others, last = (NUMBER.sub("0", text[slice(*span)]) for span in spans)
-    shared = common_suffix(*others)  # may be a separator, if it is a line or a mark such as a semicolon
+    shared = common_suffix(*others)  # a line or a mark such as a semicolon may be a separator
     is_separated = "\n" in shared or not (shared[-1:].isalnum() or shared[-1:] in CLOSING)
     is_longer = "\n" in last and not any("\n" in other for other in others)  # the last lines may be an instruction
     if lead.strip() or lead != text[spans[-1][1] : end] or is_separated or is_longer:

@@ -1,4 +1,4 @@
-"""Texts of documents with metadata, the ``documents`` block, and the registry of recent retrievals."""
+"""Document texts with metadata, the context manager ``documents``, and the registry of recent retrievals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.boundaries.matching import escaped_forms
 from ragbias.errors import WrongTypeError
 
 MAX_TEXTS = 2048  # maximum number of texts in a registry
-MAX_CHARACTERS = 16_000_000  # maximum total number; a longer text is not stored
+MAX_CHARACTERS = 16_000_000  # maximum total number of characters in a registry
 MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
 MAX_FIELDS = 40
 MAX_VALUES = MAX_FIELDS // 2  # each value has two printed forms
@@ -29,10 +29,10 @@ Field = tuple[str, str]
 
 
 class KnownText(str):
-    """A document's text with its metadata, which comparisons and hashes ignore.
+    """A document's text that carries the document's metadata. Comparisons and hashes ignore the metadata.
 
     Attributes:
-        fields: metadata as ``(name, printed value)`` pairs. Names repeat if several documents have this text.
+        fields: metadata as ``(name, printed value)`` pairs. A name may occur several times.
     """
 
     __slots__ = ("fields",)
@@ -45,7 +45,7 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """Combine a text with its metadata. Values that are too long for a header are dropped.
+        """Combine a text with its metadata. Values that are too long for a document's header are dropped.
 
         Args:
             text: the document's text.
@@ -59,7 +59,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Return each text's metadata as lists of values by name. Texts that are equal when stripped share metadata."""
+    """Return each text's metadata as lists of values by name. Texts that differ only in outer white space share it."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
@@ -71,10 +71,10 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     return known
 
 
-def with_fields_of_both(old: str, new: str) -> str:
-    """Merge the metadata of two equal texts. If there are too many fields, those of ``new`` are preferred."""
-    ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
-    return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
+def merge_fields(old: str, new: str) -> str:
+    """Return a text with the metadata of two equal texts. If there are too many fields, prefer those of ``new``."""
+    old_fields, new_fields = getattr(old, "fields", ()), getattr(new, "fields", ())
+    return new if set(old_fields) <= set(new_fields) else KnownText(new, (*new_fields, *old_fields))
 
 
 def _printed_fields(metadata: Mapping[str, object], id: str | None) -> list[Field]:
@@ -82,11 +82,11 @@ def _printed_fields(metadata: Mapping[str, object], id: str | None) -> list[Fiel
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
     if metadata and plain:
-        fields += _tried("metadata", repr, metadata) + _tried("metadata!j", json.dumps, metadata)
+        fields += _try_field("metadata", repr, metadata) + _try_field("metadata!j", json.dumps, metadata)
     named = {str(name): value for name, value in metadata.items() if isinstance(name, SCALARS)}
     for name, value in islice({"id": id, **named}.items(), MAX_VALUES):
         if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
-            fields += _tried(name, str, value) + _tried(f"{name}!r", repr, value)
+            fields += _try_field(name, str, value) + _try_field(f"{name}!r", repr, value)
     paths = [(name, PureWindowsPath(value)) for name, value in fields if IS_PATH.fullmatch(value)]  # splits at / and \
     return [
         *fields,
@@ -94,7 +94,7 @@ def _printed_fields(metadata: Mapping[str, object], id: str | None) -> list[Fiel
     ]
 
 
-def _tried(name: str, write: Callable[[object], str], value: object) -> list[Field]:
+def _try_field(name: str, write: Callable[[object], str], value: object) -> list[Field]:
     try:
         return [(name, write(value))]
     except Exception:  # user code may raise any error, and metadata is optional
@@ -107,10 +107,10 @@ def _is_short(name: str, value: str) -> bool:
 
 
 class _Block:
-    """A ``documents`` block. ``over`` means that it ended, although it may still be set in some context."""
+    """The documents of a ``with ragbias.documents(...)`` block. ``ended``: the block ended in another context."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
-        self.texts, self.outer, self.over = texts, outer, False
+        self.texts, self.outer, self.ended = texts, outer, False
 
 
 _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=None)
@@ -118,9 +118,10 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 
 @contextmanager
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
-    """Pass the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
+    """Name the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
-    The innermost block applies. It also applies to threads that run in a copy of the context, as in LangChain.
+    Of nested blocks, the innermost one applies. A block also applies in threads that run in a copy of its context, as
+    LangChain's do.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -135,34 +136,37 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     finally:
         try:
             _current.reset(token)
-        except ValueError:  # the context changed inside the block, as in a generator
-            block.over = True
+        except ValueError:  # the block ends in another context than it began, for example in a generator
+            block.ended = True
 
 
 def current_documents() -> tuple[str, ...] | None:
     """Return the documents of the innermost active ``documents`` block, or ``None`` if there is none."""
     block = _current.get()
-    while block is not None and block.over:
+    while block is not None and block.ended:
         block = block.outer
     return None if block is None else block.texts
 
 
 def document_texts(
-    docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
+    docs: Iterable[object], unwrap: Callable[[object], object] = lambda document: document
 ) -> tuple[str, ...]:
-    """Return the text and metadata of each document. Raise ``WrongTypeError`` if a document has no text.
+    """Return the text of each document, with its metadata if it has any.
 
-    ``seen`` converts a document to the object that has its text and metadata.
+    Args:
+        docs: strings, or objects with a text attribute ``page_content`` or ``text``.
+        unwrap: a function that converts an element of ``docs`` to such a string or object.
+
+    Raises:
+        WrongTypeError: a document has no text, or ``docs`` is not a list.
     """
     if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
-        raise WrongTypeError(
-            f"documents must be a list of texts or documents, got {_described(docs)}; write [document]"
-        )
-    return tuple(_text(seen(document)) for document in docs)
+        raise WrongTypeError(f"documents must be a list of texts or documents, got {_describe(docs)}; write [document]")
+    return tuple(_text(unwrap(document)) for document in docs)
 
 
-def check_lasting(docs: object) -> None:
-    """Raise ``WrongTypeError`` for an iterator, because several calls may read the documents of a model."""
+def check_reusable(docs: object) -> None:
+    """Raise ``WrongTypeError`` for an iterator, because more than one call may read the documents."""
     if isinstance(docs, Iterator):
         raise WrongTypeError(
             f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
@@ -177,24 +181,25 @@ def _text(document: object) -> str:
             metadata, name = getattr(document, "metadata", None), getattr(document, "id", None)
             known = metadata if isinstance(metadata, Mapping) else None
             return KnownText.of(text, known, name if isinstance(name, str) else None)
-    raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {_described(document)}")
+    raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {_describe(document)}")
 
 
-def _described(value: object) -> str:
-    """Describe a value by its type, or a number by its value. The values of other types may contain private text."""
+def _describe(value: object) -> str:
+    """Name a value's type, and the value if it is a number. Other values may contain private text."""
     name = type(value).__name__
     return f"{name} {value!r}" if isinstance(value, (int, float)) else name
 
 
 Retrieval = tuple[str, ...]
-PROBE = 16  # number of characters in the middle of a text that a prompt must contain
+PROBE = 16  # number of characters in the middle of a text, which are searched first
 
 
 class Registry:
-    """A thread-safe memory of recent retrievals. It drops old retrievals, and the oldest ones when it is full.
+    """A thread-safe store of recent retrievals. It drops retrievals after an hour, and the oldest ones when it is full.
 
     Args:
-        everywhere: retrievals of all contexts. They only show that a prompt contains other documents.
+        everywhere: registry of the retrievals in all threads and tasks, if this one has those of a single thread or
+            task. It is used to detect other documents in a prompt.
     """
 
     def __init__(self, everywhere: Registry | None = None) -> None:
@@ -213,7 +218,7 @@ class Registry:
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
-        """Store the non-blank texts of one retrieval, up to ``MAX_TEXTS`` and ``MAX_CHARACTERS``."""
+        """Store the texts of one retrieval. Drop blank texts, and texts beyond the limits of the registry."""
         first = list(islice((text for text in texts if len(text) <= MAX_CHARACTERS and text.strip()), MAX_TEXTS))
         sizes = accumulate(map(len, first))
         retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= MAX_CHARACTERS)
@@ -228,18 +233,18 @@ class Registry:
             self._probes.pop(retrieval, None)
             self._retrievals[retrieval] = now
             self._probes[retrieval] = [(text, _middle(text.strip())) for text in retrieval]
-            self._forget(now)
+            self._drop_old(now)
 
     def candidates(self) -> list[Retrieval]:
         """Return the stored retrievals, the latest first."""
         with self._lock:
-            self._forget(time.monotonic())
+            self._drop_old(time.monotonic())
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
-        """Return the stored texts that probably occur in the prompt, including all that do, verbatim or escaped."""
+        """Return all stored texts that occur in the prompt, verbatim or escaped, and perhaps some that do not."""
         with self._lock:
-            self._forget(time.monotonic())
+            self._drop_old(time.monotonic())
             probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]
         pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
         likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
@@ -250,10 +255,10 @@ class Registry:
         return likely
 
     def __len__(self) -> int:
-        """Return the total number of texts."""
+        """Return the number of texts in all retrievals."""
         return self._n_texts
 
-    def _forget(self, now: float) -> None:
+    def _drop_old(self, now: float) -> None:
         while self._retrievals:
             retrieval, added = next(iter(self._retrievals.items()))
             fits = self._n_texts <= MAX_TEXTS and self._n_characters <= MAX_CHARACTERS

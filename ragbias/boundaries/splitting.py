@@ -1,4 +1,4 @@
-"""Split a prompt at its documents. The set of segments does not depend on the order of the documents."""
+"""Split a prompt at its documents. Reordering the documents of a prompt reorders the segments, but changes none."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ragbias.boundaries.text import (
     Margins,
     common_prefix,
     common_suffix,
+    contains_words,
     enclosing_elements,
     gaps_between,
-    holds_words,
     margins_of,
-    stripped,
+    strip_span,
     with_margins,
 )
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_FIRST_HEADER = 500  # number of characters before the first document that are searched for its header
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
-OWN_SPACE = (
+AMBIGUOUS_SPACE = (
     "some documents begin or end with white space that cannot be distinguished from the separator; "
     "strip the documents, or join them with a blank line"
 )
-STRIPPING_HELPS = "strip_numbering=True takes the numbers out of the headers"
+STRIPPING_HELPS = "strip_numbering=True removes the numbers from the headers"
 ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several non-white characters
 MAX_OPENING = 60  # number of characters that are searched for the start of a message or string literal
@@ -43,30 +43,31 @@ class DocumentNumbers:
     """The numbers of a prompt's documents.
 
     Attributes:
-        cuts: spans of the numbers in the prompt, ascending, each with the index of its document.
-        doubtful: whether other text also counts with the position. It may belong to the documents, so it is not cut.
+        cuts: ascending spans of the numbers that can be removed, each with the index of its document.
+        doubtful: whether the prompt contains other counters, such as letters. They are not removed, because they may
+            belong to the documents.
     """
 
     cuts: tuple[tuple[CharSpan, int], ...] = ()
     doubtful: bool = False
 
     @property
-    def seen(self) -> bool:
+    def reveal_order(self) -> bool:
         """Whether the prompt reveals the order of the documents."""
         return bool(self.cuts) or self.doubtful
 
-    def stripped(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
-        """Return the prompt without the cuts, and the new spans of the documents."""
+    def strip_from(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
+        """Remove the numbers from a prompt. Return the new prompt and the new spans of the documents."""
         edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
         bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-        return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
+        return bare, [(self._new_position(begin), self._new_position(end)) for begin, end in spans]
 
-    def _moved(self, position: int) -> int:
+    def _new_position(self, position: int) -> int:
         return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
 
 
 class SplitPrompt(NamedTuple):
-    """The parts of a prompt. ``lead`` is the added separator before the first document."""
+    """The parts of a prompt. ``lead`` is the separator that was added before the first document, if any."""
 
     prefix: str
     documents: tuple[str, ...]
@@ -75,16 +76,21 @@ class SplitPrompt(NamedTuple):
 
 
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
-    """Split a prompt into documents. Each has its header, footer and number, and one separator.
+    """Split a prompt into prefix, documents and suffix. Each document includes its header, its footer and a separator.
 
-    There is at least one span. The spans ascend and do not overlap. Raise ``AmbiguousSegmentsError`` if the text
-    around the documents cannot be split, or can be split in several ways.
+    Args:
+        spans: at least one span ``(begin, end)`` in characters, in ascending order and without overlaps.
+        numbering: the documents' numbers.
+        strip_numbering: whether to remove the numbers.
+
+    Raises:
+        AmbiguousSegmentsError: the text around the documents cannot be split, or can be split in several ways.
     """
     if strip_numbering:
-        text, moved = numbering.stripped(text, spans)
+        text, moved = numbering.strip_from(text, spans)
         spans = with_margins(moved, margins_of(spans))
     try:
-        return _segments(text, spans)
+        return _split_unambiguously(text, spans)
     except AmbiguousSegmentsError as error:
         if strip_numbering or not numbering.cuts:
             raise
@@ -92,8 +98,8 @@ def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, stri
         raise AmbiguousSegmentsError(f"{error}; {STRIPPING_HELPS}") from error
 
 
-def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
-    """Split a prompt. Raise an error if the parts depend on the outer white space of a document."""
+def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
+    """Split a prompt. Raise an error if the white space at the ends of a document may belong to the separator."""
     spans = enclosing_elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
@@ -101,27 +107,27 @@ def _segments(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
         )
     margins = margins_of(spans)
     if not any(margins):
-        return _cut(text, spans, margins)
-    bare = [stripped(text, span) for span in spans]
+        return _split_at_spans(text, spans, margins)
+    bare = [strip_span(text, span) for span in spans]
     try:
-        in_full = _cut(text, spans, margins)
+        in_full = _split_at_spans(text, spans, margins)
     except AmbiguousSegmentsError as error:
         if str(error) == ONLY_SPACE:  # only white space of the documents separates them
             raise
-        return _cut(text, bare, margins)
+        return _split_at_spans(text, bare, margins)
     try:
-        in_part = _cut(text, bare, margins)
+        in_part = _split_at_spans(text, bare, margins)
     except AmbiguousSegmentsError:
         return in_full
     if in_full != in_part:
-        raise AmbiguousSegmentsError(OWN_SPACE)
+        raise AmbiguousSegmentsError(AMBIGUOUS_SPACE)
     return in_full
 
 
-def _cut(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt. Strip the sides of documents with margins, unless a header or footer is there.
+def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
+    """Split a prompt at these spans, and strip documents on the sides with margins that have no header or footer.
 
-    If a separator follows the last document, each document ends with one. Otherwise each document begins with one.
+    If a separator follows the last document, each document ends with a separator. Otherwise it begins with one.
     """
     headers, footer, separator = _surroundings(text, spans)
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
@@ -132,12 +138,12 @@ def _cut(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
     if margins.left and not headers[0]:
         texts = [body.lstrip() for body in texts]
         rest = separator.rstrip()
-        space = _normal_space(separator[len(rest) :])
+        space = _normalise_space(separator[len(rest) :])
         separator, prefix = rest + space, (prefix.rstrip() + space) if prefix.strip() else ""
     if margins.right and not footer:
         texts = [body.rstrip() for body in texts]
         rest = separator.lstrip()
-        space = _normal_space(separator[: len(separator) - len(rest)])
+        space = _normalise_space(separator[: len(separator) - len(rest)])
         separator, suffix = space + rest, space + suffix.lstrip()
     bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
     if separator and suffix.startswith(separator):
@@ -146,7 +152,7 @@ def _cut(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
     return SplitPrompt(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
 
 
-def _normal_space(space: str) -> str:
+def _normalise_space(space: str) -> str:
     return "\n\n" if len(space.splitlines()) > 1 or space.endswith(("\n", "\r")) else " " * bool(space)
 
 
@@ -161,17 +167,17 @@ class _Surroundings(NamedTuple):
 def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
     """Distinguish separators from headers and footers. Raise ``AmbiguousSegmentsError`` if that is impossible.
 
-    Words between two documents are headers or footers. If the same header also precedes the first document, and the
-    same footer follows the last one, all documents share this header and footer. Otherwise the words are headers,
-    provided that the first header can be distinguished from the prefix. Words are never separators, not even if two
-    neighbours share them. Therefore the result does not depend on the order of the documents.
+    Words between two documents are headers or footers, never separators. If the same words also precede the first
+    document or follow the last one, they are a header or footer that all documents share. Otherwise the words are
+    headers, provided that the first header can be distinguished from the prefix. The result does not depend on the
+    order of the documents.
     """
     gaps = gaps_between(text, spans)
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     if len(set(gaps)) < 2:
         gap = gaps[0] if gaps else ""
-        if holds_words(gap):
-            constant = _constant(gap, prefix, suffix)
+        if contains_words(gap):
+            constant = _shared_header_and_footer(gap, prefix, suffix)
         else:
             constant = None if _ends_with_header(gap, prefix) else ("", "", gap)
         if constant is not None:
@@ -183,25 +189,25 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
-    """Whether a gap without words and the prefix end with similar headers, such as ``## **``."""
+    """Whether a gap and the prefix end with similar headers without words, such as ``## **``."""
     rules = RULES.match(gap)
     ending = gap[rules.end() :] if rules else gap
     before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
     return before != ending and HEADER_START.match(common_prefix(before, ending)) is not None
 
 
-def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
-    """Return header, footer and separator if the words of a gap also surround all documents."""
+def _shared_header_and_footer(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
+    """Return header, footer and separator if all documents share the header and footer in a gap, else ``None``."""
     header = common_suffix(prefix, gap).lstrip()
     rest = gap.removesuffix(header)
     footer = common_prefix(rest, suffix).rstrip()
     separator = rest.removeprefix(footer)
     whole = _begins_header(prefix.removesuffix(header), header) and _ends_footer(footer, suffix.removeprefix(footer))
-    return (header, footer, separator) if whole and not holds_words(separator) else None
+    return (header, footer, separator) if whole and not contains_words(separator) else None
 
 
 def _begins_header(before: str, header: str) -> bool:
-    """Whether the header is complete, given the text ``before`` it."""
+    """Whether the header begins here, given the text ``before`` it, instead of within that text."""
     if not before or not header[:1].isalnum():
         return True
     if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
@@ -213,8 +219,8 @@ def _begins_header(before: str, header: str) -> bool:
 
 
 def _ends_footer(footer: str, after: str) -> bool:
-    """Whether the footer is complete, given the text ``after`` it."""
-    return not holds_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
+    """Whether the footer ends here, given the text ``after`` it, instead of within that text."""
+    return not contains_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 
 def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
@@ -239,12 +245,12 @@ def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
     """Return the header of the first document, at the end of the prefix."""
     if not any(headers):
         return ""
-    known = _known_first_header(prefix, headers)
+    known = _numbered_first_header(prefix, headers)
     return _first_header_by_lines(prefix, suffix, headers) if known is None else known
 
 
-def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
-    """Return the first header if all headers have a known form with a number, or differ only in their numbers."""
+def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str | None:
+    """Return the header of the first document if all headers are numbered, or differ only in their numbers."""
     tail = prefix[-MAX_FIRST_HEADER:]
     if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
         known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]
@@ -258,7 +264,7 @@ def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
 
 
 def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the last lines of the prefix, as many as other headers have, if all headers begin with the same text."""
+    """Return the last lines of the prefix as the first header. All headers must begin with the same text."""
     header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
     alike = {NUMBER.sub("0", other) for other in (header, *headers)}
     shared = common_prefix(*alike)

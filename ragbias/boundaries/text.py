@@ -1,4 +1,4 @@
-"""Spans of characters, and patterns for message borders, headers, labels, separators and XML elements."""
+"""Character spans, and patterns for message borders, headers, labels, separators and XML elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGE_BORDER = re.compile(
     r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
 )
 ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
-BEFORE_ROLE = r"<[^<>\s]{0,20}(?:start|im_[au]|im_sys|channel)[^<>\s]{0,20}> ?"  # not ``<|user|>``, which text follows
+BEFORE_ROLE = r"<[^<>\s]{0,20}(?:start|im_[au]|im_sys|channel)[^<>\s]{0,20}> ?"  # unlike ``<|user|>``, before a role
 OPENING = re.compile(rf"(?:(?:{BEFORE_ROLE}(?:{ROLE})(?=\s*(?:\n|<))|{MESSAGE_BORDER.pattern})\s*)+")
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
@@ -41,23 +41,23 @@ NUMBERED_HEADER = re.compile(
 )
 ESCAPED_SPACE = re.compile(r"\\[nrt]")  # white space in a printed list
 TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w.:-]*?)\d*(?(end)\s*>|(?=[\s>]))")  # excludes attributes
-PRINTED = "Document("  # LangChain prints a document like this, with its text last
+PRINTED = "Document("  # beginning of a document as LangChain prints it; the text is the last field
 
 
 class Margins(NamedTuple):
-    """Sides on which the outer white space of the documents differs, so that their separator is ambiguous."""
+    """Whether the documents begin (``left``) or end (``right``) with different white space, so borders are unclear."""
 
     left: bool = False
     right: bool = False
 
 
 class MarginSpan(tuple[int, int]):
-    """A span with the margins of the documents. Comparisons ignore the margins."""
+    """A span that carries the margins of the documents. Comparisons ignore the margins."""
 
     margins: Margins
 
 
-def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
+def add_margins(span: CharSpan, margins: Margins) -> CharSpan:
     """Add margins to a span, if there are any."""
     if not any(margins):
         return span
@@ -74,10 +74,10 @@ def margins_of(spans: Iterable[CharSpan]) -> Margins:
 
 def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
     """Add the same margins to all spans."""
-    return [margin_span(span, margins) for span in spans]
+    return [add_margins(span, margins) for span in spans]
 
 
-def stripped(text: str, span: CharSpan) -> CharSpan:
+def strip_span(text: str, span: CharSpan) -> CharSpan:
     """Return the span without the white space at its ends."""
     part = text[slice(*span)]
     return span[1] - len(part.lstrip()), span[0] + len(part.rstrip())
@@ -95,11 +95,11 @@ def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
 
 
 def is_separator(gap: str) -> bool:
-    """Whether a text may be a separator: it contains neither letters nor a message border."""
+    """Whether a text contains neither letters nor a message border, so that it may be a separator."""
     return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
 
 
-def holds_words(gap: str) -> bool:
+def contains_words(gap: str) -> bool:
     """Whether the text contains a letter, digit or symbol other than ASCII punctuation."""
     bare = ESCAPED_SPACE.sub("", gap)
     return any(unicodedata.category(char)[0] in "LMNS" and char not in string.punctuation for char in bare)
@@ -116,19 +116,19 @@ def common_suffix(*texts: str) -> str:
 
 
 def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
-    """Extend each document to the XML element that contains it and its metadata. Without elements, return ``spans``.
+    """Extend each document to the outermost XML element that contains the document and its metadata.
 
-    Of nested elements, the outermost is used. The result is empty if its tags also occur elsewhere in or between the
-    documents.
+    Return ``spans`` if the documents are not in elements. Return an empty list if the elements' tags also occur inside
+    documents or more than once between two documents.
     """
     gaps = gaps_between(text, spans)
     if not gaps:
         return spans
     tags = [[(match["name"], match["end"], match.span()) for match in TAG.finditer(gap)] for gap in gaps]
-    common = set.intersection(*map(_enclosing, tags))
+    common = set.intersection(*map(_enclosing_names, tags))
     names = [name for name, end, _ in reversed(tags[0]) if end and name in common]
     if not names:
-        return _printed_list(text, spans, gaps)
+        return _printed_list_spans(text, spans, gaps)
     between = [[edge for name, _, edge in in_gap if name == names[0]] for in_gap in tags]
     first = [match for match in TAG.finditer(text, 0, spans[0][0]) if match["name"] == names[0]][-1:]
     last = [match for match in TAG.finditer(text, spans[-1][1]) if match["name"] == names[0]][:1]
@@ -140,28 +140,28 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
         return []
     begins = [first[0].start(), *(end + edges[1][0] for (_, end), edges in zip(spans, between, strict=False))]
     ends = [*(end + edges[0][1] for (_, end), edges in zip(spans, between, strict=False)), last[0].end()]
-    return _if_joined(text, list(zip(begins, ends, strict=True))) or spans
+    return _spans_if_joined(text, list(zip(begins, ends, strict=True))) or spans
 
 
-def _enclosing(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
-    """Return the names that begin with a closing tag and end with an opening one, so that they surround the text."""
+def _enclosing_names(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
+    """Return the names of elements that enclose the documents before and after a gap, given the tags in the gap."""
     last = {name: end for name, end, _ in tags}
     first = {name: end for name, end, _ in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}
 
 
-def _printed_list(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:
-    """Return the spans of a printed list of LangChain documents, or ``spans`` if there is no such list."""
+def _printed_list_spans(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:
+    """Extend the spans to ``Document(...)`` if the prompt contains a printed list of LangChain documents."""
     border = max((match.end() for match in MESSAGE_BORDER.finditer(text, 0, spans[0][0])), default=0)
     fronts = [text[border : spans[0][0]], *gaps]
     ends = [re.compile(r"['\"]?\)").match(text, end) for _, end in spans]
     if not all(ends) or any(front.count(PRINTED) != 1 for front in fronts):
         return spans
     begins = [begin - len(front) + front.index(PRINTED) for front, (begin, _) in zip(fronts, spans, strict=True)]
-    return _if_joined(text, [(begin, end.end()) for begin, end in zip(begins, ends, strict=True) if end]) or spans
+    return _spans_if_joined(text, [(begin, end.end()) for begin, end in zip(begins, ends, strict=True) if end]) or spans
 
 
-def _if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if one separator without words joins them, otherwise an empty list."""
+def _spans_if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
+    """Return the spans if the same separator is in all gaps and contains no words, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
-    return spans if len(gaps) == 1 and not holds_words(gaps.pop()) else []
+    return spans if len(gaps) == 1 and not contains_words(gaps.pop()) else []

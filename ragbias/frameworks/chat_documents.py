@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from ragbias.boundaries import Boundaries, locate
-from ragbias.boundaries.assignment import is_long, n_outside
+from ragbias.boundaries.assignment import count_outside, is_long
 from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
@@ -213,5 +213,5 @@ def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str])
         return None
     ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
     spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
-    n_left_plain = n_outside(text, occurrences_by_document(text, texts), spans)
+    n_left_plain = count_outside(text, occurrences_by_document(text, texts), spans)
     return RenderedPrompt(text, Boundaries(spans, "documents", len(texts), "", n_left_plain, texts=spans))

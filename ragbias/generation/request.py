@@ -130,7 +130,7 @@ def in_parts(
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
         prompt = prompt if tokenizer is None else shielded(prompt, tokenizer)
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
-        numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).seen)
+        numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
         return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", Flat.of(prompt))
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
@@ -159,7 +159,7 @@ def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, 
     """Set ``numbering`` of the boundaries. If numbers could not be stripped, add ``why_left`` to the reason."""
     if stripped and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
-    if not numbers.seen:
+    if not numbers.reveal_order:
         return boundaries
     reasons = (boundaries.reason, why_left if stripped else "")
     return replace(boundaries, numbering="present", reason="; ".join(filter(None, reasons)))

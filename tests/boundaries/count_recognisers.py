@@ -38,23 +38,25 @@ def _forms(_: FrameType, found: Any) -> list[str]:
 
 RECOGNISERS: dict[Callable[..., Any], Labels] = {
     locating.locate: lambda _, found: [f"source: {found.source}"] if found else [],
-    locating._joins: lambda _, joins: ["texts: one joins others"] * bool(joins),
-    assignment.assigned: _forms,
-    assignment.in_last_message: lambda _, found: ["turn: unclear, refused"] * (found is None),
-    assignment._are_alike: lambda _, alike: ["turn: a chat loop"] * bool(alike),
-    metadata_blocks.with_metadata: lambda _, found: ["header: metadata"] * bool(found),
+    locating._is_joined_text: lambda _, joins: ["texts: one joins others"] * bool(joins),
+    assignment.assign_occurrences: _forms,
+    assignment.select_last_message: lambda _, found: ["turn: unclear, refused"] * (found is None),
+    assignment._have_same_introduction: lambda _, alike: ["turn: a chat loop"] * bool(alike),
+    metadata_blocks.extend_to_metadata: lambda _, found: ["header: metadata"] * bool(found),
     text.enclosing_elements: lambda frame, found: (
         ["header: tag or printed list"] * (found is not frame.f_locals["spans"])
     ),
-    splitting._constant: lambda _, found: ["header: the same for all"] * bool(found and (found[0] or found[1])),
-    splitting._known_first_header: lambda _, header: ["header: of a known form"] * bool(header),
+    splitting._shared_header_and_footer: lambda _, found: (
+        ["header: the same for all"] * bool(found and (found[0] or found[1]))
+    ),
+    splitting._numbered_first_header: lambda _, header: ["header: of a known form"] * bool(header),
     splitting._first_header_by_lines: lambda _, header: ["header: as many lines as the others"] * bool(header),
-    recognisers.below_headers: lambda _, found: ["headers: ambiguous, refused"] * bool(found and found[1]),
-    numbering._Regions.certain: lambda _, series: ["numbers: certain"] * bool(series),
-    numbering._Regions.counted: lambda _, series: [f"numbers: doubtful, {series[0].kind}"] if series else [],
+    recognisers.find_below_headers: lambda _, found: ["headers: ambiguous, refused"] * bool(found and found[1]),
+    numbering._Regions.certain_series: lambda _, series: ["numbers: certain"] * bool(series),
+    numbering._Regions.even_series: lambda _, series: [f"numbers: doubtful, {series[0].kind}"] if series else [],
 }
 EVERY = [
-    *(f"source: {source}" for source in (*locating.TRACED, "headers", "none")),
+    *(f"source: {source}" for source in (*locating.ORIGIN, "headers", "none")),
     "texts: verbatim",
     "texts: stripped or escaped",
     "texts: rewritten or cut alike",

@@ -41,7 +41,7 @@ def outcome(text, spans):
         prompt = Prompt.from_text(text, spans)
     except AmbiguousSegmentsError:
         return "plain"
-    if find_numbering(text, spans).seen:
+    if find_numbering(text, spans).reveal_order:
         return "plain"  # or as good as: its report tells that the order counts
     return prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix
 

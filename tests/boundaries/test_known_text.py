@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from ragbias.boundaries import Registry, locate
-from ragbias.boundaries.sources import MAX_FIELDS, MAX_VALUE, KnownText, with_fields_of_both
+from ragbias.boundaries.sources import MAX_FIELDS, MAX_VALUE, KnownText, merge_fields
 
 
 def test_a_known_text_is_its_text_and_bounded():
@@ -13,9 +13,9 @@ def test_a_known_text_is_its_text_and_bounded():
     assert known == "text" and hash(known) == hash("text") and len(known.fields) <= MAX_FIELDS
     assert all(len(value) <= MAX_VALUE for _, value in known.fields)
     assert pickle.loads(pickle.dumps(known)).fields == known.fields
-    assert with_fields_of_both(known, KnownText.of("text", {"a": 1})).fields[:1] == (("metadata", "{'a': 1}"),)
-    assert with_fields_of_both(KnownText.of("text", {"a": 1}), "text").fields == KnownText.of("text", {"a": 1}).fields
-    assert len(with_fields_of_both(known, KnownText.of("text", {"a": 1})).fields) <= MAX_FIELDS
+    assert merge_fields(known, KnownText.of("text", {"a": 1})).fields[:1] == (("metadata", "{'a': 1}"),)
+    assert merge_fields(KnownText.of("text", {"a": 1}), "text").fields == KnownText.of("text", {"a": 1}).fields
+    assert len(merge_fields(known, KnownText.of("text", {"a": 1})).fields) <= MAX_FIELDS
     assert KnownText.of("text", {"secret": ["not", "kept"], "blank": " "}).fields == (("blank!r", "' '"),)
 
 

@@ -106,7 +106,7 @@ def test_numbers_beside_metadata_belong_to_documents_and_warn():
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     found = locate(text, run=[[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)]])
     assert [text[begin:end] for begin, end in found.spans] == blocks
-    assert find_numbering(text, found.spans).seen
+    assert find_numbering(text, found.spans).reveal_order
 
 
 def located(text, texts=TEXTS, metadata=METADATA, **sources):

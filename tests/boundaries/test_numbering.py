@@ -45,16 +45,16 @@ def numbered(style, texts=TEXTS, numbers=(1, 2, 3, 4, 5), separator="\n\n"):
 def test_the_number_is_taken_out_of_each_header(style, count):
     text, bare, _ = numbered(style, TEXTS[:count])
     expected, expected_spans, _ = numbered(STYLES[style], TEXTS[:count])
-    assert find_numbering(text, bare).seen
-    assert find_numbering(text, bare).stripped(text, bare) == (expected, expected_spans)
-    assert not find_numbering(expected, expected_spans).seen
+    assert find_numbering(text, bare).reveal_order
+    assert find_numbering(text, bare).strip_from(text, bare) == (expected, expected_spans)
+    assert not find_numbering(expected, expected_spans).reveal_order
 
 
 @pytest.mark.parametrize("style", [style for style in STYLES if style[0] not in "(<{"])
 def test_headers_inside_the_spans_are_stripped_too(style):
     text, _, whole = numbered(style)
     expected, _, expected_spans = numbered(STYLES[style])
-    assert find_numbering(text, whole).stripped(text, whole) == (expected, expected_spans)
+    assert find_numbering(text, whole).strip_from(text, whole) == (expected, expected_spans)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -88,8 +88,8 @@ def test_without_it_the_prompt_keeps_its_numbers(style):
 )
 def test_other_numbers_are_left(style, numbers):
     text, bare, _ = numbered(style, numbers=numbers)
-    assert not find_numbering(text, bare).seen
-    assert find_numbering(text, bare).stripped(text, bare) == (text, bare)
+    assert not find_numbering(text, bare).reveal_order
+    assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
 
 
 @pytest.mark.parametrize(
@@ -98,36 +98,36 @@ def test_other_numbers_are_left(style, numbers):
 )
 def test_numbers_that_may_be_the_documents_are_seen_and_left(style, numbers):
     text, bare, _ = numbered(style, numbers=numbers)
-    assert find_numbering(text, bare).seen
-    assert find_numbering(text, bare).stripped(text, bare) == (text, bare)
+    assert find_numbering(text, bare).reveal_order
+    assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
 
 
 @pytest.mark.parametrize("numbers", [[1, 3, 5], [5, 3, 1], [30, 20, 10], [0, -1, -2], [-1, 0, 1], [17, 20], [9, 2]])
 def test_numbers_with_another_start_or_step_are_seen_and_left(numbers):
     text, bare, _ = numbered("Document [{n}] ", TEXTS[: len(numbers)], numbers)
-    assert find_numbering(text, bare).seen
-    assert find_numbering(text, bare).stripped(text, bare) == (text, bare)
+    assert find_numbering(text, bare).reveal_order
+    assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
     _, found, *_ = in_parts(text, None, locate(text, documents=TEXTS[: len(numbers)]), strip_numbering=True)
     assert (found.numbering, "remove them from the template" in found.reason) == ("present", True)
 
 
 def test_one_document_or_none_has_no_numbering():
     text, bare, _ = numbered("[{n}] ")
-    assert not find_numbering(text, bare[:1]).seen
-    assert not find_numbering(text, []).seen
+    assert not find_numbering(text, bare[:1]).reveal_order
+    assert not find_numbering(text, []).reveal_order
     assert Prompt.from_text(text, [], strip_numbering=True).text == text
 
 
 def test_numbers_are_stripped_beside_the_documents_footers():
     text = "Context:\n[1] a b\n(from x)\n\n[2] c d\n(from y)\n\nWho?"
     spans = [(text.index(body), text.index(body) + 3) for body in ("a b", "c d")]
-    assert find_numbering(text, spans).stripped(text, spans)[0] == "Context:\na b\n(from x)\n\nc d\n(from y)\n\nWho?"
+    assert find_numbering(text, spans).strip_from(text, spans)[0] == "Context:\na b\n(from x)\n\nc d\n(from y)\n\nWho?"
 
 
 @given(st.lists(st.text(alphabet="ab 12[]:\n", min_size=1, max_size=12).filter(str.strip), min_size=2, max_size=5))
 def test_the_documents_are_never_changed(texts):
     text, bare, _ = numbered("Document [{n}]: ", texts)
-    remaining, spans = find_numbering(text, bare).stripped(text, bare)
+    remaining, spans = find_numbering(text, bare).strip_from(text, bare)
     assert [remaining[begin:end] for begin, end in spans] == texts
 
 
@@ -138,7 +138,7 @@ def test_documents_below_headers_can_be_stripped():
         .replace("\n\nQuestion", "</docs>Question")
     )
     spans = locate(text).spans
-    assert find_numbering(text, spans).seen
+    assert find_numbering(text, spans).reveal_order
     prompt = Prompt.from_text(text, spans, strip_numbering=True)
     assert prompt.documents == tuple(f"\n\nSource:\n{body}" for body in TEXTS)
 
@@ -148,8 +148,8 @@ def test_documents_below_headers_can_be_stripped():
 )
 def test_letters_and_words_that_count_are_reported_and_left(counts):
     text, bare, _ = numbered("Source {n}:\n", numbers=counts)
-    assert find_numbering(text, bare).seen
-    assert find_numbering(text, bare).stripped(text, bare) == (text, bare)
+    assert find_numbering(text, bare).reveal_order
+    assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
     parts, after, reason, _ = in_parts(text, None, locate(text, documents=TEXTS), strip_numbering=True)
     assert (parts.text, after.numbering, reason) == (text, "present", "")
     assert "letters or words that follow the order of the documents remain" in after.reason

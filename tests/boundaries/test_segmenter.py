@@ -84,8 +84,8 @@ def test_documents_of_another_message_are_not_expected_here():
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 5), (3, 9)], r"span \(3, 9\) .* the span before it, \(0, 5\)"),
-        ([(6, 9), (0, 5)], r"span \(0, 5\) .* the span before it, \(6, 9\)"),
+        ([(0, 5), (3, 9)], r"span \(3, 9\) .* the previous span, \(0, 5\)"),
+        ([(6, 9), (0, 5)], r"span \(0, 5\) .* the previous span, \(6, 9\)"),
         ([(0, 5), (7, 9999)], r"span \(7, 9999\) .* outside"),
         ([(-3, 5)], r"span \(-3, 5\) .* outside"),
         ([(5, 3)], r"span \(5, 3\) .* outside"),

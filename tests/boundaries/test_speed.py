@@ -8,7 +8,7 @@ import pytest
 
 from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.numbering import find_numbering
-from ragbias.boundaries.recognisers import below_headers
+from ragbias.boundaries.recognisers import find_below_headers
 from ragbias.boundaries.sources import KnownText
 
 pytestmark = pytest.mark.serial
@@ -179,7 +179,7 @@ def test_looking_for_headers_takes_linear_time(name, around):
         times = []
         for _ in range(3):
             begin = time.thread_time()
-            below_headers(text)
+            find_below_headers(text)
             times.append(time.thread_time() - begin)
         return min(times)
 

@@ -89,7 +89,7 @@ def test_numbered_footers_need_strip_numbering(lm):
     text = "Context:\n" + "\n\n".join(f"{body}\nSource: {i}" for i, body in enumerate(bodies)) + "\n\nQ:"
     report = lm.generate(text, documents=bodies, max_new_tokens=1).report
     assert (report.method_ran, report.n_found) == ("none", 4)
-    assert "strip_numbering=True takes the numbers out of the headers" in report.reason
+    assert "strip_numbering=True removes the numbers from the headers" in report.reason
     stripping = DebiasedLM(lm.model, lm.tokenizer, method="pine", strip_numbering=True)
     report = stripping.generate(text, documents=bodies, max_new_tokens=1).report
     assert (report.method_ran, report.n_found, report.numbering, report.reason) == ("pine", 4, "stripped", "")

@@ -153,7 +153,7 @@ def outcome(text: str, named: Sequence[str], source: str) -> tuple[str, tuple[st
     if source == "registry":
         registry.add(named)
     found = locate(text, **{source: {"registry": registry, "run": [named]}.get(source, named)})
-    if found.reason or found.n_found < 2 or find_numbering(text, found.spans).seen:
+    if found.reason or found.n_found < 2 or find_numbering(text, found.spans).reveal_order:
         return None
     try:
         prompt = Prompt.from_text(text, found.spans)

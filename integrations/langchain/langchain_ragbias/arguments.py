@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM, methods
 from ragbias.attention.backends import BACKENDS
-from ragbias.boundaries.sources import check_lasting, document_texts
+from ragbias.boundaries.sources import check_reusable, document_texts
 from ragbias.checks import check_dict, check_names
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.generation import GenerationSettings
@@ -123,7 +123,7 @@ def merge_arguments(fields: Mapping[str, Any], call: Mapping[str, Any], model_id
     given = {**fields, **call}
     method = methods.get(given.pop("method"), model_id)
     settings = GenerationSettings.from_arguments(given, batch_size)
-    check_lasting(documents)
+    check_reusable(documents)
     return Call(None if documents is None else document_texts(documents), method, settings)
 
 

@@ -26,7 +26,7 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
-from ragbias.boundaries.sources import MAX_AGE, document_texts, with_fields_of_both
+from ragbias.boundaries.sources import MAX_AGE, document_texts, merge_fields
 from ragbias.errors import MissingDocumentsWarning
 from ragbias.frameworks import LastReports, Retrievals, SearchWatch
 
@@ -75,13 +75,13 @@ class RunTree:
         """
         merged: dict[str, str] = {}
         for text in texts:
-            merged[text] = with_fields_of_both(merged.get(text, text), text)
+            merged[text] = merge_fields(merged.get(text, text), text)
         counts = Counter(texts)
         n_known = sum(text in counts for earlier in self.retrievals for text in earlier)
         is_new = retrieved or n_known < len(counts)
         for earlier in self.retrievals:
             for old in [text for text in earlier if text in counts]:
-                merged[old] = with_fields_of_both(old, merged[old])
+                merged[old] = merge_fields(old, merged[old])
                 counts[old] = max(counts[old], earlier.pop(old))
                 if not is_new:
                     earlier[merged[old]] = counts[old]

@@ -34,7 +34,7 @@ from llama_index.core.workflow import Workflow
 from pydantic import PrivateAttr
 
 from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
-from ragbias.boundaries.sources import check_lasting, current_documents, document_texts
+from ragbias.boundaries.sources import check_reusable, current_documents, document_texts
 from ragbias.frameworks import LastReports, Retrievals, SearchWatch
 
 reports = LastReports("ragbias_llama_index_reports")
@@ -309,7 +309,7 @@ def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segm
 
 def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
     """Return the texts of a call's documents. For nodes, return LlamaIndex's text for prompts."""
-    check_lasting(documents)
+    check_reusable(documents)
     return document_texts(documents, _text_for_prompts)
 
 
