@@ -1,4 +1,4 @@
-"""Warn once per line of user code that calls a framework."""
+"""Attribute warnings to the line of user code that called a framework, and warn once per line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FrameType
 
-# frames of these top-level packages are skipped; integrations add the packages of their framework
+# top-level packages that are not user code; integrations add the packages of their framework
 NOT_USER_CODE = {
     *sys.stdlib_module_names,
     "anyio",
@@ -22,7 +22,7 @@ NOT_USER_CODE = {
     "uvicorn",
     "wrapt",
 }
-Line = tuple[str, int]  # file and number
+Line = tuple[str, int]  # file name and line number
 NO_LINE = ("<thread without user code>", 1)
 EVENT_LOOP = ("asyncio.base_events", "asyncio.events", "asyncio.runners")
 
@@ -30,24 +30,24 @@ _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", defaul
 
 
 def add_framework(*packages: str) -> None:
-    """Skip the frames of these top-level packages when searching for user code."""
+    """Declare that these top-level packages are not user code, so warnings name the code that calls them."""
     NOT_USER_CODE.update(packages)
 
 
 def remember_call_site() -> Callable[[], None]:
-    """Remember the current line of user code, also in copies of this context. The returned function forgets it."""
+    """Remember the current line of user code in this context and its copies. Return a function that forgets it."""
     lines = [call_site()]
     _remembered.set(lines)
     return lines.clear
 
 
 def call_site() -> Line:
-    """Return the innermost line of user code on the stack. If there is none, return the remembered line."""
+    """Return the innermost line of user code on the stack, or else the remembered line."""
     frame: FrameType | None = sys._getframe(1)
     remembered = _remembered.get()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module in EVENT_LOOP and remembered:  # the next frames started the event loop, not this task
+        if module in EVENT_LOOP and remembered:  # the outer frames started the event loop, but not this task
             break
         if module.partition(".")[0] not in NOT_USER_CODE:
             return frame.f_code.co_filename, frame.f_lineno
@@ -56,11 +56,12 @@ def call_site() -> Line:
 
 
 def warn(message: str, category: type[Warning]) -> None:
+    """Issue a warning at the current line of user code."""
     warnings.warn_explicit(message, category, *call_site())
 
 
 class WarnedLines:
-    """Warn once per kind of warning and line of user code."""
+    """Issue each kind of warning once per line of user code."""
 
     def __init__(self) -> None:
         self._warned: set[tuple[Line, str]] = set()

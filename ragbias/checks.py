@@ -1,4 +1,4 @@
-"""Checks of parameters and of cancellation. Errors name the value and what was expected."""
+"""Checks of arguments and of cancellation. Errors name the value and the expected values."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Bounds(NamedTuple):
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a number of Python or NumPy. A bool is none."""
+    """Whether a value is a number of Python or NumPy, but not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number of Python or NumPy. A bool is none."""
+    """Whether a value is an integer of Python or NumPy, but not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_between(
     name: str, value: float, bounds: Bounds, error: type[RagBiasError] = MethodError, *, whole: bool = False
 ) -> None:
-    """Raise ``error`` unless ``value`` is a number within the bounds, and a whole one if required."""
+    """Raise ``error`` unless ``value`` is a number within the bounds. With ``whole``, it must be an integer."""
     if not (is_whole if whole else is_number)(value) or not bounds.least <= value <= bounds.most:
         raise error(f"{name}={shown(value)}; expected a {'whole ' if whole else ''}number from {bounds}")
 
@@ -47,7 +47,7 @@ check_whole_between = partial(check_between, whole=True)
 
 
 def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = MethodError) -> None:
-    """Raise ``error`` unless ``value`` is a whole number of at least ``least``."""
+    """Raise ``error`` unless ``value`` is an integer and at least ``least``."""
     if not is_whole(value) or value < least:
         raise error(f"{name}={shown(value)}; expected a whole number >= {least}")
 
@@ -55,14 +55,14 @@ def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = M
 def check_choice(
     name: str, value: str, choices: Sequence[str], meaning: str = "", error: type[RagBiasError] = MethodError
 ) -> None:
-    """Raise ``error`` unless ``value`` is one of ``choices``; ``meaning`` explains their names."""
+    """Raise ``error`` unless ``value`` is one of ``choices``. ``meaning`` explains the choices in the error."""
     if value not in choices:
         expected = ", ".join(map(repr, choices)) + (f" ({meaning})" if meaning else "")
         raise error(f"{name}={shown(value)}; expected one of {expected}")
 
 
 def check_parameters(method: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
-    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``. ``or_else`` extends the remedy."""
+    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``. ``or_else`` is another remedy."""
     known = inspect.signature(of).parameters
     if unknown := [name for name in given if name not in known]:
         raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {method!r}: {', '.join(known) or 'none'}")
@@ -72,13 +72,13 @@ def check_parameters(method: str, of: Callable[..., object], given: Collection[s
 
 
 def check_each_once(name: str, order: Collection[int], count: int, error: type[RagBiasError] = MethodError) -> None:
-    """Raise ``error`` unless ``order`` contains each index below ``count`` once."""
+    """Raise ``error`` unless ``order`` is a permutation of the indices below ``count``."""
     if not isinstance(order, Collection) or len(order) != count or set(order) != set(range(count)):
         raise error(f"{name}={shown(order)}; expected each index below {count} once")
 
 
 def check_channel_exists(name: str, channel: int | Sequence[int], hidden_size: int) -> None:
-    """Raise ``MethodError`` unless a hidden state of this size has the channel or channels."""
+    """Raise ``MethodError`` if a channel index is too large for hidden states of this size."""
     if max(channel if isinstance(channel, Sequence) else [channel]) >= hidden_size:
         raise MethodError(
             f"{name}={channel}, but the hidden state has {hidden_size} channels; expected 0 to {hidden_size - 1}"
@@ -104,7 +104,7 @@ def check_dict(name: str, value: object) -> None:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise ``WrongTypeError`` unless ``text`` is a string, ``ArgumentError`` for lone surrogates in it."""
+    """Raise ``WrongTypeError`` if ``text`` is not a string, and ``ArgumentError`` if it contains a lone surrogate."""
     if not isinstance(text, str):
         raise WrongTypeError(f"{name} is {shown(text)}; expected a string")
     try:
@@ -117,7 +117,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
-    """Raise ``ArgumentError`` for unknown arguments, and suggest the most ``similar`` name."""
+    """Raise ``ArgumentError`` for an argument that is not ``known``. Suggest the closest name in ``similar``."""
     if unknown := sorted(name for name in given if name not in known):
         hint = did_you_mean(unknown[0], similar) or "leave it out"
         raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")

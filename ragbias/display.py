@@ -1,4 +1,4 @@
-"""Show untrusted values and text safely in errors, terminals and CSV files."""
+"""Format untrusted values and text for errors, terminals and CSV files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError  # optional: callers import it, and report it if it is missing
+    from pydantic import ValidationError  # an optional dependency, which callers import
 
-LONGEST = 60  # maximum length of a value in an error
+LONGEST = 60  # maximum length of a value in an error, in characters
 # matches control characters except tab and line break, bidirectional controls, and lone surrogates
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _JSON_TYPES = {
@@ -21,18 +21,18 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    """Replace control characters, such as the start of terminal escape codes, by U+FFFD."""
+    """Replace control characters, such as those that begin terminal escape codes, by U+FFFD."""
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
-def no_formula(text: str) -> str:
-    """Put a quote before a formula, so that spreadsheets do not evaluate the CSV cell."""
+def escape_formula(text: str) -> str:
+    """Put a quote before a text that begins like a formula, because spreadsheets would evaluate the CSV cell."""
     text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def json_type(value: object) -> str:
-    """Name the type of a JSON value for an error, which must not quote the value."""
+    """Return the name of a JSON value's type, for errors that must not quote the value."""
     return "an empty array" if value == [] else _JSON_TYPES.get(type(value), type(value).__name__)
 
 
@@ -46,13 +46,13 @@ def shown(value: Any) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return ``did you mean 'pine'? `` for a name that resembles a known one, otherwise an empty string."""
+    """Return ``did you mean 'pine'? `` for a misspelt known name, otherwise an empty string."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}? " if close and name not in close else ""
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the settings that changed, with their old and new values."""
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each setting that changed, with its old and new value."""
     return [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
         for name in sorted({*before, *now})
@@ -60,17 +60,17 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
+def validation_message(error: ValidationError, known: Sequence[str] = ()) -> str:
     """Join the errors of a pydantic validation into one line. For an unknown key, list the ``known`` keys."""
     errors: list[Any] = list(error.errors())
-    # pydantic reports a list with invalid entries also as too short
+    # pydantic also reports that a list with invalid entries is too short
     parents = {entry["loc"][:depth] for entry in errors for depth in range(len(entry["loc"]))}
     return "; ".join(
-        _complaint(entry, known) for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents
+        _entry_message(entry, known) for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents
     )
 
 
-def _complaint(error: Any, known: Sequence[str]) -> str:
+def _entry_message(error: Any, known: Sequence[str]) -> str:
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"unknown key {key!r}" + (f"; known: {', '.join(known)}" if known else "")

@@ -1,7 +1,7 @@
 """The errors and warnings of ragbias.
 
-Errors are ``RuntimeError``s, because LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and
-answer "Empty Response" instead. Only ``WrongTypeError`` is a ``TypeError`` as well.
+All errors are ``RuntimeError``s, because LlamaIndex's response synthesizers catch ``ValueError`` and ``TypeError`` and
+answer "Empty Response". ``WrongTypeError`` is also a ``TypeError``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-# messages of torch, C++ allocators, the dynamic linker, numpy and the operating system
+# error messages of torch, C++ allocators, the dynamic linker, numpy and the operating system
 _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|not enough memory|bad_alloc|bad allocation"
     r"|failed to map segment|can't start new thread|resource temporarily unavailable"
@@ -24,7 +24,7 @@ class RagBiasError(RuntimeError):
 
 
 class ArgumentError(RagBiasError):
-    """An argument is unknown, out of range, or contradicts another one. Methods raise ``MethodError`` instead."""
+    """An argument is unknown, out of range, or contradicts another one. See ``MethodError`` for methods' parameters."""
 
 
 class WrongTypeError(ArgumentError, TypeError):
@@ -56,7 +56,7 @@ class ChatTemplateError(RagBiasError):
 
 
 class NoDocumentsError(RagBiasError):
-    """A method needs document spans, and none are given."""
+    """A method needs documents, and none were found or passed."""
 
 
 class PromptTooLongError(RagBiasError):
@@ -88,7 +88,7 @@ class BackendError(RagBiasError):
 
 
 class BindingError(RagBiasError):
-    """A forward pass has another prompt or thread than the surrounding ``debias`` block."""
+    """A forward pass uses another prompt or another thread than its ``debias`` block."""
 
 
 class CancelledError(RagBiasError):
@@ -108,11 +108,11 @@ class DataError(RagBiasError):
 
 
 class RunError(RagBiasError):
-    """The settings of a run contradict each other, or its folder contains another run."""
+    """The settings of a bench or training run contradict each other, or its folder contains another run."""
 
 
 class ServerError(RagBiasError):
-    """A model server does not answer, refuses the request, or has another API."""
+    """A model server does not answer, rejects the request, or has an unexpected API."""
 
 
 class MissingExtraError(RagBiasError, ImportError):
@@ -128,7 +128,7 @@ class NumberedHeadersWarning(UserWarning):
 
 
 class BackendFallbackWarning(UserWarning):
-    """``backend="auto"`` computes with ``torch`` because Triton cannot be imported, fails or computes wrong results."""
+    """``backend="auto"`` uses ``torch`` because Triton cannot be imported, fails, or computes wrong results."""
 
 
 class DocumentCacheWarning(UserWarning):
@@ -136,7 +136,7 @@ class DocumentCacheWarning(UserWarning):
 
 
 class UnsupportedReaderWarning(UserWarning):
-    """The receipt of a reader adapter does not show an improvement over the method without it."""
+    """The receipt of a reader adapter does not show that the reader improves the method."""
 
 
 def first_line(error: BaseException) -> str:
@@ -144,17 +144,17 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its chain of causes."""
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that error, and so on."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
 
 
-def out_of_memory(error: BaseException) -> BaseException | None:
-    """Return the first error of a chain that reports exhausted memory, or None."""
-    for cause in chain(error):
+def find_memory_error(error: BaseException) -> BaseException | None:
+    """Return the first error in a chain of causes that reports exhausted memory, or None."""
+    for cause in causes_of(error):
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
             return cause
         if isinstance(cause, (RuntimeError, ImportError, OSError, ValueError)) and _NO_MEMORY.search(str(cause)):

@@ -25,12 +25,12 @@ EXTRAS = {
 }
 
 
-def required(module: str, extra: str, distribution: str = "ragbias", folder: str = ".") -> ModuleType:
+def require(module: str, extra: str, distribution: str = "ragbias", folder: str = ".") -> ModuleType:
     """Import a module of an optional extra, or raise ``MissingExtraError``.
 
     Args:
-        distribution: the distribution that has the extra.
-        folder: its folder in a clone.
+        distribution: the distribution to which the extra belongs.
+        folder: the folder of the distribution in a clone.
     """
     try:
         return import_module(module)
@@ -38,14 +38,14 @@ def required(module: str, extra: str, distribution: str = "ragbias", folder: str
         raise MissingExtraError(_remedy(module, error, extra, distribution, folder)) from error
 
 
-def required_all(extra: str) -> None:
+def require_all(extra: str) -> None:
     """Raise ``MissingExtraError`` unless all packages of an extra are installed."""
     for module in EXTRAS[extra]:
-        required(module, extra)
+        require(module, extra)
 
 
-def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
-    """Return an error message for a missing module. Return None if the module belongs to no extra."""
+def missing_extra_message(error: ModuleNotFoundError, command: str | None = None) -> str | None:
+    """Return a message that says how to install a missing module, or None if no extra contains the module."""
     package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]
     if not extras:

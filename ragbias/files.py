@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NAMELESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # writing errors without a file name
+NAMELESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writes, which lack the file name
 KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -20,17 +20,17 @@ KINDS = {
 }
 
 
-def irregular(path: Path) -> str:
-    """Return the kind of an irregular file, such as ``"a named pipe"``, which may block reads. Empty if regular."""
+def irregular_kind(path: Path) -> str:
+    """Return the kind of an irregular file, such as ``"a named pipe"``, whose reads may block, or an empty string."""
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # opening the file reports these
+    except (OSError, ValueError):  # the caller gets the same error when it opens the file
         return ""
     return KINDS.get(stat.S_IFMT(mode), "")
 
 
 def digest_of_file(path: Path) -> bytes:
-    """Return the SHA-256 of a file of any size."""
+    """Return the SHA-256 digest of a file, which may be larger than memory."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -39,8 +39,8 @@ def digest_of_file(path: Path) -> bytes:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Add the file name to I/O errors that lack one, such as a full disk."""
+def file_name_in_errors(path: Path) -> Iterator[None]:
+    """Add the file name to I/O errors that lack it, such as those of a full disk."""
     try:
         yield
     except OSError as error:
@@ -51,10 +51,10 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file in I/O errors. After an error, remove the file if it is new."""
+    """Guard a block that writes a file: name the file in I/O errors, and after an error remove a new file."""
     existed = path.exists()
     try:
-        with naming(path):
+        with file_name_in_errors(path):
             yield
     except BaseException:
         if not existed:
@@ -64,10 +64,10 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. At the end of the block, that file replaces ``path`` atomically."""
+    """Yield a temporary path to write to. At the end of the block, the temporary file replaces ``path`` atomically."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with naming(path):
+        with file_name_in_errors(path):
             yield temporary
             sync(temporary)
             os.replace(temporary, path)

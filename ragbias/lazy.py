@@ -1,6 +1,6 @@
 """Import the public names of a package on first use, so that ``import ragbias`` does not import torch.
 
-The stub ``__init__.pyi`` of the package lists the names, also for type checkers and the reference.
+The file ``__init__.pyi`` of the package lists the names. Type checkers and the reference read it as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package. ``__all__`` omits submodules."""
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package. ``__all__`` does not list submodules."""
     module = sys.modules[package]
     with open(f"{module.__file__}i", encoding="utf-8") as stub:
         lines = [line.split() for line in stub if line.startswith("from ragbias")]
@@ -31,7 +31,7 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
         setattr(module, name, found)
         return found
 
-    def names() -> list[str]:  # without the modules that other imports happen to load
+    def names() -> list[str]:  # omits submodules that other imports loaded
         return sorted({*(name for name in vars(module) if name.startswith("__")), *origins})
 
     return get, names, [name for name in origins if origins[name] != package]

@@ -1,11 +1,11 @@
-"""Bounds that several modules share."""
+"""Bounds of settings that several modules check."""
 
 from ragbias.checks import Bounds
 
-# The maxima are far above any real use. They catch typing errors before memory runs out.
+# The upper bounds are far above real use. They catch typing errors before memory runs out.
 CHANNEL = Bounds(0, 1_000_000)
-FACTOR = Bounds(-1_000_000, 1_000_000)  # of a channel
-SEED = Bounds(0, 2**32 - 1)  # the range of numpy's seeds
+FACTOR = Bounds(-1_000_000, 1_000_000)  # factor of a channel
+SEED = Bounds(0, 2**32 - 1)  # the range of NumPy's seeds
 QUESTIONS = Bounds(1, 10_000_000)  # number of questions in a file
 DOCUMENTS = Bounds(1, 10_000)
 POSITIONS = Bounds(0, DOCUMENTS.most - 1)
@@ -15,8 +15,8 @@ BATCH = Bounds(1, 1_024)
 STRING_LENGTH = Bounds(20, 1_000_000)  # shorter strings give too few points to fit a cubic
 DRAWN_DOCUMENTS = Bounds(2, 10_000)
 DEPTHS = Bounds(1, 1_000)
-COUNTS = Bounds(1, 1_000_000)  # requests, documents, connections of a server
+COUNTS = Bounds(1, 1_000_000)  # numbers of requests, documents and connections of a server
 TOKENS = Bounds(1, 10_000_000)
 MEGABYTES = Bounds(1, 2_000)
 SECONDS = Bounds(0, 86_400)
-ANSWER_BYTES = 2**28  # of a server's answer without streaming
+ANSWER_BYTES = 2**28  # maximum size of a server's answer without streaming

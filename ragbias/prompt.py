@@ -1,4 +1,4 @@
-"""Prompts in three parts: the prefix, the retrieved documents, the suffix. Tokenisation of each part."""
+"""Prompts in three parts (prefix, retrieved documents, suffix), and their tokenisation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Prompt:
 
     Args:
         prefix: all text before the first document, including the chat template; may be empty.
-        documents: the retrieved chunks in the retriever's order, each with its separator.
-        suffix: all text after the last document; usually with the question.
+        documents: the retrieved documents in the retriever's order, each with its separator.
+        suffix: all text after the last document, usually with the question.
 
-    ``prompt.text`` is the plain concatenation of the parts.
+    ``prompt.text`` is the concatenation of the parts.
 
     Raises:
         EmptyDocumentError: a document is empty or only white space.
-        WrongTypeError: a part is not a string. It is also a ``TypeError``.
+        WrongTypeError: a part is not a string. This error is also a ``TypeError``.
         ArgumentError: a part contains an unpaired surrogate.
     """
 
@@ -68,7 +68,7 @@ class Prompt:
         return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> Prompt:
-        """Return the prompt with its documents in another order. ``order[i]`` is the old index of document ``i``.
+        """Return the prompt with its documents in another order. New document ``i`` is old document ``order[i]``.
 
         Raises:
             ArgumentError: ``order`` does not contain each index once.
@@ -80,20 +80,20 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[CharSpan], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is a separator. If it contains words, they are a header of the next document,
-        such as ``Document [2](Title: ...) ``. If these words are the same in all gaps, they may be a footer instead.
+        The text between two documents is a separator. If it contains words, they are the header of the next document,
+        such as ``Document [2](Title: ...) ``. If the words are the same in all gaps, they may be a footer instead.
 
-        Each document gets one separator, so that the set of segments does not depend on the order. The separator is at
-        the end of each document if the template also has one after the last document, otherwise at its beginning. If
-        there is none before the first document, one is added. Apart from stripped numbers, nothing else changes.
+        Each document gets one separator, so that documents can be reordered. If a separator follows the last document,
+        each document ends with its separator. Otherwise each document begins with it, and the first document gets one
+        if there is none. Apart from this separator and removed numbers, the text does not change.
 
-        Spans may include the headers. This does not change the result if the first header differs from the prefix.
+        Spans may include headers. The result is the same if the first header can be distinguished from the prefix.
 
         Args:
             text: the prompt, including the chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
-            strip_numbering: remove numbers such as ``Document [3]`` or ``<doc3>``, which reveal the order to every
-                method. Only Arabic numbers that count from 0 or 1 are removed.
+            strip_numbering: whether to remove numbers such as in ``Document [3]`` or ``<doc3>``, which reveal the order
+                to every method. Only Arabic numbers that count from 0 or 1 are removed.
 
         Raises:
             WrongTypeError: the text is not a string.
@@ -104,13 +104,13 @@ class Prompt:
         return split_text(text, spans, strip_numbering)[0]
 
 
-class Flat(NamedTuple):
-    """A flat prompt for the plain model.
+class FlatText(NamedTuple):
+    """A prompt as one text, for the plain model.
 
     Attributes:
-        text: the original prompt without the stripped numbers.
+        text: the original prompt, or the prompt without numbers if they were removed.
         spans: ``(begin, end)`` of each document in characters.
-        lead: the separator that was added to the first document of the ``Prompt``. This text does not contain it.
+        lead: the separator that the first document of the split ``Prompt`` has in addition to this text.
     """
 
     text: str
@@ -118,8 +118,8 @@ class Flat(NamedTuple):
     lead: str = ""
 
     @classmethod
-    def of(cls, prompt: Prompt, lead: str = "") -> Flat:
-        """Join the parts of a prompt, without the separator that was added to the first document."""
+    def of(cls, prompt: Prompt, lead: str = "") -> FlatText:
+        """Join the parts of a prompt, without the separator ``lead`` that was added to the first document."""
         begin, edges = len(prompt.prefix), prompt.spans
         spans = [(max(begin, left - len(lead)), right - len(lead)) for left, right in edges]
         return cls(prompt.prefix + prompt.text[begin + len(lead) :], spans, lead)
@@ -127,23 +127,23 @@ class Flat(NamedTuple):
 
 def split_text(
     text: str, spans: Sequence[CharSpan], strip_numbering: bool = False, numbering: DocumentNumbers | None = None
-) -> tuple[Prompt, Flat]:
-    """Return the split prompt, and the flat prompt for the plain model."""
+) -> tuple[Prompt, FlatText]:
+    """Split a flat prompt, see ``Prompt.from_text``. Return its parts, and its text for the plain model."""
     if not isinstance(text, str):
         raise WrongTypeError(f"the prompt is {shown(text)}; expected a string")
     ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
     if not ordered:
-        return Prompt(text, (), ""), Flat(text, ())
+        return Prompt(text, (), ""), FlatText(text, ())
     numbering = numbering or find_numbering(text, ordered)
     prefix, documents, suffix, lead = split(text, ordered, numbering, strip_numbering)
     prompt = Prompt(prefix, documents, suffix)
-    flat = Flat.of(prompt, lead)
+    flat = FlatText.of(prompt, lead)
     unchanged = flat.text == text or strip_numbering  # otherwise the split changed the white space between documents
-    return prompt, flat if unchanged else Flat(text, ordered, lead)
+    return prompt, flat if unchanged else FlatText(text, ordered, lead)
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
-    """Return the sorted spans. Raise an error if one is empty, overlaps another, or lies outside ``[0, length)``."""
+    """Sort spans. Raise an error if a span is empty, overlaps another span, or lies outside ``[0, length)``."""
     try:
         ordered = sorted((operator.index(begin), operator.index(end)) for begin, end in spans)
     except (TypeError, ValueError) as error:
@@ -169,7 +169,7 @@ class TokenisedPrompt:
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document. With separate tokenisation they do not depend on its position.
+        documents: token ids of each document.
     """
 
     prefix: list[int]
@@ -190,14 +190,14 @@ class TokenisedPrompt:
         return TokenisedPrompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
 
-def shielded(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+def shield_documents(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
     """Mark the control-token strings in a prompt's documents as data."""
     shield = control_tokens(tokenizer).shield
     return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise each segment separately, so that no token crosses a border. If the model has a BOS token, add it once.
+    """Tokenise each part separately, so that token ids do not depend on the order. Add one BOS token if there is one.
 
     Raises:
         EmptyDocumentError: a document has no tokens.
@@ -206,40 +206,41 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
     for index, document in enumerate(documents):
         if not document:
             raise EmptyDocumentError(f"document {index} of {len(documents)} has no tokens; leave it out")
-    return TokenisedPrompt(_begin(prompt.prefix, tokenizer), documents, encode(prompt.suffix, tokenizer))
+    return TokenisedPrompt(_tokenise_prefix(prompt.prefix, tokenizer), documents, encode(prompt.suffix, tokenizer))
 
 
-def _begin(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokenise a prefix, with exactly one BOS token if the model has one."""
+def _tokenise_prefix(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokenise a prefix. If the tokenizer has a BOS token, begin with exactly one."""
     ids, bos = encode(prefix, tokenizer), tokenizer.bos_token_id
     return [bos, *ids] if _adds_bos(tokenizer) and ids[:1] != [bos] else ids
 
 
 def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise a text in one piece with its special tokens, as in transformers' pipelines, but with one BOS token.
+    """Tokenise a text in one piece, as transformers' pipelines do, but with at most one BOS token.
 
-    ``spans`` are ``(begin, end)`` of each document in characters, ascending. The text between two documents belongs to
-    the first of them. A token that crosses a border belongs to the document, and between two documents to the second.
-    If control-token strings are shielded, each segment is tokenised separately.
+    ``spans`` are ascending ``(begin, end)`` of the documents in characters. The text between two documents belongs to
+    the first one. A token across the border of two documents belongs to the second one, and a token across another
+    border belongs to the document. If the text marks strings of control tokens, its parts are tokenised separately.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
         segments = [encode(text[begin:end], tokenizer) for begin, end in itertools.pairwise(borders)]
-        return TokenisedPrompt(_begin(text[: borders[0]], tokenizer), segments, encode(text[borders[-1] :], tokenizer))
+        prefix = _tokenise_prefix(text[: borders[0]], tokenizer)
+        return TokenisedPrompt(prefix, segments, encode(text[borders[-1] :], tokenizer))
     offsets = tokenizer.is_fast and bool(spans)
     encoded = tokenizer(text, return_offsets_mapping=offsets)
     ids: list[int] = encoded["input_ids"]
     doubled = _adds_bos(tokenizer) and ids[:2] == [tokenizer.bos_token_id] * 2
     if not spans:
         return TokenisedPrompt(ids[doubled:], [], [])
-    if offsets:  # special tokens have the offset (0, 0)
+    if offsets:  # the offset of special tokens is (0, 0)
         starts, ends = (list(itertools.accumulate(side, max)) for side in zip(*encoded["offset_mapping"], strict=True))
-        at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
+        token_borders = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
     else:  # count the tokens before each border; this is exact unless a token crosses the border
         borders = [*(begin for begin, _ in spans), spans[-1][1]]
-        at = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
-    documents = [ids[begin:end] for begin, end in itertools.pairwise(at)]
-    return TokenisedPrompt(ids[doubled : at[0]], documents, ids[at[-1] :])
+        token_borders = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
+    documents = [ids[begin:end] for begin, end in itertools.pairwise(token_borders)]
+    return TokenisedPrompt(ids[doubled : token_borders[0]], documents, ids[token_borders[-1] :])
 
 
 def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -1,8 +1,8 @@
 """Reader adapters: LoRA on the tokens after the documents. The states of the documents do not change.
 
 A reader is a folder in peft's format with an additional ``reader.json``, which names its method and its base model.
-Hooks on the model's linear layers apply the reader. They act only in the thread or task that uses it, and only on the
-columns after the documents.
+Hooks on the model's linear layers apply the reader to the tokens after the documents. They have no effect on other
+threads and tasks.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.jso
 PARTIAL = "partial"  # subfolder of an unfinished training
 UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # settings of peft that change the result
 SHIPPED = Path(__file__).parent / "models" / "readers"  # readers that are available by name
-SAMPLED = 4096  # number of values of each weight that the fingerprint of a model uses
+SAMPLED = 4096  # number of values of each weight matrix in the fingerprint of a model
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<half>[AB])\.weight")
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank changes of linear layers: ``scaling * B A x`` is added to the output of each.
+    """Low-rank changes of linear layers: ``scaling * B A x`` is added to a layer's output for the input ``x``.
 
     Attributes:
         weights: ``A [rank, in]`` and ``B [out, rank]`` by the layer's path in the model.
@@ -51,31 +51,31 @@ class Lora:
     scaling: float
 
 
-class _Reading:
-    """An active reader: the first column that it changes in each sequence, and the number of cached columns."""
+class _ActiveReader:
+    """An active reader: the first position that it changes in each sequence, and the number of cached positions."""
 
     def __init__(self, starts: Sequence[int]) -> None:
-        self.starts, self.seen = starts, 0
+        self.starts, self.n_cached = starts, 0
 
 
-_active: ContextVar[_Reading | None] = ContextVar("ragbias_reading", default=None)
+_active: ContextVar[_ActiveReader | None] = ContextVar("ragbias_reading", default=None)
 
 
 @contextmanager
-def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader to sequence ``b`` from column ``starts[b]`` on, including padding, in this thread or task."""
-    state = _Reading(starts)
+def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
+    """Apply a reader in this thread or task, from position ``starts[b]`` of sequence ``b`` on, counting padding."""
+    state = _ActiveReader(starts)
 
-    def note_pass(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if _active.get() is state and kwargs is not None:  # None if another thread has just removed its own hook
+    def record_cached_columns(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if _active.get() is state and kwargs is not None:  # None if another thread is removing a hook
             cache = kwargs.get("past_key_values")
-            state.seen = 0 if cache is None else int(cache.get_seq_length())
+            state.n_cached = 0 if cache is None else int(cache.get_seq_length())
 
     with ExitStack() as stack:
         decoder = decoder_of(model, architecture_of(model))
-        stack.callback(decoder.register_forward_pre_hook(note_pass, with_kwargs=True).remove)
+        stack.callback(decoder.register_forward_pre_hook(record_cached_columns, with_kwargs=True).remove)
         for path, (down, up) in lora.weights.items():
-            hook = _hook(state, down, up, lora.scaling)
+            hook = _make_hook(state, down, up, lora.scaling)
             stack.callback(model.get_submodule(path).register_forward_hook(hook).remove)
         outer = _active.get()
         _active.set(state)
@@ -85,11 +85,11 @@ def reading(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterat
             _active.set(outer)
 
 
-def _hook(state: _Reading, down: Tensor, up: Tensor, scaling: float) -> Any:
+def _make_hook(state: _ActiveReader, down: Tensor, up: Tensor, scaling: float) -> Any:
     def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         if _active.get() is not state:
             return
-        starts = [max(0, start - state.seen) for start in state.starts]
+        starts = [max(0, start - state.n_cached) for start in state.starts]
         first = min(starts)
         if first >= output.shape[1]:
             return
@@ -104,8 +104,8 @@ def _hook(state: _Reading, down: Tensor, up: Tensor, scaling: float) -> Any:
     return add
 
 
-def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the decoder's linear layers by path, without experts and routers, whose input has no columns."""
+def target_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """Return the decoder's linear layers by path, without experts and routers, whose inputs lack a position axis."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     layers = decoder.get_submodule(architecture.layers)
@@ -119,7 +119,7 @@ def targets(model: PreTrainedModel) -> dict[str, nn.Linear]:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Return a digest of a model's weights. It is equal on all devices, and in float32 and bfloat16."""
+    """Return a digest of a model's weights, which is the same on all devices, and in float32 and bfloat16."""
     digest = hashlib.sha256()
     for path, weight in model.named_parameters():
         flat = weight.detach().reshape(-1)
@@ -137,60 +137,60 @@ def check_readers(methods: Iterable[Method]) -> None:
     """Raise ``ReaderError`` if the folder of a method's reader is incomplete or belongs to another method."""
     for method in methods:
         if method.reader:
-            _record_of(method, _files_of(method)[0])
+            _read_record(method, _find_files(method)[0])
 
 
 def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
-    """Return a method's reader on the devices of the model's layers, or raise ``ReaderError``.
+    """Load a method's reader onto the devices of the model's layers, or return it if it is loaded already.
 
-    ``name`` is the name of the model in errors.
+    ``name`` is the model's name in errors. Raise ``ReaderError`` if the reader is damaged or does not fit the model.
     """
-    folder, files = _files_of(method)
-    place = (str(folder.resolve()), repr(method), model.device)
+    folder, files = _find_files(method)
+    key = (str(folder.resolve()), repr(method), model.device)
     loaded = _loaded.setdefault(model, {})
     state = files, sum(0 if weight.is_inference() else weight._version for weight in model.parameters())
-    if place not in loaded or loaded[place][0] != state:
-        loaded[place] = state, _load(model, method, folder, name or model.config._name_or_path)
-    return loaded[place][1]
+    if key not in loaded or loaded[key][0] != state:
+        loaded[key] = state, _load_reader(model, method, folder, name or model.config._name_or_path)
+    return loaded[key][1]
 
 
-def shipped() -> list[str]:
-    """Return the names of the readers in this package."""
+def shipped_readers() -> list[str]:
+    """Return the names of the readers that this package contains."""
     return sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
 
 
-def folder_of(reader: str) -> Path:
+def reader_folder(reader: str) -> Path:
     """Return the folder of a reader, given its name or path. An existing folder takes precedence over a name."""
     folder = Path(reader).expanduser()
-    return SHIPPED / reader if reader in shipped() and not folder.exists() else folder
+    return SHIPPED / reader if reader in shipped_readers() and not folder.exists() else folder
 
 
-def _files_of(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
+def _find_files(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
     """Return the folder of a reader, and the modification time and size of each file."""
-    folder = folder_of(method.reader)
+    folder = reader_folder(method.reader)
     try:
         return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
     except (OSError, ValueError) as error:
         reason = "is incomplete" if os.path.isdir(folder) else "is not a folder"
         if os.path.isdir(folder / PARTIAL):
-            reason = "contains an unfinished training, which the same `ragbias adapt` finishes"
+            reason = "contains an unfinished training, which the same `ragbias adapt` command finishes"
         raise ReaderError(
-            f"reader {method.reader!r} {reason}; expected {', '.join(map(repr, shipped()))} or a folder with "
+            f"reader {method.reader!r} {reason}; expected {', '.join(map(repr, shipped_readers()))} or a folder with "
             f"{', '.join(FILES)}, which `ragbias adapt --out FOLDER` writes"
         ) from error
 
 
-def _record_of(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
-    """Return the name and fingerprint of the base model, whether the receipt is positive, the rank, the scaling."""
-    record, peft = (_json(folder / name) for name in (READER, PEFT))
+def _read_record(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
+    """Return the base model's name and fingerprint, whether the receipt is positive, the rank, and the scaling."""
+    record, peft = (_read_json(folder / name) for name in (READER, PEFT))
     try:
         trained_for, model = str(record["method"]), record["model"]
         name, weights, supported = model["name"], model["fingerprint"], bool(record["receipt"]["supported"])
         rank, scaling = int(peft["r"]), float(peft["lora_alpha"]) / int(peft["r"])
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise _damaged(folder / READER, f"and {PEFT} do not describe a reader ({error!r})") from error
+        raise _damaged_error(folder / READER, f"and {PEFT} do not describe a reader ({error!r})") from error
     if (changed := [name for name in UNSUPPORTED if peft.get(name)]) or not math.isfinite(scaling):
-        raise _damaged(folder / PEFT, f"has {', '.join(changed) or 'no finite scaling'}, which is not supported")
+        raise _damaged_error(folder / PEFT, f"has {', '.join(changed) or 'no finite scaling'}, which is not supported")
     if get(trained_for) != replace(method, reader=""):
         chosen = method.name if trained_for != method.name else format_method(replace(method, reader=""))
         raise ReaderError(
@@ -200,26 +200,25 @@ def _record_of(method: Method, folder: Path) -> tuple[str, str, bool, int, float
     return name, weights, supported, rank, scaling
 
 
-def _load(model: PreTrainedModel, method: Method, folder: Path, name: str) -> Lora:
-    trained_on, expected, supported, rank, scaling = _record_of(method, folder)
+def _load_reader(model: PreTrainedModel, method: Method, folder: Path, name: str) -> Lora:
+    trained_on, expected, supported, rank, scaling = _read_record(method, folder)
     if any(weight.is_meta for weight in model.parameters()):
         raise ReaderError("readers need the whole model on its devices; load it without offloading")
     if (weights := fingerprint(model)) != expected:
         raise ReaderError(
             f"reader {str(folder)!r} was trained for {trained_on}, and this model is {name}: its weights in "
-            f"{model.dtype} are {weights}, not {expected}; load {trained_on} in float32 or bfloat16, or train another "
-            "reader with `ragbias adapt`"
+            f"{model.dtype} have the fingerprint {weights}, not {expected}; load {trained_on} in float32 or bfloat16, "
+            "or train another reader with `ragbias adapt`"
         )
     if not supported:
         warn(
-            f"reader {str(folder)!r}: its receipt does not show that {method.name} with it is better than without; see "
-            "reader.json",
+            f"reader {str(folder)!r}: its receipt does not show that it improves {method.name}; see reader.json",
             UnsupportedReaderWarning,
         )
-    return Lora(_weights(model, folder / WEIGHTS, rank), scaling)
+    return Lora(_load_weights(model, folder / WEIGHTS, rank), scaling)
 
 
-def _damaged(file: Path, reason: str | Exception) -> ReaderError:
+def _damaged_error(file: Path, reason: str | Exception) -> ReaderError:
     remedy = "make the file readable" if isinstance(reason, OSError) else "train it again"
     if SHIPPED in file.parents:
         remedy = "reinstall ragbias"
@@ -228,36 +227,36 @@ def _damaged(file: Path, reason: str | Exception) -> ReaderError:
     return ReaderError(f"reader {str(file.parent)!r}: {file.name} {reason}; {remedy}")
 
 
-def _json(file: Path) -> Any:
+def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged_error(file, error) from error
 
 
-def _weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the weights of a reader by layer, in float32, each on the device of its layer."""
+def _load_weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Load the weights of a reader in float32, each on the device of its layer."""
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged_error(file, error) from error
     halves: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if match is None:
-            raise _damaged(file, f"contains {key!r}, which is not part of a LoRA of linear layers")
+            raise _damaged_error(file, f"contains {key!r}, which is not part of a LoRA of linear layers")
         halves.setdefault(match["path"], {})[match["half"]] = tensor
     if not halves:
-        raise _damaged(file, "contains no tensors")
-    layers, weights = targets(model), {}
+        raise _damaged_error(file, "contains no tensors")
+    layers, weights = target_layers(model), {}
     for path, pair in halves.items():
         layer = layers.get(path)
         if layer is None or pair.keys() != {"A", "B"}:
-            raise _damaged(file, f"changes {path!r}, which is not a linear layer of the decoder")
+            raise _damaged_error(file, f"changes {path!r}, which is not a linear layer of the decoder")
         if pair["A"].shape != (rank, layer.in_features) or pair["B"].shape != (layer.out_features, rank):
-            raise _damaged(file, f"does not fit the model's layer {path!r} with rank {rank}")
+            raise _damaged_error(file, f"does not fit the model's layer {path!r} with rank {rank}")
         if not all(bool(half.isfinite().all()) for half in pair.values()):
-            raise _damaged(file, f"contains numbers for {path!r} that are not finite")
+            raise _damaged_error(file, f"contains numbers for {path!r} that are not finite")
         device = layer.weight.device
         weights[path] = pair["A"].to(device, torch.float32), pair["B"].to(device, torch.float32)
     return weights

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ragbias.display import changes
+from ragbias.display import describe_changes
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.runs import SETTINGS as RUN_SETTINGS
@@ -84,7 +84,7 @@ def _check_settings(run: Path, file: Path) -> None:
     then = read_about(run).get("settings", {})
     now = read_settings(file, {"out": run}).model_dump(mode="json")
     shared = (then.keys() & now.keys()) - NO_EFFECT_ON_ANSWERS
-    changed = changes({name: then[name] for name in shared}, {name: now[name] for name in shared})
+    changed = describe_changes({name: then[name] for name in shared}, {name: now[name] for name in shared})
     if changed or not shared:
         reason = "; ".join(changed) or f"its {RUN_SETTINGS} is missing"
         raise RunError(f"{run} is not a run of {file}: {reason}; run the study into a new folder")

@@ -25,7 +25,7 @@ from ragbias.adaptation.teacher import BATCH, Lesson, lessons_of
 from ragbias.adaptation.training import Reader, train
 from ragbias.cache import DocumentCache
 from ragbias.data.questions import Question, read_questions
-from ragbias.extras import required
+from ragbias.extras import require
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import get
@@ -88,7 +88,7 @@ def train_reader(lm: DebiasedLM, run: Run, training: Training, cache: DocumentCa
 
     method, prompts, lessons = get(run.method), training.prompts, training.lessons
     train(lm, method, reader, prompts, lessons, settings, cache, checkpoint, EVERY, after_step)
-    write_weights(required("peft", "adapt"), reader, folder, lm.name)
+    write_weights(require("peft", "adapt"), reader, folder, lm.name)
     model = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}
     record = {"method": run.method, "model": model, "receipt": {"supported": True}}
     write_atomically(folder / READER, json.dumps(record).encode())

@@ -23,7 +23,7 @@ from ragbias.methods.parsing import split, without_blanks
 from ragbias.models import local_path
 from ragbias.models.loading import load_model, refuse_irregular
 from ragbias.prompt import Span, TokenisedPrompt
-from ragbias.readers import Lora, targets
+from ragbias.readers import Lora, target_layers
 
 SHAPES: dict[str, dict[str, Any]] = {
     "1b": dict(
@@ -83,7 +83,7 @@ def random_lora(model: PreTrainedModel, rank: int) -> Lora:
     """A reader with random weights for all linear layers of the model."""
     check_whole_between("reader_rank", rank, BOUNDS["rank"], ArgumentError)
     weights = {}
-    for path, layer in targets(model).items():
+    for path, layer in target_layers(model).items():
         down, up = torch.randn(rank, layer.in_features), torch.randn(layer.out_features, rank)
         weights[path] = (down * 1e-3).to(layer.weight.device), (up * 1e-3).to(layer.weight.device)
     return Lora(weights, 1.0)

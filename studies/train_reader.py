@@ -45,7 +45,7 @@ from ragbias.adaptation.teacher import FORWARD
 from ragbias.adaptation.training import CLIP, WARM_UP, Reader
 from ragbias.data.questions import Question
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.extras import required
+from ragbias.extras import require
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import get
@@ -234,7 +234,7 @@ def write_reader(reader: Reader, questions: Questions, options: Any, settings: d
     }
     folder = options.out / "reader"
     folder.mkdir(exist_ok=True)
-    write_weights(required("peft", "adapt"), reader, folder, lm.name)
+    write_weights(require("peft", "adapt"), reader, folder, lm.name)
     write_atomically(folder / READER, json.dumps(record | {"receipt": {"supported": True}}).encode())
     receipt = receipt_of(lm, method, str(folder), compared, lambda done: None)
     write_atomically(folder / READER, (json.dumps(record | {"receipt": receipt}, indent=2) + "\n").encode())

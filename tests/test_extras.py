@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ragbias.errors import MissingExtraError, RagBiasError
-from ragbias.extras import required
+from ragbias.extras import require
 
 IMPORT = """
 import importlib, sys
@@ -28,12 +28,12 @@ def import_errors(packages: list[str], modules: tuple[str, ...]) -> list[str]:
 
 
 def test_an_installed_module_is_given() -> None:
-    assert required("json.decoder", "bench") is sys.modules["json.decoder"]
+    assert require("json.decoder", "bench") is sys.modules["json.decoder"]
 
 
 def test_the_error_is_one_of_ragbias_and_an_import_error() -> None:
     with pytest.raises(MissingExtraError, match=r"^no_such cannot be imported \(.*\); install it with: pip") as raised:
-        required("no_such", "bench")
+        require("no_such", "bench")
     assert isinstance(raised.value, RagBiasError) and isinstance(raised.value, ImportError)
 
 

@@ -8,7 +8,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import ReaderError
 from ragbias.methods import get
 from ragbias.models.named import PACKAGED
-from ragbias.readers import SHIPPED, check_readers, shipped
+from ragbias.readers import SHIPPED, check_readers, shipped_readers
 from support.live_server import serving
 from support.random_models import random_model
 from support.readers import write_reader
@@ -54,7 +54,7 @@ def test_a_client_of_the_server_cannot_name_a_folder(reader):
 
     with pytest.raises(Exception, match="a request cannot name a file; start the server with this method"):
         client_method("pcw(reader=reader)", get("pcw"))
-    for name in shipped():
+    for name in shipped_readers():
         named = f"{name.removeprefix('smollm2-')}(reader={name})"
         assert client_method(named, get("pcw")) == get(named)
 
@@ -98,7 +98,7 @@ def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
 
 def test_a_shipped_reader_is_used_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in shipped():
+    for name in shipped_readers():
         check_readers([get(name.removeprefix("smollm2-"), None, name)])
     (tmp_path / "smollm2-pcw").mkdir()
     with pytest.raises(ReaderError, match="reader 'smollm2-pcw' is incomplete"):

@@ -16,7 +16,7 @@ from ragbias.errors import MethodError, ReaderError, UnsupportedReaderWarning
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import AttentionMethod, format_method, get
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import fingerprint, reader_of, reading
+from ragbias.readers import apply_reader, fingerprint, reader_of
 from support.random_models import FAMILIES, random_model
 from support.readers import write_reader
 
@@ -196,7 +196,9 @@ def test_damage_is_named(lm, reader, tmp_path, monkeypatch):
         with pytest.raises(ReaderError, match=reason):
             DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(folder))
     (tmp_path / "partial").mkdir()
-    with pytest.raises(ReaderError, match="contains an unfinished training, which the same `ragbias adapt` finishes"):
+    with pytest.raises(
+        ReaderError, match="contains an unfinished training, which the same `ragbias adapt` command finishes"
+    ):
         DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=str(tmp_path))
     for content, reason in (("[]", "and adapter_config.json do not describe a reader"), ("{", "cannot be read")):
         (tmp_path / "reader" / "reader.json").write_text(content)
@@ -222,7 +224,7 @@ def test_a_file_that_cannot_be_opened_needs_no_training(lm, reader, tmp_path, na
 
 def test_a_reader_without_a_proven_gain_warns(lm, tmp_path):
     folder = write_reader(tmp_path, lm.model, supported=False)
-    with pytest.warns(UnsupportedReaderWarning, match="does not show that pcw with it is better than without"):
+    with pytest.warns(UnsupportedReaderWarning, match="does not show that it improves pcw"):
         DebiasedLM(lm.model, lm.tokenizer, "pcw", reader=folder)
 
 
@@ -283,12 +285,12 @@ def test_weights_that_change_after_loading_are_refused(lm, reader):
     lm.generate(PROMPT, max_new_tokens=1)
     with torch.no_grad():
         next(lm.model.parameters()).mul_(1.5)
-    with pytest.raises(ReaderError, match="its weights in torch.float32 are"):
+    with pytest.raises(ReaderError, match="its weights in torch.float32 have"):
         lm.generate(PROMPT, max_new_tokens=1)
 
 
 def test_a_pass_runs_while_another_thread_removes_a_hook(lm, reader):
     decoder = lm.model.get_decoder()
-    with reading(lm.model, reader_of(lm.model, get("pcw", None, reader)), [0]):
+    with apply_reader(lm.model, reader_of(lm.model, get("pcw", None, reader)), [0]):
         for hook in decoder._forward_pre_hooks.values():
             hook(decoder, ())  # torch omits kwargs for a hook that was removed meanwhile

@@ -25,7 +25,7 @@ from ragbias.cache import DocumentCache
 from ragbias.checks import check_text
 from ragbias.data.questions import Question
 from ragbias.errors import DataError, PromptTooLongError, ReaderError
-from ragbias.extras import required
+from ragbias.extras import require
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import get
@@ -73,7 +73,7 @@ def adapt(
         ReaderError: see ``plan_of``, or an unfinished training in this folder is damaged or has other settings.
         MissingExtraError: peft is not installed.
     """
-    peft = required("peft", "adapt")
+    peft = require("peft", "adapt")
     plan = plan_of(questions, out, settings or AdaptSettings(), restart)
     options, training, held_out, folder, data = plan
     method = get(options.method, lm.name)

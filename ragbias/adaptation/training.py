@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
-from ragbias.errors import MethodError, ReaderError, first_line, out_of_memory
+from ragbias.errors import MethodError, ReaderError, find_memory_error, first_line
 from ragbias.files import write_atomically
 from ragbias.generation.decoding import prepared_model, sequence_logprobs
 from ragbias.generation.request import padded
@@ -24,7 +24,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.methods.segments import SegmentMethod
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import Lora, targets
+from ragbias.readers import Lora, target_layers
 
 WARM_UP = 20  # number of steps, but at most a tenth of all
 CLIP = 1.0  # maximum norm of the gradient
@@ -47,7 +47,7 @@ class Reader(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.paths, self.rank = [], rank
-        for path, layer in targets(lm.model).items():
+        for path, layer in target_layers(lm.model).items():
             bound = 1 / math.sqrt(layer.in_features)
             down = torch.empty(rank, layer.in_features).uniform_(-bound, bound, generator=generator)
             device, name = layer.weight.device, path.replace(".", "/")
@@ -211,7 +211,7 @@ def undamaged(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # damaged files raise errors of any class
-        if out_of_memory(error):
+        if find_memory_error(error):
             raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ReaderError(f"{str(file)!r} of an unfinished training is damaged ({reason}); add {RESTART}") from error

@@ -24,7 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ragbias.errors import ArgumentError
-from ragbias.files import irregular
+from ragbias.files import irregular_kind
 
 SUFFIX = ".states.safetensors"  # differs from weights, which must never be removed; change it with the format
 BROKEN = ".states.broken"
@@ -214,7 +214,7 @@ def write_entry(path: Path, key: str, states: States) -> None:
 
 def read_entry(path: Path, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States:
     """Read states from a file named by their key. Raise ``BrokenEntryError`` if checksum, shapes or dtypes differ."""
-    if kind := irregular(path):
+    if kind := irregular_kind(path):
         raise BrokenEntryError(f"{path} is {kind}")
     data = path.read_bytes()  # read at once, because other processes may remove or change the file
     try:

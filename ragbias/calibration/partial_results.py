@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.display import changes
+from ragbias.display import describe_changes
 from ragbias.errors import MethodError
-from ragbias.files import irregular, replacing, write_atomically
+from ragbias.files import irregular_kind, replacing, write_atomically
 
 Floats = NDArray[np.float64]
 RESTART = "start again with --restart"
@@ -71,7 +71,7 @@ class PartialResults:
         if not self._file.exists():
             self._states.unlink(missing_ok=True)  # its settings are missing
             return {}
-        if kind := irregular(self._file):
+        if kind := irregular_kind(self._file):
             raise MethodError(f"{self._file} is {kind}; remove it")
         try:
             data = json.loads(self._file.read_text())
@@ -79,7 +79,7 @@ class PartialResults:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise MethodError(f"{self._file} cannot be read: {error}; {RESTART}") from error
         if settings != self._settings:
-            changed = "; ".join(changes(settings, self._settings))
+            changed = "; ".join(describe_changes(settings, self._settings))
             raise MethodError(
                 f"{self._file} contains an unfinished calibration with other settings ({changed}); finish it "
                 f"with those, or {RESTART}"

@@ -28,8 +28,8 @@ from ragbias.cli.methods import list_methods
 from ragbias.cli.report import report
 from ragbias.cli.serve import proxy, serve
 from ragbias.display import printable
-from ragbias.errors import RagBiasError, chain, out_of_memory
-from ragbias.extras import missing
+from ragbias.errors import RagBiasError, causes_of, find_memory_error
+from ragbias.extras import missing_extra_message
 from ragbias.files import NAMELESS
 from ragbias.models.named import no_model
 from ragbias.models.threads import use_idle_cores
@@ -96,7 +96,7 @@ def main() -> None:
         _drop_output()
         code = UNREAD
     except Exception as error:  # interrupted imports raise errors of any class
-        if any(isinstance(cause, KeyboardInterrupt) for cause in chain(error)):
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes_of(error)):
             code = INTERRUPTED
         else:
             code = _refused(error, command, TRACEBACK in arguments)
@@ -117,7 +117,7 @@ def _refused(error: Exception, command: str | None, with_traceback: bool) -> int
     print(f"ragbias: {line}", file=sys.stderr)
     if isinstance(error, OSError) and error.filename is None:
         _drop_output()
-    if out_of_memory(error) is not None:  # exit handlers of libraries would fail without memory
+    if find_memory_error(error) is not None:  # exit handlers of libraries would fail without memory
         sys.stderr.flush()
         os._exit(REFUSED)
     return REFUSED
@@ -134,11 +134,11 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
         return _usage(error)
     if isinstance(error, RagBiasError):
         return _shortened(str(error)) or type(error).__name__
-    if (cause := out_of_memory(error)) is not None:
+    if (cause := find_memory_error(error)) is not None:
         detail = f"{type(cause).__name__}: {cause}".rstrip(": ")
         return _shortened(f"out of memory ({detail:.200}); free some, or use a smaller model, batch or prompt")
     if isinstance(error, ModuleNotFoundError):
-        return missing(error, command)
+        return missing_extra_message(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
         # ``ragbias.files`` adds the file name to I/O errors; standard output has none
         file = "standard output" if error.filename is None else error.filename

@@ -10,7 +10,7 @@ import typer
 from ragbias.adaptation.settings import BOUNDS, AdaptSettings, Objective
 from ragbias.cli import terminal
 from ragbias.cli.terminal import whole
-from ragbias.extras import required_all
+from ragbias.extras import require_all
 
 Default = AdaptSettings  # class attributes are the defaults
 MEASURED = 5  # number of items before the time of a phase is estimated
@@ -54,7 +54,7 @@ def adapt(
     It only changes the tokens after the documents, so documents remain reusable and answers order-invariant. Repeat the
     command to resume an interrupted training. The exit code is 1 if held-out questions show no improvement.
     """
-    required_all("adapt")
+    require_all("adapt")
     from ragbias.adaptation.run import adapt as train
     from ragbias.adaptation.run import plan_of
     from ragbias.adaptation.sources import read_sources

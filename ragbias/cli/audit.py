@@ -69,7 +69,7 @@ def audit(
     from ragbias.evaluation.audit.verdict import definition, recommendation
     from ragbias.evaluation.cost import measure_costs
     from ragbias.evaluation.report.tables import fitted
-    from ragbias.frameworks.remote import check_arranges_text
+    from ragbias.frameworks.remote import check_orders_text
     from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
@@ -96,7 +96,7 @@ def audit(
         skipped = 0
         if upstream is not None:
             for method in chosen.values():
-                check_arranges_text(method)
+                check_orders_text(method)
             cases = from_upstream(UpstreamLM(upstream, model, upstream_key), distinct)
         elif pipeline is not None:
             loaded = load_pipeline(pipeline)

@@ -12,7 +12,7 @@ from ragbias.cli import terminal
 from ragbias.cli.terminal import Numbers, whole, wholes
 from ragbias.errors import RunError
 from ragbias.evaluation import TASK_NAMES
-from ragbias.files import naming
+from ragbias.files import file_name_in_errors
 
 if TYPE_CHECKING:
     from ragbias.evaluation.bench.configuration import BenchConfiguration
@@ -87,7 +87,7 @@ def bench(
     settings = _settings(files or [], task or [], {**context.params, "models": model, "data": data})
     terminal.console.print(f"Model: {', '.join(settings.models)}")
     try:
-        with naming(settings.out), terminal.progress() as bar:
+        with file_name_in_errors(settings.out), terminal.progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
         resume = f"Stopped. Finished records are in {settings.out}; the same command resumes the run."

@@ -11,7 +11,7 @@ import typer
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries, whole
-from ragbias.extras import required, required_all
+from ragbias.extras import require, require_all
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model
 
@@ -102,7 +102,7 @@ def serve(
     Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20, "cache": cache and str(cache.resolve())}
-    required_all("serve")
+    require_all("serve")
     from ragbias.serving.app import create_app
     from ragbias.serving.local_engine import LocalEngine
     from ragbias.serving.run import serve as run
@@ -122,7 +122,7 @@ def serve(
         local = LocalEngine(chosen.load, settings, metrics)
         run(create_app(local, settings, metrics), settings, host, port, local.load)
         return
-    required("ray.serve", "serve-ray")
+    require("ray.serve", "serve-ray")
     from ragbias.serving import ray_serve
 
     scale = {"replicas": replicas, "min_replicas": replicas, "max_replicas": max_replicas}
@@ -174,7 +174,7 @@ def proxy(
     and rotor, vLLM reuses documents in any order. This needs ragbias's connector, see docs/how-to/vllm.md.
     """
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
-    required_all("serve")
+    require_all("serve")
     from ragbias import methods
     from ragbias.serving.proxy import Upstream, create_proxy
     from ragbias.serving.run import serve as run
@@ -184,7 +184,7 @@ def proxy(
     settings = ServerSettings(**fields_of(ServerSettings, options))
     chosen = methods.get(method)
     if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
-        required("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
+        require("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
         from ragbias_vllm import proxy as vllm
 
         fields = fields_of(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key})

@@ -12,9 +12,9 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ragbias.display import complaints
+from ragbias.display import validation_message
 from ragbias.errors import DataError, RunError
-from ragbias.files import irregular
+from ragbias.files import irregular_kind
 
 LONGEST_LINE = 2**28  # bytes; a file without line ends could fill the memory
 
@@ -62,7 +62,7 @@ def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line
     contain other line breaks, such as U+2028. An incomplete last line of a ``growing`` file is
     skipped, and the file may be empty if it is not gzipped.
     """
-    if kind := irregular(path):
+    if kind := irregular_kind(path):
         raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
     form, number, not_empty = TypeAdapter(row), 0, False
     try:
@@ -92,7 +92,7 @@ def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
     try:
         return form.validate_json(raw)
     except ValidationError as error:
-        raise DataError(f"{where}: {complaints(error)}; repair or remove it") from error
+        raise DataError(f"{where}: {validation_message(error)}; repair or remove it") from error
 
 
 def sources(paths: Sequence[Path]) -> dict[str, Path]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ragbias.errors import DataError
-from ragbias.files import irregular, naming
+from ragbias.files import file_name_in_errors, irregular_kind
 
 ENDINGS = (".txt", ".md", ".rst")
 LARGEST = 2**28  # maximum number of bytes of one file
@@ -18,7 +18,7 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
 
     Longer paragraphs are cut. Return the chunks, with the relative path of the first file that contains each chunk.
     """
-    problem = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
+    problem = "missing" if not path.exists() else "" if path.is_dir() else irregular_kind(path)
     if problem:
         raise DataError(f"{path} is {problem}; give a text file, or a folder of {', '.join(ENDINGS)} files")
     files = [path]
@@ -39,7 +39,7 @@ def read_text(file: Path) -> str:
     if file.stat().st_size > LARGEST:
         raise DataError(f"{file} is larger than {LARGEST >> 20} MiB; split it, or leave it out")
     try:
-        with naming(file):
+        with file_name_in_errors(file):
             return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error

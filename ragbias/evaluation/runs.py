@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from ragbias.data.jsonl import Line, read_lines
-from ragbias.display import complaints
+from ragbias.display import validation_message
 from ragbias.errors import DataError, RunError
-from ragbias.files import irregular
+from ragbias.files import irregular_kind
 
 ROWS = "rows.jsonl"
 NOISE = "noise.jsonl"  # answers to repeated cases
@@ -165,9 +165,9 @@ def _checked(path: Path, form: TypeAdapter[T]) -> T | None:
     if not path.exists():
         return None
     remedy = "restore the file" if path.name == SETTINGS else "restore or remove the file"
-    if kind := irregular(path):
+    if kind := irregular_kind(path):
         raise DataError(f"{path} is {kind}, not a regular file; {remedy}")
     try:
         return form.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
-        raise DataError(f"{path} is damaged: {complaints(error)}; {remedy}") from error
+        raise DataError(f"{path} is damaged: {validation_message(error)}; {remedy}") from error

@@ -1,4 +1,4 @@
-"""Shared code of the framework integrations: options, recent retrievals, reports, tools, servers, event loops."""
+"""Code that the framework integrations share: options, recent retrievals, reports, tools, servers, event loops."""
 
 from ragbias import lazy
 

@@ -1,8 +1,8 @@
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
-from ragbias.frameworks.chat_documents import by_template as by_template
 from ragbias.frameworks.chat_documents import join_parts as join_parts
 from ragbias.frameworks.chat_documents import message_documents as message_documents
+from ragbias.frameworks.chat_documents import render_if_absent as render_if_absent
 from ragbias.frameworks.chat_documents import replace_documents as replace_documents
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
@@ -25,8 +25,8 @@ from ragbias.frameworks.tool_use import GrowingAnswer as GrowingAnswer
 from ragbias.frameworks.tool_use import Tool as Tool
 from ragbias.frameworks.tool_use import UnsupportedToolsError as UnsupportedToolsError
 from ragbias.frameworks.tool_use import answer_format as answer_format
-from ragbias.frameworks.tool_use import knows_tools as knows_tools
+from ragbias.frameworks.tool_use import parse_tool_choice as parse_tool_choice
+from ragbias.frameworks.tool_use import supports_tools as supports_tools
 from ragbias.frameworks.tool_use import template_call as template_call
-from ragbias.frameworks.tool_use import tool_choice as tool_choice
 from ragbias.frameworks.tool_use import with_messages as with_messages
 from ragbias.frameworks.warming import warm as warm

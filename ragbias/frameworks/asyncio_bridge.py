@@ -1,6 +1,6 @@
 """Run blocking work of asyncio programs in new threads, with the caller's context variables.
 
-The default thread pool of asyncio is small. If long answers used all its threads, other calls would have to wait.
+The default thread pool of asyncio is small, so long answers could block all its threads.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 async def run(work: Callable[[threading.Event], T]) -> T:
-    """Run a function in a thread and wait for it.
+    """Run a function in a new thread and return its result.
 
     Args:
-        work: a function of an event, which is set when the awaiting task is cancelled. Pass the event to
+        work: a function that takes an event. The event is set when the awaiting task is cancelled. Pass it to
             ``DebiasedLM.answer`` as ``cancelled``.
     """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # from here on, only the worker completes the future
+    future.set_running_or_notify_cancel()  # after this, only the worker can complete the future
     cancelled = threading.Event()
 
     def worker() -> None:
@@ -46,7 +46,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
 
 
 async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
-    """Yield the pieces of a stream. Closing this generator, or cancelling its consumer, stops the computation."""
+    """Yield the pieces of a stream. Close the generator, or cancel its consumer, to stop the computation."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""Documents of a conversation, as content blocks of messages or rendered by the chat template."""
+"""Documents of a conversation: content blocks of messages, and documents that the chat template renders."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 
-BLOCKS = {  # types of content blocks of LangChain and Anthropic, with the field that has the text
+BLOCKS = {  # types of content blocks in LangChain and Anthropic's API, with the field that contains the text
     "text-plain": '"text": ...',
     "search_result": '"content": [{"type": "text", "text": ...}]',
     "document": '"source": {"type": "text", "data": ...}',
 }
-NO_CONTENT = ("type", "id", "index", "mime_type", "media_type", "cache_control")  # fields that change no prompt
-UNSET: tuple[Any, ...] = (None, [], {}, {"enabled": False})  # the last one is of ``citations``
+NO_CONTENT = ("type", "id", "index", "mime_type", "media_type", "cache_control")  # fields that prompts do not show
+UNSET: tuple[Any, ...] = (None, [], {}, {"enabled": False})  # values of unset fields; the last is for ``citations``
 
 Message = dict[str, Any]
 """A message for chat templates. Its content is a text, or a list of texts and ``ChatDocument``."""
 
 
 class ChatDocument(NamedTuple):
-    """A document in a conversation, such as a content block of a message. A prompt may print its metadata and id.
+    """A document in a conversation, such as a content block of a message.
 
-    ``printed`` is the text of metadata as the prompt prints it, if that is known.
+    ``metadata`` and ``id`` may occur in the prompt. ``printed`` is the metadata as the prompt prints it, if known.
     """
 
     title: str
@@ -53,60 +53,60 @@ class ChatDocument(NamedTuple):
 
 
 class RenderedPrompt(NamedTuple):
-    """The text of a prompt, and the documents in it."""
+    """The text of a prompt, and the boundaries of its documents."""
 
     text: str
     boundaries: Boundaries
 
 
 def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
-    """Return the document in a content block of one of the types ``BLOCKS``, or None for other types.
+    """Return the document in a content block, or None if the type of the block is not in ``BLOCKS``.
 
     Raises:
-        ArgumentError: the block has no text, or content besides title and text.
+        ArgumentError: the block has no text, or contains more than title and text.
     """
     kind, title, source = block.get("type"), block.get("title") or "", block.get("source")
-    if kind not in tuple(BLOCKS):  # it may be unhashable
+    if kind not in tuple(BLOCKS):  # a tuple, because ``kind`` may be unhashable
         return None
-    address = {"source": None} if isinstance(source, str) else {}  # of a search result
-    content = _only(kind, {**block, "title": None, **address}, (kind,), ("text", "content", "source"))
+    address = {"source": None} if isinstance(source, str) else {}  # the source of a search result is an address
+    content = _content(kind, {**block, "title": None, **address}, (kind,), ("text", "content", "source"))
     if isinstance(content, dict):
-        content = _only(kind, content, ("text", "content"), ("data", "content"))
-    texts = [_only(kind, part, ("text",), ("text",)) for part in content] if isinstance(content, list) else [content]
+        content = _content(kind, content, ("text", "content"), ("data", "content"))
+    texts = [_content(kind, part, ("text",), ("text",)) for part in content] if isinstance(content, list) else [content]
     if not all(isinstance(text, str) for text in (title, *texts)):
-        raise _refused(kind, "a title or text that is not a string")
+        raise _block_error(kind, "a title or text that is not a string")
     if not (text := "\n".join(texts).strip()):  # stripped, because some chat templates strip messages
-        raise _refused(kind, "no text")
+        raise _block_error(kind, "no text")
     return ChatDocument(title.strip(), text)
 
 
-def _only(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
-    """Return the value of the only one of ``fields`` in a part of the block. Refuse other contents."""
+def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
+    """Return the value of a block's only field with content. Raise an error unless it is one of ``fields``."""
     if not isinstance(part, dict) or part.get("type") not in types:
-        raise _refused(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
+        raise _block_error(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"
     if not str(media_type).startswith("text/"):
-        raise _refused(kind, f"the media type {shown(media_type)}")
+        raise _block_error(kind, f"the media type {shown(media_type)}")
     given = content_fields(part)
     if unknown := [name for name in given if name not in fields]:
-        raise _refused(kind, f"the field {shown(unknown[0])}")
+        raise _block_error(kind, f"the field {shown(unknown[0])}")
     if len(given) != 1:
-        raise _refused(kind, f"both {' and '.join(map(repr, given))}" if given else "no text")
+        raise _block_error(kind, f"both {' and '.join(map(repr, given))}" if given else "no text")
     return next(iter(given.values()))
 
 
 def content_fields(part: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the fields of a part that may change the prompt."""
+    """Return the fields of a block that prompts may show."""
     return {name: value for name, value in part.items() if name not in NO_CONTENT and value not in UNSET}
 
 
-def _refused(kind: str, what: str) -> ArgumentError:
+def _block_error(kind: str, what: str) -> ArgumentError:
     expected = f'expected text only: {{"type": "{kind}", "title": ..., {BLOCKS[kind]}}}'
     return ArgumentError(f"a part of type {kind!r} has {what}; {expected}; send its text, or leave it out")
 
 
 def join_parts(messages: Iterable[Message]) -> list[Message]:
-    """Join the parts of each message's content. A blank line separates a document from other parts."""
+    """Join the parts of each message into one text, with blank lines around documents."""
     return [{**message, "content": _content_text(message["content"])} for message in messages]
 
 
@@ -126,7 +126,7 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 
 
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
-    """Replace the documents of the last message with documents. Remove documents without a replacement."""
+    """Replace the documents of the last message that has any. Remove those for which there is no replacement."""
     given, replaced = iter(documents), list(messages)
     for index in reversed(range(len(messages))):
         content = messages[index]["content"]
@@ -137,38 +137,38 @@ def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocum
     return replaced
 
 
-def in_prompt(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | None:
-    """Locate documents in a prompt. Return ``None`` if the text of one does not occur verbatim."""
+def locate_all(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | None:
+    """Locate documents in a prompt. Return ``None`` if a document's text does not occur verbatim."""
     located = locate(prompt, documents=[document.known_text for document in documents])
     return located if located.source == "documents" and located.n_found == len(documents) else None
 
 
-def copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
-    """Return the texts that messages contain as blocks, so that their order counts. A message may equal one text."""
+def find_copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
+    """Return the texts that also occur as blocks in messages with other text, where methods do not treat them."""
     stripped = [text.strip() for text in texts]
-    written = "\n".join(content for content in contents if content.strip() not in stripped)
-    found = occurrences_by_document(written, stripped)
-    blocks = [text for text in found if any(is_block(written, occurrence) for occurrence in found[text])]
+    messages_text = "\n".join(content for content in contents if content.strip() not in stripped)
+    found = occurrences_by_document(messages_text, stripped)
+    blocks = [text for text in found if any(is_block(messages_text, occurrence) for occurrence in found[text])]
     return blocks if len(blocks) > 1 or any(map(is_long, blocks)) else []  # a short text may be a question
 
 
-def absent(texts: Sequence[str], content: str) -> list[str]:
-    """Name the documents whose texts do not occur in a content, such as ``documents[2]``."""
+def name_absent(texts: Sequence[str], content: str) -> list[str]:
+    """Return names such as ``documents[2]`` of the documents whose texts do not occur in ``content``."""
     found = occurrences_by_document(content, [text.strip() for text in texts])
     return [f"documents[{index}]" for index, text in enumerate(texts) if text.strip() not in found]
 
 
-def by_template(
+def render_if_absent(
     chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message] = ()
 ) -> RenderedPrompt | None:
-    """Render the documents with the chat template.
+    """Render documents with the chat template if the conversation does not contain them.
 
-    Return ``None`` if the conversation already contains the documents, ``messages`` contain some of them as blocks, or
-    the template does not render them.
+    Return ``None`` if the conversation contains all documents, if ``messages`` contain some of them as blocks, or if
+    the template does not render documents.
     """
     texts = [document.text for document in documents]
     contents = [each["content"] for each in messages if each["role"] != "assistant"]
-    if not documents or in_prompt(plain := chat_text(), documents) is not None or copies(texts, contents):
+    if not documents or locate_all(plain := chat_text(), documents) is not None or find_copies(texts, contents):
         return None
     return render_documents(plain, chat_text, documents)
 
@@ -180,29 +180,32 @@ def render_documents(
 
     Args:
         plain: the prompt without documents.
-        chat_text: a function that renders the conversation with additional template variables.
+        chat_text: a function that renders the conversation. It takes additional template variables.
 
     Return ``None`` if the template ignores documents, or changes their texts.
     """
     texts = [document.text for document in documents]
-    for key in ("text", "content"):  # one key at a time, because some templates print all keys
+    for key in ("text", "content"):  # templates read different keys, and some print all keys
 
-        def rendered(texts: Sequence[str], key: str = key) -> str:
-            return chat_text(documents=[{**own.fields, key: text} for own, text in zip(documents, texts, strict=True)])
+        def render(texts: Sequence[str], key: str = key) -> str:
+            return chat_text(documents=[{**doc.fields, key: text} for doc, text in zip(documents, texts, strict=True)])
 
-        prompt = rendered(texts)
+        prompt = render(texts)
         if prompt != plain:
-            found, exact = in_prompt(prompt, documents), locate_printed(rendered, texts)
-            # one document may contain another
-            if exact is not None and (found is None or found.texts != exact.boundaries.texts):
-                return exact
+            found, marked_prompt = locate_all(prompt, documents), locate_printed(render, texts)
+            # if one document contains another, only the marks show which is which
+            if marked_prompt is not None and (found is None or found.texts != marked_prompt.boundaries.texts):
+                return marked_prompt
             if found is not None:
                 return RenderedPrompt(prompt, found)
     return None
 
 
 def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt | None:
-    """Render texts and locate them. Return ``None`` unless each occurs once, unchanged, in this order."""
+    """Render texts and locate them. Return ``None`` unless the result has each text once, unchanged and in order.
+
+    To locate the texts, unique marks are rendered in their place.
+    """
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)

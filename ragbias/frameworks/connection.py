@@ -1,4 +1,4 @@
-"""Send requests to an OpenAI-compatible server with the ``openai`` package. Any thread may cancel them."""
+"""Send requests to an OpenAI-compatible server with the ``openai`` package. Requests can be cancelled."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ragbias.errors import (
     RagBiasError,
     ServerError,
 )
-from ragbias.extras import required
+from ragbias.extras import require
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.05  # interval between checks for cancellation
-MAX_PARALLEL = 64  # maximum number of parallel requests of one call; the default queue of a server is longer
+MAX_PARALLEL = 64  # maximum number of parallel requests of one call; servers queue more than this by default
 ERRORS: dict[str, type[RagBiasError]] = {  # error classes by the server's error code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def server_address(name: str, url: str) -> str:
-    """Return the address of a server without ``/v1``. ``name`` is the argument's, for errors."""
+    """Check the address of a server, and return it without ``/v1``. ``name`` is the name of the argument in errors."""
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         public = url.rpartition("@")[2] if isinstance(url, str) else url  # without a password
         raise ArgumentError(f"{name}={public!r}; expected an address, such as 'http://127.0.0.1:8000'")
@@ -45,16 +45,16 @@ def server_address(name: str, url: str) -> str:
 
 
 class Connection:
-    """A thread-safe client of one server. For the arguments, see ``RemoteLM``."""
+    """A thread-safe client for one server. For the arguments, see ``RemoteLM``."""
 
     def __init__(self, base_url: str, api_key: str, timeout: float | None, max_retries: int) -> None:
         self.base_url = server_address("base_url", base_url)
-        self._openai: Any = required("openai", "remote")
-        self._httpx: Any = required("httpx", "remote")
+        self._openai: Any = require("openai", "remote")
+        self._httpx: Any = require("httpx", "remote")
         self._settings: Json = dict(
             base_url=f"{self.base_url}/v1", api_key=api_key or "none", timeout=timeout, max_retries=max_retries
         )
-        self._made: tuple[asyncio.AbstractEventLoop, Any] | None = None
+        self._client: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def model(self, name: str | None) -> Json:
         """Return the server's description of a model. ``None`` selects the server's only model."""
@@ -84,38 +84,38 @@ class Connection:
 
         return self._run(post_each(), cancelled)
 
-    def events(self, path: str, body: Json, on_event: Callable[[Json], None], cancelled: threading.Event) -> None:
-        """Pass the events of a streamed answer to ``on_event``. Setting ``cancelled`` ends the stream."""
+    def read_events(self, path: str, body: Json, on_event: Callable[[Json], None], cancelled: threading.Event) -> None:
+        """Pass the events of a streamed answer to ``on_event``. The stream ends early if ``cancelled`` is set."""
 
-        async def follow() -> None:
+        async def read_stream() -> None:
             stream_class = self._openai.AsyncStream[object]
             async with await self._request("post", path, body=body, stream=True, stream_cls=stream_class) as stream:
                 async for event in stream:
                     on_event(event)
 
         with suppress(CancelledError):
-            self._run(follow(), cancelled)
+            self._run(read_stream(), cancelled)
 
     async def _request(self, verb: str, path: str, **settings: Any) -> Any:
         loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] is not loop:  # a forked process needs its own connections
+        if self._client is None or self._client[0] is not loop:  # a forked process needs its own connections
             uncompressed, hooks = {"accept-encoding": "identity"}, {"response": [self._check_size]}
             client = self._openai.DefaultAsyncHttpxClient(headers=uncompressed, event_hooks=hooks)
-            self._made = loop, self._openai.AsyncOpenAI(http_client=client, **self._settings)
-        answer = await getattr(self._made[1], verb)(f"{self.base_url}{path}", cast_to=object, **settings)
+            self._client = loop, self._openai.AsyncOpenAI(http_client=client, **self._settings)
+        answer = await getattr(self._client[1], verb)(f"{self.base_url}{path}", cast_to=object, **settings)
         if isinstance(answer, str):
             raise ValueError("plain text")
         return answer
 
     async def _check_size(self, response: Any) -> None:
-        """Raise an error for answers that are too large or compressed. The size of compressed answers is unknown."""
+        """Raise an error for answers that are too large, or compressed, because then their size is unknown."""
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise ServerError(f"{self.base_url} compresses its answers, but was sent 'Accept-Encoding: identity'")
+            raise ServerError(f"{self.base_url} compresses answers, despite the header 'Accept-Encoding: identity'")
         if int(response.headers.get("content-length", 0)) > limits.ANSWER_BYTES:
             raise ServerError(f"{response.url} answers with more than {limits.ANSWER_BYTES:,} bytes")
 
     def _run(self, work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:
-        """Return the result of ``work``. Convert the client's errors to errors of this library."""
+        """Run ``work`` on the shared event loop and return its result. Convert errors to those of this library."""
         future = asyncio.run_coroutine_threadsafe(work, _loop())
         try:
             while not wait([future], None if cancelled is None else POLL_SECONDS).done:
@@ -130,13 +130,13 @@ class Connection:
             message = f"{self.base_url} does not answer ({reason}); is it running, and is timeout long enough?"
             raise ServerError(message) from error
         except self._openai.APIError as error:
-            raise self._refusal(error.body, getattr(error, "status_code", 200)) from error
+            raise self._to_error(error.body, getattr(error, "status_code", 200)) from error
         except (ValueError, RecursionError) as error:
             raise ServerError(f"{self.base_url} does not answer in JSON ({error})") from error
         finally:
             future.cancel()
 
-    def _refusal(self, error: Any, status: int) -> RagBiasError:
+    def _to_error(self, error: Any, status: int) -> RagBiasError:
         error = error if isinstance(error, dict) else {}
         message = str(error.get("message") or f"status {status} without a reason")
         if kind := ERRORS.get(str(error.get("code"))):

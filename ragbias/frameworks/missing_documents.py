@@ -16,8 +16,8 @@ from ragbias.generation import Report, Request
 from ragbias.generation.request import reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
-CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that belong to this prompt; all others are guesses
-GIVEN = {"documents", "segmenter"}  # every document of these sources must occur in the prompt
+CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
+EXPLICIT = {"documents", "segmenter"}  # sources whose documents must all occur in the prompt
 
 
 @dataclass
@@ -25,8 +25,8 @@ class MissingDocuments:
     """Check a model's requests for missing documents. Warn once per call site and reason.
 
     Args:
-        remedy: advice for users who passed no documents.
-        complete: additional sources, besides ``GIVEN``, whose documents must all occur in the prompt.
+        remedy: advice in warnings and errors for users who passed no documents.
+        complete: sources whose documents must all occur in the prompt, besides ``EXPLICIT``.
     """
 
     remedy: str
@@ -43,16 +43,17 @@ class MissingDocuments:
         suspected: bool = False,
         at_end: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Check the documents of a request whose method needs documents.
+        """Warn or raise an error if documents of a request are missing, and its method needs documents.
 
-        A single document is accepted, because it has no order. An empty list is accepted as well.
+        A single expected document may be found alone, because it has no order. An empty list of documents is accepted.
 
         Args:
+            on_missing: whether to warn, to raise an error, or to do nothing.
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected: whether the listener failed and may have missed documents.
-            at_end: function that delays a warning to the end of the run, because later requests may find documents;
-                ``None`` outside a run.
+            suspected: whether the listener failed, so that documents may be missing.
+            at_end: a function that registers a warning for the end of the run, because a later step may retrieve
+                documents; ``None`` outside a run.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.
@@ -60,8 +61,8 @@ class MissingDocuments:
         """
         report, boundaries = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
-        one_of_several = report.n_found == 1 and report.source not in GIVEN  # some steps of a chain use one document
-        complete = report.source in self.complete | GIVEN and not one_of_several
+        one_of_several = report.n_found == 1 and report.source not in EXPLICIT  # some steps of a chain use one document
+        complete = report.source in self.complete | EXPLICIT and not one_of_several
         needed = report.n_expected - (0 if complete else boundaries.n_absent)
         all_found = report.source != "none" and report.n_found == needed
         plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.method_requested.fewest_documents))
@@ -72,14 +73,14 @@ class MissingDocuments:
         if boundaries.n_untreated > 1 and not too_few:
             message = (
                 f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order "
-                f"of {boundaries.n_untreated} documents of other retrievals in this run still counts. Retrieve all "
+                f"of {boundaries.n_untreated} documents of other retrievals in this run still matters. Retrieve all "
                 "documents of a turn in one message or tool call; on_missing='ignore' silences this."
             )
             self._lines.warn(message, MissingDocumentsWarning, "untreated")
         if not (too_few or lost):
             return
         remedy = self._remedy(report, explicit, segmenter is not None)
-        message = f"{_explanation(report, plain)}. {remedy}; on_missing='ignore' silences this."
+        message = f"{_explain(report, plain)}. {remedy}; on_missing='ignore' silences this."
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         kind = re.sub(r"\d+", "", report.reason)
@@ -102,7 +103,7 @@ class MissingDocuments:
         return self.remedy if report.n_expected else f"{self.remedy}, or documents=[] if there are none"
 
 
-def _explanation(report: Report, plain: bool) -> str:
+def _explain(report: Report, plain: bool) -> str:
     count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
     ran = "it has to run plain" if plain else "it treats only those"
     but = "but" if 0 < report.n_found == report.n_expected else "so"  # the documents cannot be separated

@@ -1,4 +1,4 @@
-"""Options and constructor arguments of the integrations' models, and ``open_model``, which opens a model or server."""
+"""Options and constructor arguments of the integrations' models. ``open_model`` loads a model or opens a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from ragbias import methods
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_dict, check_names
-from ragbias.display import complaints
+from ragbias.display import validation_message
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.lm import DebiasedLM
@@ -36,20 +36,20 @@ FOR_LOADING = _PLACEMENT + _SOURCE
 
 
 class RagBiasOptions(BaseModel):
-    """Rarely needed settings of a model. The model's constructor also takes each as a keyword argument."""
+    """Rarely needed settings of a model. Each is also a keyword argument of the model's constructor."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
     top_p: float | None = None
-    """Sample from the most probable tokens whose probabilities add up to this."""
+    """Sample only from the most probable tokens, whose probabilities add up to this value."""
     top_k: int | None = None
-    """Sample from this many of the most probable tokens."""
+    """Sample only from this number of most probable tokens."""
     repetition_penalty: float | None = None
-    """Divide the logits of tokens that occur in the prompt or answer by this. Values above 1 reduce repetition."""
+    """Penalty for tokens that occur in the prompt or answer, as in transformers. Above 1, it reduces repetition."""
     seed: int | None = None
-    """Seed that makes sampling repeatable."""
+    """Seed for sampling."""
     strip_numbering: bool = False
-    """Remove numbers from headers such as ``Document [3]``, because they reveal the order."""
+    """Whether to remove numbers from headers such as ``Document [3]``, because numbers reveal the order."""
     backend: str = "auto"
     """Implementation of the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
     reader: str = ""
@@ -65,9 +65,9 @@ class RagBiasOptions(BaseModel):
     api_key: SecretStr | None = Field(default=None, exclude=True)
     """Key for the server at ``base_url``. The default is the environment variable ``RAGBIAS_API_KEY``."""
     timeout: float | None = 600.0
-    """Seconds without data from the server after which a request fails."""
+    """Seconds to wait for data from the server before a request fails."""
     max_retries: int = Field(default=2, ge=0)
-    """Number of retries of a request to the server."""
+    """Maximum number of retries of a request to the server."""
 
 
 StopStrings = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -77,7 +77,7 @@ Options = TypeVar("Options", bound=RagBiasOptions)
 
 
 class ModelFields(Protocol):
-    """Fields that all integrations' models have."""
+    """Fields of the models of all integrations."""
 
     method: str | Method | None
     document_cache: DocumentCache | None
@@ -89,19 +89,23 @@ class ModelFields(Protocol):
 
 
 def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHandler[Model]) -> Model:
-    """Validate a model. Raise ``ArgumentError`` instead of pydantic's ``ValidationError``."""
+    """Validate a pydantic model, but raise ``ArgumentError`` instead of ``ValidationError``."""
     try:
         return handler(values)
     except ValidationError as error:
-        raise ArgumentError(complaints(error)) from None
+        raise ArgumentError(validation_message(error)) from None
 
 
 def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
     """Rename constructor arguments to fields. Move the arguments of ``from_pretrained`` into ``model_kwargs``.
 
     Args:
-        names: the field for each argument. ``model`` is renamed only if it is a string, as for stock classes.
+        values: the arguments of the constructor.
+        names: the field name for each alias. ``model`` is an alias only if its value is a string.
         known: names of all fields and options.
+
+    Raises:
+        ArgumentError: an argument is unknown, given twice, or contradicts another one.
     """
     fields = dict(values)
     for name, field in names.items():
@@ -132,7 +136,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
-    """Move constructor arguments that are options into ``values["options"]``, where they override existing values."""
+    """Move constructor arguments that are options of class ``kind`` into ``values["options"]``."""
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
@@ -146,9 +150,16 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 def open_model(
     fields: ModelFields, name_field: str, options: Options, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]
 ) -> tuple[LanguageModel, Options]:
-    """Return ``lm``, the server at ``base_url`` or a loaded model, and the options with its settings.
+    """Return a model and its options.
 
-    ``name_field`` is the field with the model's name.
+    Args:
+        fields: the integration's model. ``base_url`` opens a server; otherwise a model is loaded, unless ``lm`` is set.
+        name_field: name of the field that contains the model's name.
+        lm: an existing model, which is returned unchanged.
+        model_kwargs: arguments for loading the model.
+
+    Raises:
+        ArgumentError: there is no model, or arguments contradict each other.
     """
     name: str = getattr(fields, name_field)
     if fields.method is None and fields.base_url is None and lm is None:
@@ -182,13 +193,13 @@ def open_model(
     if tokenizer is None:
         source = options.tokenizer_name or model.config._name_or_path
         if not source:
-            raise ArgumentError("the model has no name, so its tokenizer is unknown; give tokenizer or tokenizer_name")
+            raise ArgumentError("the model has no name that selects a tokenizer; pass tokenizer or tokenizer_name")
         tokenizer = load_tokenizer(source, options.tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
     return DebiasedLM(model, tokenizer, **settings), options
 
 
 def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
-    """Copy the settings of ``lm`` to fields and options, but keep a method that the user set. Return the options."""
+    """Copy the settings of ``lm`` to unset fields. Return the options with the settings of ``lm``."""
     settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     requested = {name: getattr(options, name) for name in settings.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:
@@ -196,8 +207,8 @@ def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> 
     for name, value in requested.items():
         if value != {**settings, "document_cache": lm.cache}[name]:
             raise ArgumentError(
-                f"{name}={value!r} contradicts the model given; leave it out, and set it where the model is made: in "
-                "ragbias.DebiasedLM(...), or with `ragbias serve`"
+                f"{name}={value!r} contradicts the existing model; leave it out, and set it where the model is "
+                "created: in ragbias.DebiasedLM(...), or with `ragbias serve`"
             )
     fields.document_cache = lm.cache
     if fields.method is None:

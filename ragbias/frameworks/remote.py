@@ -1,4 +1,4 @@
-"""Models behind servers. ``RemoteLM`` replaces ``DebiasedLM``. It locates and orders documents as text."""
+"""Models behind servers. ``RemoteLM`` has the interface of ``DebiasedLM``. It locates the documents on the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
-END = "<|im_end|>"  # ends a message in a text in which documents are located, because documents do not cross it
+END = "<|im_end|>"  # ends a message where the client locates documents, because no document extends beyond a message
 MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
 
 NEEDS_A_MODEL = (
@@ -32,9 +32,9 @@ NEEDS_A_MODEL = (
 
 @dataclass(frozen=True)
 class RemoteRequest(Request):
-    """A request for a server: the messages of a chat, or a prompt. Documents are located in ``text``.
+    """A request for a server: a chat if ``messages`` are set, otherwise the prompt ``text``.
 
-    ``fields`` are further fields of a chat request, such as ``tools`` and ``response_format``.
+    The documents are located in ``text``. ``fields`` are other fields of a chat request, such as ``tools``.
     """
 
     text: str = ""
@@ -48,7 +48,7 @@ class RemoteRequest(Request):
 
 @dataclass(frozen=True)
 class RemoteGeneration(Generation):
-    """A server's answer, without token ids. ``chat_logprobs`` are in OpenAI's format."""
+    """An answer of a server. It has no token ids. ``chat_logprobs`` are log-probabilities in OpenAI's chat format."""
 
     chat_logprobs: Json | None = None
 
@@ -61,15 +61,15 @@ class RemoteLM:
 
     Args:
         base_url: address of the server, with or without ``/v1``.
-        name: name of the model on the server; ``None`` selects the only model.
-        method: default method; ``None`` selects that of the server.
+        name: name of the model on the server; ``None`` selects the server's only model.
+        method: default method; ``None`` selects the server's default method.
         api_key: key for the server; empty if the server needs none.
         timeout: seconds to wait for data before the request fails; ``None`` waits without limit.
-        max_retries: retries of a request after connection errors and overload.
+        max_retries: maximum number of retries of a request after connection errors and overload.
 
     Attributes:
-        window: maximum total number of tokens of prompt and answer.
-        chat_template: format in which messages are searched for documents; empty if the model has no chat template.
+        window: maximum total number of tokens in prompt and answer.
+        chat_template: format of messages in which documents are located; empty if the model has no chat template.
         has_tools: whether the model's chat template supports tools.
 
     Raises:
@@ -79,7 +79,7 @@ class RemoteLM:
 
     backend = "auto"
     strip_numbering = False
-    cache = None  # the server has a cache
+    cache = None  # the server may have a cache
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class RemoteLM:
     def chat_text(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
     ) -> str:
-        """Join a conversation into a text, in which documents are located. The server renders the actual prompt."""
+        """Join a conversation into a text in which documents can be located. The server renders the real prompt."""
         shown = "".join(MESSAGE.format(role=turn["role"], content=turn["content"] or "") for turn in messages)
         if tools and self.has_tools:
             shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
         return shown
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
-        """Prepare a request, with a report of the located documents."""
+        """Return a request for this prompt, with a report of its documents."""
         origin = text_origin(prompt, boundaries, method or self.method)
         return RemoteRequest(origin.tokens, origin.method_requested, planned_report(origin), origin, text=prompt)
 
@@ -137,40 +137,41 @@ class RemoteLM:
     def answer(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
-        """Answer each request. For the errors see also ``DebiasedLM.batch``.
+        """Answer prepared requests.
 
         Raises:
             ServerError: the server did not answer.
-            WrongTypeError: a request is for a model in this process.
+            WrongTypeError: a request was prepared for a model in this process.
+            RagBiasError: see ``DebiasedLM.batch``.
         """
-        remote = [_remote(request) for request in requests]
+        remote = [_check_remote(request) for request in requests]
         bodies = [self._body(request, settings) for request in remote]
         answers = self._connection.post_all([request.path for request in remote], bodies, cancelled)
-        return [_generation(request, answer) for request, answer in zip(remote, answers, strict=True)]
+        return [_parse_generation(request, answer) for request, answer in zip(remote, answers, strict=True)]
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
-        """Answer a request piece by piece. Errors of the server are raised with the first piece."""
-        request = _remote(request)
+        """Stream the answer to a request. Errors of the server are raised when the first piece is read."""
+        request = _check_remote(request)
         body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             text = ""
-            ended: Json = {"choices": [{}]}
+            final: Json = {"choices": [{}]}
 
             def on_event(event: Json) -> None:
                 nonlocal text
-                ended.update({name: event[name] for name in ("ragbias", "usage") if event.get(name)})
+                final.update({name: event[name] for name in ("ragbias", "usage") if event.get(name)})
                 for choice in event["choices"]:
                     piece = choice["text"] if "text" in choice else choice["delta"].get("content")
                     if piece:
                         text += piece
                         emit(text)
                     if choice["finish_reason"]:
-                        ended["choices"] = [choice]
+                        final["choices"] = [choice]
 
-            self._connection.events(request.path, body, on_event, cancelled)
-            if ended["choices"][0] and ended.keys() >= {"ragbias", "usage"}:
-                return _generation(request, {**ended, "choices": [{**ended["choices"][0], "text": text}]})
+            self._connection.read_events(request.path, body, on_event, cancelled)
+            if final["choices"][0] and final.keys() >= {"ragbias", "usage"}:
+                return _parse_generation(request, {**final, "choices": [{**final["choices"][0], "text": text}]})
             if cancelled.is_set():
                 return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")
             raise ServerError("the server's answer broke off before its end; try again")
@@ -179,31 +180,31 @@ class RemoteLM:
 
     def _body(self, request: RemoteRequest, settings: GenerationSettings) -> Json:
         left = settings.arguments()
-        left.pop("keep_special", None)  # the server decides this itself
+        left.pop("keep_special", None)  # the server chooses these tokens itself
         body = {name: left.pop(name) for name in (*SAMPLING, "stop") if name in left}
         body["max_tokens"] = left.pop("max_new_tokens")
         logprobs = left.pop("logprobs", False)
         if left:
-            raise ArgumentError(f"{', '.join(sorted(left))}: servers do not take this; leave it out")
+            raise ArgumentError(f"{', '.join(sorted(left))}: not supported by servers; leave it out")
         if request.messages is None:
             body |= {"prompt": request.text, "logprobs": 0 if logprobs else None}
         else:
-            body |= {"messages": [_message(turn) for turn in request.messages], "logprobs": logprobs, **request.fields}
-        body |= {"model": self.name, "documents": _documents(request)}
+            body |= {"messages": [_to_json(turn) for turn in request.messages], "logprobs": logprobs, **request.fields}
+        body |= {"model": self.name, "documents": _located_documents(request)}
         options = {"on_missing": "ignore", "raw": True}
         if not (self._server_chooses and request.method == self.method):
             options["method"] = format_method(request.method)
         return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
 
 
-def _remote(request: Request) -> RemoteRequest:
+def _check_remote(request: Request) -> RemoteRequest:
     if not isinstance(request, RemoteRequest):
         raise WrongTypeError(f"a {type(request).__name__} is for a model in this process; use RemoteLM.prepare")
     return request
 
 
-def _documents(request: RemoteRequest) -> list[Json] | None:
-    """Return the located documents verbatim. ``None`` lets the server search for documents."""
+def _located_documents(request: RemoteRequest) -> list[Json] | None:
+    """Return the located documents verbatim, or ``None`` to let the server search for documents."""
     located = request.origin.boundaries
     if not located.spans:
         return [] if located.source == "documents" else None
@@ -212,8 +213,8 @@ def _documents(request: RemoteRequest) -> list[Json] | None:
     return [{"text": text, "printed": list(printed)} for text, printed in zip(texts, metadata, strict=True)]
 
 
-def _message(turn: Mapping[str, Any]) -> Json:
-    """Convert a message for the server, with the arguments of tool calls as JSON text."""
+def _to_json(turn: Mapping[str, Any]) -> Json:
+    """Convert a message to the server's format, in which the arguments of tool calls are a JSON string."""
     if not turn.get("tool_calls"):
         return dict(turn)
     calls = []
@@ -224,8 +225,8 @@ def _message(turn: Mapping[str, Any]) -> Json:
     return {**turn, "tool_calls": calls}
 
 
-def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
-    """Parse the answer in the body of a response."""
+def _parse_generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
+    """Parse the JSON body of a response."""
     try:
         choice, counts = body["choices"][0], body["usage"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -238,7 +239,7 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
             text=text or "",
             token_ids=[],
             usage=Usage(counts["prompt_tokens"], counts["completion_tokens"], cached),
-            report=_report(request, body["ragbias"]),
+            report=_merge_reports(request, body["ragbias"]),
             finish_reason=choice["finish_reason"],
             chat_logprobs=None if content is None else {"content": content},
         )
@@ -246,8 +247,8 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
         raise ServerError(f"not an answer of `ragbias serve` ({type(error).__name__}: {error})") from error
 
 
-def _report(request: RemoteRequest, sent: Json) -> Report:
-    """Add the client's results about documents to the server's report."""
+def _merge_reports(request: RemoteRequest, sent: Json) -> Report:
+    """Combine the server's report with the client's report, which describes the located documents."""
     server = Report(**{field.name: sent[field.name] for field in fields(Report) if field.name in sent})
     server = replace(server, spans=tuple(map(tuple, server.spans)), order=tuple(server.order))  # type: ignore[arg-type]
     if server.source != "none" and not request.origin.boundaries.spans:
@@ -260,13 +261,13 @@ def _report(request: RemoteRequest, sent: Json) -> Report:
 
 
 LanguageModel = DebiasedLM | RemoteLM
-"""A model in this process or behind a server. A server renders chat templates and begins formatted answers itself."""
+"""A model in this process or behind a server."""
 
-# The functions below order documents as text without a model.
+# The functions below reorder documents in a text. They need no model.
 
 
 class _NoModel:
-    """A placeholder that raises ``MethodError`` when a method uses the model."""
+    """A placeholder for the model that raises ``MethodError`` if a method uses it."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -278,8 +279,8 @@ class _NoModel:
         raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
 
 
-def check_arranges_text(method: Method) -> None:
-    """Raise ``MethodError`` unless a method only orders texts."""
+def check_orders_text(method: Method) -> None:
+    """Raise ``MethodError`` if a method needs a model, and does not only reorder texts."""
     if isinstance(method, ReorderingMethod):
         method.rank([[1], [2], [3]], _NoModel(method))
     elif not isinstance(method, NoMethod):
@@ -287,7 +288,7 @@ def check_arranges_text(method: Method) -> None:
 
 
 def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
-    """Prepare a prompt without changing the order of its documents. UTF-8 bytes replace tokens."""
+    """Split a prompt at its documents, without a model. UTF-8 bytes are used as tokens."""
     split = in_parts(prompt, None, boundaries, strip_numbering)
     texts = (split.parts.prefix, *split.parts.documents, split.parts.suffix)
     prefix, *documents, suffix = (list(text.encode("utf-8", "replace")) for text in texts)
@@ -296,7 +297,7 @@ def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbe
 
 
 def order_text(origin: Origin) -> Request:
-    """Order the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
+    """Reorder the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
     method, report = origin.method_requested, planned_report(origin)
     if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
         order = method.rank(origin.tokens.documents, _NoModel(method)).order

@@ -1,13 +1,12 @@
-"""Recent retrievals and last reports, which the steps of one run share. A context is a thread or a task.
+"""Recent retrievals and last reports in context variables.
 
-Each context inherits these variables when it is copied:
+A context is the context of a thread or asyncio task. New contexts copy the variables of the context that starts them.
+Frameworks run the steps of a chain or agent (a run) in copied contexts, so these steps share the values of the run:
 
-- ``Retrievals._seen``: recent retrievals and the last failure, from the first retrieval until ``clear``. Retrievals
-  are dropped by age, see ``Registry``. A run shares them among its steps until it ends.
-- ``Retrievals._tasks``: the running asyncio tasks that see this context's retrievals, from ``enter_task`` on.
-- ``Retrievals._requests``: what the task that began a request sees of its threads and child tasks, from ``begin``
-  until the request ends.
-- ``LastReports``: the last report of each LLM object, from its answer until ``forget`` or ``invalidate``.
+- ``Retrievals._seen``: recent retrievals, and the last failure to record one.
+- ``Retrievals._tasks``: the asyncio tasks that see the retrievals of this context, because they started it.
+- ``Retrievals._requests``: retrievals that the current request inherits from the task in which it began.
+- ``LastReports``: the last report of each LLM object.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from weakref import ref
 from ragbias.boundaries import Registry
 from ragbias.call_site import remember_call_site
 
-FAILURE_AGE = 60.0  # seconds until a failure is no longer reported
+FAILURE_AGE = 60.0  # seconds for which a failure is reported
 T = TypeVar("T")
-_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # a search often calls another one
+_searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # searches may call other searches
 
 
 @dataclass
 class _Scope(Generic[T]):
-    """The value before a run, the run's copy of it, and whether copied contexts share this copy."""
+    """The value before a run, the run's changed copy of it, and whether copied contexts share the copy."""
 
     inherited: T | None
-    own: T | None = None
+    local: T | None = None
     shared: bool = False
 
     def end(self) -> None:
@@ -51,9 +50,13 @@ class _Scope(Generic[T]):
 class ContextScoped(Generic[T]):
     """One value per context.
 
-    A copied context inherits the value, and copies it before the first change. This isolates the requests of servers,
-    which run each request in a copy of one context. During a run, copied contexts share one value, because frameworks
-    run the steps of chains and agents in copies. ``copy`` copies a value, or creates one if there is none.
+    A copied context inherits the value, and copies it before the first change. This isolates the requests of a server,
+    each of which runs in a copied context. During a run, copied contexts share one value, because frameworks run the
+    steps of chains and agents in copied contexts.
+
+    Args:
+        name: name of the context variable.
+        copy: a function that copies a value, or creates a value from ``None``.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -62,24 +65,24 @@ class ContextScoped(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self) -> T | None:
-        """Return the value of this context for reading, or ``None``."""
+        """Return the value of this context for reading, or ``None`` if there is none."""
         scope = self._scope.get()
-        return None if scope is None else scope.inherited if scope.own is None else scope.own
+        return None if scope is None else scope.inherited if scope.local is None else scope.local
 
-    def own(self) -> T:
-        """Return the value of this context for changes. During a run, contexts share it."""
+    def get_writable(self) -> T:
+        """Return the value of this context for changes. During a run, copied contexts share the changes."""
         scope = self._scope.get()
         with self._lock:
             if scope is not None and scope.shared:
-                if scope.own is None:
-                    scope.own = self._copy(scope.inherited)
-                return scope.own
+                if scope.local is None:
+                    scope.local = self._copy(scope.inherited)
+                return scope.local
         own = self._copy(self.get())
         self._scope.set(_Scope(None, own))
         return own
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, optionally without a value. Return a function that ends the run and works in any context."""
+        """Begin a run, without the current value if ``empty``. Return a function that ends it, from any context."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -88,7 +91,7 @@ class ContextScoped(Generic[T]):
         """Drop the value of this context and of the contexts that share it."""
         scope = self._scope.get()
         if scope is not None:
-            scope.inherited = scope.own = None
+            scope.inherited = scope.local = None
 
     def forget(self) -> None:
         """Drop the value of this context."""
@@ -97,7 +100,7 @@ class ContextScoped(Generic[T]):
 
 @dataclass
 class _Seen:
-    """The retrievals of a context, and its last failure with its time."""
+    """The retrievals of a context, its last failure, and the time of the failure in seconds."""
 
     registry: Registry
     failure: str = ""
@@ -105,17 +108,20 @@ class _Seen:
 
 
 Tasks = tuple[tuple["ref[asyncio.Task[Any]]", Registry], ...]
-"""Tasks, the innermost first. Each has the retrievals of its threads and child tasks, which only this task sees."""
+"""Asyncio tasks, the innermost first. Each has the retrievals of the threads and tasks that it started."""
 
 
 class Retrievals:
-    """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
+    """Recent retrievals of each context, for requests outside a run.
 
-    An asyncio task also sees the retrievals of its threads and child tasks, if they run in copies of its context.
-    Threads and child tasks do not see each other's retrievals, because each may serve another request.
+    An asyncio task also sees the retrievals of threads and tasks that it started in copies of its context. These do not
+    see each other's retrievals, because each may serve another request.
 
-    If one thread serves several users in turn, a later user can see earlier documents. To prevent this, run each
-    request in a separate context: ``contextvars.copy_context().run(answer, request)``.
+    If one thread serves several users in turn, documents of an earlier user may be found in a prompt of a later user.
+    To prevent this, run each request in a separate context: ``contextvars.copy_context().run(answer, request)``.
+
+    Args:
+        name: prefix for the names of the context variables.
     """
 
     def __init__(self, name: str) -> None:
@@ -133,7 +139,7 @@ class Retrievals:
         """Let the current asyncio task see the retrievals of the threads and tasks that it will start.
 
         Returns:
-            the current task, if any, and the tasks whose contexts were copied.
+            the current task, if any, and the tasks that started it.
         """
         current, tasks = _current_task(), self._tasks.get()
         if current is not None and not (tasks and tasks[0][0]() is current):
@@ -143,25 +149,26 @@ class Retrievals:
         return tasks
 
     def registry(self) -> Registry | None:
-        """Return the retrievals of this context for reading, or ``None``."""
-        seen, below = self._seen.get(), self._below()
-        if not below:
+        """Return the retrievals that this context sees, or ``None`` if there are none. Do not change the result."""
+        seen, descendants = self._seen.get(), self._descendant_retrievals()
+        if not descendants:
             return None if seen is None else seen.registry
         merged = self._copy(seen).registry
-        for texts in chain.from_iterable(reversed(registry.candidates()) for registry in below):
+        for texts in chain.from_iterable(reversed(registry.candidates()) for registry in descendants):
             merged.add(texts)
         return merged
 
-    def _below(self) -> list[Registry]:
-        """Copy the retrievals of threads and child tasks of this task, and of the task that began the request."""
+    def _descendant_retrievals(self) -> list[Registry]:
+        """Copy the retrievals of threads and tasks that this task, or the task that began the request, started."""
         current = _current_task()
         tasks = self.enter_task()[:1] if current else ()
         here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]
         return [*self._requests.get(()), *here]
 
     def add(self, texts: Iterable[str]) -> None:
+        """Record the texts of one retrieval in this context, and for the tasks that started this context."""
         texts, current = tuple(texts), _current_task()
-        self._seen.own().registry.add(texts)
+        self._seen.get_writable().registry.add(texts)
         self._everywhere.add(texts)
         for task, registry in self.enter_task():
             if task() is not current:
@@ -169,23 +176,24 @@ class Retrievals:
 
     def fail(self, failure: str) -> None:
         """Record a failure after which documents may be missing."""
-        seen = self._seen.own()
+        seen = self._seen.get_writable()
         seen.failure, seen.failed = failure, time.monotonic()
 
     def failure(self) -> str:
-        """Return the last failure, or an empty string if there is no recent one."""
+        """Return the last failure of this context, or an empty string if there is no recent one."""
         seen = self._seen.get()
         return seen.failure if seen is not None and time.monotonic() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
         """Begin a request and return a function that ends it. Copied contexts inherit its call site and retrievals.
 
-        ``shared`` means that the request is a run, whose steps share their retrievals.
+        Args:
+            shared: whether the request is a run, whose steps share their retrievals.
         """
-        below = self._below()
-        self._requests.set(below)
+        descendants = self._descendant_retrievals()
+        self._requests.set(descendants)
         ends = ExitStack()
-        ends.callback(below.clear)
+        ends.callback(descendants.clear)
         ends.callback(remember_call_site())
         if shared:
             ends.callback(self._seen.begin())
@@ -205,42 +213,43 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 
 class Owner:
-    """Identity of an LLM object. ``LastReports`` drops its report when the object is deleted."""
+    """The identity of an LLM object. When the object is deleted, ``LastReports`` drops its report."""
 
 
 Reports = dict["ref[Owner]", dict[str, Any]]
 
 
 class LastReports(ContextScoped[Reports]):
-    """The last report of each LLM object per context. When a run ends, its caller sees the reports of its steps."""
+    """The last report of each LLM object in each context. The caller of a run sees the reports of its steps."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, lambda old: {owner: report for owner, report in list((old or {}).items()) if owner()})
 
-    def note(self, owner: Owner, report: dict[str, Any]) -> None:
+    def store(self, owner: Owner, report: dict[str, Any]) -> None:
         """Store the report of the owner's last answer."""
-        self.own()[ref(owner)] = report
+        self.get_writable()[ref(owner)] = report
 
-    def last(self, owner: Owner) -> dict[str, Any] | None:
+    def last_report(self, owner: Owner) -> dict[str, Any] | None:
         """Return the report of the owner's last answer in this context, or ``None`` before the first answer."""
         return (self.get() or {}).get(ref(owner))
 
 
 @dataclass(eq=False)
 class SearchWatch:
-    """Pass the results of direct searches on vector stores to ``seen``, which must not raise.
+    """Pass the results of direct searches on vector stores to a function.
 
-    Frameworks send no events for these searches. So the base class of the stores gets an attribute
-    ``__getattribute__``, which wraps search methods when they are looked up. It covers stores of every class, also of
-    classes defined later, and ``uninstall`` removes it.
+    Frameworks send no events for these searches. Therefore ``install`` adds a ``__getattribute__`` to the base class of
+    all stores, which wraps search methods when they are looked up. It also covers classes that are defined later.
+    ``uninstall`` removes it. Searches of a retriever do not count, because frameworks send events for retrievers.
 
     Args:
         base: base class of all vector stores.
-        names: prefixes of the names of its search methods.
-        retriever: base class of all retrievers, whose own searches do not count.
-        steps: names of the retrievers' methods that search.
-        calls: names of the retrievers' methods for users.
-        before: called when a search or one of ``calls`` is looked up, in the context that gets the result.
+        names: prefixes of the names of the stores' search methods.
+        retriever: base class of all retrievers.
+        steps: names of the retrievers' methods that call search methods.
+        seen: called with the result of each search; must not raise an error.
+        calls: names of the retrievers' methods that users call.
+        before: called when a search method or one of ``calls`` is looked up.
     """
 
     base: type
@@ -253,16 +262,16 @@ class SearchWatch:
 
     def __post_init__(self) -> None:
         self._installed: dict[type, Callable[[Any, str], Any]] = {}
-        self._watched = functools.lru_cache(maxsize=256)(self._watch)
+        self._wrapped = functools.lru_cache(maxsize=256)(self._wrap)
 
     def install(self) -> None:
-        """Start watching; a second call does nothing."""
+        """Add the ``__getattribute__`` to both base classes. A second call does nothing."""
         if self._installed:
             return
-        self._hook(self.base, self.names)
-        self._hook(self.retriever, self.calls)
+        self._hook_lookups(self.base, self.names)
+        self._hook_lookups(self.retriever, self.calls)
 
-    def _hook(self, watched: type, names: tuple[str, ...]) -> None:
+    def _hook_lookups(self, watched: type, names: tuple[str, ...]) -> None:
         lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # unbound
 
         def look_up(owner: Any, name: str) -> Any:
@@ -272,47 +281,47 @@ class SearchWatch:
             self.before()
             method = isinstance(member, MethodType) and isinstance(member.__func__, FunctionType)
             searches = watched is self.base and method and member.__self__ is owner
-            return MethodType(self._watched(member.__func__), owner) if searches else member
+            return MethodType(self._wrapped(member.__func__), owner) if searches else member
 
         self._installed[watched] = look_up
         watched.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
 
     def uninstall(self) -> None:
-        """Stop watching and restore the base classes."""
+        """Restore the base classes."""
         for watched, hook in self._installed.items():
             if watched.__dict__.get("__getattribute__") is hook:
                 del watched.__getattribute__
         self._installed = {}
-        self._watched.cache_clear()
+        self._wrapped.cache_clear()
 
     def _is_retrieving(self) -> bool:
         callers = (frame for frame, _ in walk_stack(sys._getframe(1)) if frame.f_code.co_name in self.steps)
         return any(isinstance(frame.f_locals.get("self"), self.retriever) for frame in callers)
 
-    def _watch(self, search: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, search: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(search)
-        async def awatched(*args: Any, **kwargs: Any) -> Any:
-            with _outermost() as is_outermost:
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _search_scope() as is_outermost:
                 result = await search(*args, **kwargs)
-            return self._reported(result, is_outermost)
+            return self._pass_on(result, is_outermost)
 
         @functools.wraps(search)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            with _outermost() as is_outermost:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _search_scope() as is_outermost:
                 result = search(*args, **kwargs)
-            return self._reported(result, is_outermost)
+            return self._pass_on(result, is_outermost)
 
-        return awatched if inspect.iscoroutinefunction(search) else watched
+        return async_wrapper if inspect.iscoroutinefunction(search) else wrapper
 
-    def _reported(self, result: Any, is_outermost: bool) -> Any:
-        if is_outermost and self._installed:  # the method may have been looked up before ``uninstall``
+    def _pass_on(self, result: Any, is_outermost: bool) -> Any:
+        if is_outermost and self._installed:  # ``uninstall`` may have run after the lookup
             self.seen(result)
         return result
 
 
 @contextmanager
-def _outermost() -> Iterator[bool]:
-    """Yield whether a search is not part of another search."""
+def _search_scope() -> Iterator[bool]:
+    """Yield whether a search is outermost, and not part of another search."""
     is_outermost = not _searching.get()
     _searching.set(True)
     try:

@@ -1,9 +1,9 @@
-"""Tool calls in the formats of common chat templates.
+"""Parse tool calls in the formats of common chat templates.
 
-- Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, once or several times
+- Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` for each call
 - Mistral: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``
-- Llama 3.1: ``{"name": ..., "parameters": {...}}`` as the whole answer, optionally after ``<|python_tag|>``, several
-  separated by ``;``
+- Llama 3.1: ``{"name": ..., "parameters": {...}}`` as the whole answer, perhaps after ``<|python_tag|>``; ``;``
+  separates several calls
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ragbias.generation.decoding import safe_length
 
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
-"""Markers at the beginning of calls. Some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
+"""Markers before calls. Some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
 
 _END = "</tool_call>"
 _MARKER = re.compile("|".join(map(re.escape, MARKERS)))
@@ -29,9 +29,9 @@ _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside str
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call. ``raw`` is the model's text of the call without markers.
+    """A tool call in an answer. ``raw`` is the text of the call without markers.
 
-    A malformed call has an ``error`` and no ``arguments``. It may have no ``name``.
+    A malformed call has an ``error``, and its ``arguments`` are None. Its ``name`` may be empty.
     """
 
     name: str
@@ -41,27 +41,27 @@ class ToolCall:
 
 
 def call_id() -> str:
-    """Return a new call id of nine letters and digits, which Mistral's templates require."""
+    """Return a new id for a call. It has nine letters and digits, as Mistral's templates require."""
     return uuid.uuid4().hex[:9]
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split an answer into content and tool calls. If there are calls, strip trailing blanks from the content."""
+    """Split an answer into content and tool calls. If there are calls, strip white space at the end of the content."""
     marker = _MARKER.search(text)
     if marker is None:
-        calls, content = _bare_calls(text)
+        calls, content = _parse_bare_calls(text)
         return (content if calls else text), calls
     content, end, calls = "", 0, []
     while marker is not None:
         content += text[end : marker.start()]
-        marked, end = _marked_calls(text, marker)
+        marked, end = _parse_marked_calls(text, marker)
         calls += marked
         marker = _MARKER.search(text, end)
     return (content + text[end:]).rstrip(), calls
 
 
 def visible_length(text: str) -> int:
-    """Return the number of characters of a streamed answer that cannot be part of a call."""
+    """Return the length of the longest prefix of a streamed answer that cannot be part of a tool call."""
     if not text.strip() or text.lstrip().startswith("{"):
         return 0
     found = _MARKER.search(text)
@@ -69,26 +69,26 @@ def visible_length(text: str) -> int:
     return len(text[:end].rstrip())
 
 
-def _marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """Return the calls after a marker, and the index of their end."""
+def _parse_marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int]:
+    """Parse the calls after a marker. Return the calls and the index at which they end."""
     if marker[0] == HERMES:
         end = text.find(_END, marker.end())
         body = text[marker.end() :] if end < 0 else text[marker.end() : end]
-        return [_call(body)], len(text) if end < 0 else end + len(_END)
+        return [_parse_call(body)], len(text) if end < 0 else end + len(_END)
     begin = len(text) - len(text[marker.end() :].lstrip())
     if marker[0] == LLAMA:
-        calls, rest = _bare_calls(text[begin:])
-        return calls or [_call(text[begin:])], len(text) - len(rest) if calls else len(text)
+        calls, rest = _parse_bare_calls(text[begin:])
+        return calls or [_parse_call(text[begin:])], len(text) - len(rest) if calls else len(text)
     try:
         values, end = _decoder.raw_decode(text, begin)
     except (ValueError, RecursionError) as error:
-        return [_broken(text[begin:], error)], len(text)
+        return [_malformed_call(text[begin:], error)], len(text)
     listed = values if isinstance(values, list) else [values]
-    return [_as_call(value, json.dumps(value, ensure_ascii=False)) for value in listed], end
+    return [_to_call(value, json.dumps(value, ensure_ascii=False)) for value in listed], end
 
 
-def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
-    """Return the calls at the beginning of an answer without markers, and the text after them."""
+def _parse_bare_calls(text: str) -> tuple[list[ToolCall], str]:
+    """Parse calls without markers at the beginning of an answer. Return the calls and the text after them."""
     calls: list[ToolCall] = []
     rest = text
     while _BARE.match(rest):
@@ -97,25 +97,25 @@ def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
             value, end = _decoder.raw_decode(rest)
         except (ValueError, RecursionError) as error:
             if any(f'"{key}"' in rest for key in _ARGUMENTS):
-                return [*calls, _broken(rest, error)], ""
+                return [*calls, _malformed_call(rest, error)], ""
             break
         inner = value["function"] if isinstance(value.get("function"), dict) else value
         if "name" not in inner or not any(key in inner for key in _ARGUMENTS):
             break
-        calls.append(_as_call(value, rest[:end]))
+        calls.append(_to_call(value, rest[:end]))
         rest = rest[end:].lstrip().removeprefix(";")
     return calls, rest.rstrip() if calls else rest
 
 
-def _call(body: str) -> ToolCall:
+def _parse_call(body: str) -> ToolCall:
     try:
-        return _as_call(_decoder.decode(body.strip()), body.strip())
+        return _to_call(_decoder.decode(body.strip()), body.strip())
     except (ValueError, RecursionError) as error:
-        return _broken(body.strip(), error)
+        return _malformed_call(body.strip(), error)
 
 
-def _as_call(value: Any, raw: str) -> ToolCall:
-    """Parse a tool call from JSON. The arguments may be a JSON string."""
+def _to_call(value: Any, raw: str) -> ToolCall:
+    """Convert a JSON value to a tool call. Its arguments may be a JSON string."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -134,13 +134,16 @@ def _as_call(value: Any, raw: str) -> ToolCall:
     return ToolCall(value["name"], arguments, raw, "")
 
 
-def _broken(raw: str, error: Exception) -> ToolCall:
+def _malformed_call(raw: str, error: Exception) -> ToolCall:
     name = re.search(r'"name"\s*:\s*"([^"]*)"', raw)
     return ToolCall(name[1] if name else "", None, raw, f"the call is not valid JSON: {error}")
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """Return the beginning of an answer that calls the tool ``name``, or any tool. None if the format is unknown."""
+    """Return the beginning of an answer that calls a tool, or None if the template's format is unknown.
+
+    ``name`` is the name of the tool; with None, the model chooses a tool.
+    """
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

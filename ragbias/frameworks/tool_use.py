@@ -1,4 +1,4 @@
-"""Render tools and JSON formats in prompts, and parse answers that may contain tool calls."""
+"""Add tools and JSON formats to prompts, and parse the answers, which may contain tool calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnsupportedToolsError(ArgumentError, NotImplementedError):
 
 
 def json_instruction(response_format: Mapping[str, Any]) -> str:
-    """Return the instruction for OpenAI's ``response_format``. It is added after the user's last message.
+    """Return the instruction for OpenAI's ``response_format``, which is added to the user's last message.
 
     Raises:
         ArgumentError: the format is unknown.
@@ -51,14 +51,20 @@ def json_instruction(response_format: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``: whether the prompt has tools, whether a call is required, and of which tool."""
+    """A parsed ``tool_choice``.
+
+    Attributes:
+        offered: whether the prompt lists the tools.
+        required: whether the model must call a tool.
+        name: name of the tool that the model must call; ``None`` for any tool.
+    """
 
     offered: bool = True
     required: bool = False
     name: str | None = None
 
 
-def tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+def parse_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
     """Parse OpenAI's and LangChain's values of ``tool_choice``, including tool names and booleans.
 
     Raises:
@@ -74,7 +80,7 @@ def tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
         return ToolChoice(required=True)
     inner = choice.get("function", choice) if isinstance(choice, dict) else {"name": choice}
     name = inner.get("name") if isinstance(inner, dict) else None
-    names = [_name(tool) for tool in tools]
+    names = [_tool_name(tool) for tool in tools]
     if name not in names:
         known = ", ".join(map(repr, names)) or "none"
         raise ArgumentError(
@@ -94,13 +100,13 @@ def check_tools(tools: Sequence[Tool]) -> None:
             )
 
 
-def knows_tools(lm: LanguageModel) -> bool:
+def supports_tools(lm: LanguageModel) -> bool:
     """Whether the chat template supports tools."""
-    return not why_not_shown(lm, [_PROBE])
+    return not template_problem(lm, [_PROBE])
 
 
-def why_not_shown(lm: LanguageModel, tools: Sequence[Tool]) -> str:
-    """Return the reason why the chat template cannot render these tools. Empty if it can."""
+def template_problem(lm: LanguageModel, tools: Sequence[Tool]) -> str:
+    """Return why the chat template cannot render these tools, or an empty string if it can."""
     if not lm.chat_template:
         return "there is none"
     conversation = [{"role": "user", "content": "Hello"}]
@@ -108,27 +114,27 @@ def why_not_shown(lm: LanguageModel, tools: Sequence[Tool]) -> str:
         plain, text = lm.chat_text(conversation), lm.chat_text(conversation, tools)
     except Exception as error:  # a template is a program and may fail in any way
         return f"it fails with {type(error).__name__}: {error}"
-    return "" if text != plain and all(_name(tool) in text for tool in tools) else "it does not read them"
+    return "" if text != plain and all(_tool_name(tool) in text for tool in tools) else "it ignores them"
 
 
 def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> dict[str, Any]:
-    """Convert a call in an earlier message to the format of chat templates."""
+    """Return a tool call of an earlier message in the format of chat templates."""
     return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
 
 
-def _name(tool: Tool) -> str:
+def _tool_name(tool: Tool) -> str:
     return str(tool["function"]["name"])
 
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """The required form of an answer: how to prompt for it and how to parse it.
+    """The required format of an answer: how to prompt for it and how to parse it.
 
     Attributes:
-        tools: tools in the prompt. Without tools, calls in the answer are plain text.
-        beginning: start of the answer, which is appended to the prompt.
-        instruction: text that is added after the user's last message.
-        request_fields: fields of a request to a server that formats answers itself, besides ``tools``.
+        tools: tools that the prompt lists. Without tools, answers are not searched for tool calls.
+        beginning: beginning of the answer, which is appended to the prompt.
+        instruction: text that is added to the user's last message.
+        request_fields: fields for a server, which formats answers itself. ``tools`` are not among them.
     """
 
     tools: Sequence[Tool] = ()
@@ -142,7 +148,7 @@ class AnswerFormat:
         return MARKERS if self.tools else ()
 
     def with_instruction(self, messages: Sequence[Message]) -> list[Message]:
-        """Add the instruction to a conversation."""
+        """Return the conversation with the instruction at its end."""
         if not self.instruction:
             return list(messages)
         if not messages:
@@ -152,12 +158,12 @@ class AnswerFormat:
         return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{self.instruction}"}]
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Split a complete answer into content and calls."""
+        """Split a complete answer into its content and its tool calls."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Return log-probabilities in OpenAI's format, without ``top_logprobs``. None if they were not requested."""
+        """Return log-probabilities in OpenAI's format without ``top_logprobs``, or None if they were not requested."""
         logprobs = lm.openai_logprobs(generation, self.keep_special)
         tokens = (logprobs or {}).get("content", ())
         return logprobs and {
@@ -168,20 +174,20 @@ class AnswerFormat:
 def answer_format(
     lm: LanguageModel, tools: Sequence[Tool], choice: object = None, response_format: Mapping[str, Any] | None = None
 ) -> AnswerFormat:
-    """Return the form of answers for the given tools and the required format.
+    """Return the format of answers for these tools or this ``response_format``.
 
     Args:
         tools: tools that the model may call.
-        choice: whether the model must call a tool, see ``tool_choice``.
-        response_format: OpenAI's field of this name.
+        choice: whether the model must call a tool, see ``parse_tool_choice``.
+        response_format: the field of OpenAI's chat requests.
 
     Raises:
-        ArgumentError: a tool is not a function, the choice names no tool, the response format is unknown, or tools and
-            a response format are combined.
-        UnsupportedToolsError: the chat template does not support tools, or cannot begin the required call.
+        ArgumentError: a tool is not a function, the choice names no tool, the response format is unknown, or both tools
+            and a response format are given.
+        UnsupportedToolsError: the chat template does not support tools, or its format of required calls is unknown.
     """
     check_tools(tools)
-    chosen = tool_choice(choice, tools)
+    chosen = parse_tool_choice(choice, tools)
     tools = tools if chosen.offered else ()
     if isinstance(response_format, Mapping) and response_format.get("type") == "text":
         response_format = None
@@ -194,14 +200,14 @@ def answer_format(
         return AnswerFormat((), JSON_BEGINNING, instruction)
     if not tools:
         return AnswerFormat()
-    if reason := why_not_shown(lm, tools):
+    if reason := template_problem(lm, tools):
         raise UnsupportedToolsError(
-            f"tools={[_name(tool) for tool in tools]}: the chat template cannot show tools to the model: {reason}; use "
-            "a model whose template has tools, or leave them out"
+            f"tools={[_tool_name(tool) for tool in tools]}: the chat template cannot render tools: {reason}; use a "
+            "model whose template supports tools, or leave them out"
         )
     if isinstance(lm, RemoteLM) or not chosen.required:
         return AnswerFormat(tools, request_fields={"tool_choice": choice} if chosen.required else {})
-    only = _name(tools[0]) if len(tools) == 1 else None
+    only = _tool_name(tools[0]) if len(tools) == 1 else None
     beginning = forced_beginning(lm.chat_template, chosen.name or only)
     if beginning is None:
         raise UnsupportedToolsError(
@@ -212,25 +218,25 @@ def answer_format(
 
 
 def with_messages(request: Request, messages: Sequence[Message], form: AnswerFormat) -> Request:
-    """Add the conversation and the answer's format to the request if a server renders the chat template."""
+    """Add the conversation and the answer format to a request for a server, which renders the chat template itself."""
     if not isinstance(request, RemoteRequest):
         return request
     return replace(request, messages=messages, fields={"tools": list(form.tools) or None, **form.request_fields})
 
 
 class GrowingAnswer:
-    """A streamed answer. ``shown`` is the content that was emitted."""
+    """A streamed answer that may contain tool calls. ``shown`` is the content that was emitted so far."""
 
     def __init__(self, form: AnswerFormat) -> None:
         self.shown = ""
         self._form, self._text = form, form.beginning
 
     def add(self, piece: str) -> str:
-        """Append a piece. Return the new content, without text that may be part of a call."""
+        """Append a piece of the answer. Return the new content, without text that may be part of a tool call."""
         self._text += piece
         return self.rest(self._text[: visible_length(self._text)] if self._form.tools else self._text)
 
     def rest(self, content: str) -> str:
-        """Return the remaining content."""
+        """Return the part of ``content`` that was not emitted yet. ``content`` begins with the emitted part."""
         new, self.shown = content[len(self.shown) :], content
         return new

@@ -1,4 +1,4 @@
-"""Fill a document cache before the first request, with the user's own template."""
+"""Fill a document cache before the first request, with the prompts that the user's template renders."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ragbias.frameworks.remote import LanguageModel
 from ragbias.generation.request import in_parts
 
 T = TypeVar("T")
-PER_PROMPT = 16  # documents in one prompt
+DOCUMENTS_PER_PROMPT = 16  # documents in one prompt
 
 
 def warm(
     lm: LanguageModel,
     documents: Sequence[T],
-    text: Callable[[T], str],
-    prompt: Callable[[Sequence[T]], str],
+    get_text: Callable[[T], str],
+    render: Callable[[Sequence[T]], str],
     progress: Callable[[int], None] | bool = False,
 ) -> int:
     """Compute documents and store them in the model's cache. Cached documents are skipped.
 
     Args:
-        text: a function that returns the text of a document as in the prompt.
-        prompt: a function that renders a flat prompt with some documents and any question.
-        progress: called with the number of finished documents. ``True`` shows a progress bar.
+        get_text: a function that returns the text of a document as it occurs in prompts.
+        render: a function that returns a flat prompt with some documents and any question.
+        progress: a function that is called with the number of finished documents; ``True`` shows a progress bar.
 
     Returns:
         the number of computed documents.
@@ -40,8 +40,8 @@ def warm(
     """
     count = len(documents)
     if count < 2:
-        raise ArgumentError(f"{count} documents to warm; pass at least two, to show what separates them")
-    edges = [*range(0, count - 1, PER_PROMPT), count]  # each group has at least two documents
+        raise ArgumentError(f"{count} documents to warm; pass at least two, because their separator is needed")
+    edges = [*range(0, count - 1, DOCUMENTS_PER_PROMPT), count]  # each group has at least two documents
     computed = 0
     with tqdm(total=count, desc="documents", disable=progress is not True) as bar:
         for begin, end in pairwise(edges):
@@ -51,9 +51,9 @@ def warm(
                 if callable(progress):
                     progress(begin + number)
 
-            some = documents[begin:end]
-            texts = [text(document) for document in some]
-            split = in_parts(prompt(some), texts, None, lm.strip_numbering)
+            group = documents[begin:end]
+            texts = [get_text(document) for document in group]
+            split = in_parts(render(group), texts, None, lm.strip_numbering)
             if split.reason:
                 raise SpanError(f"the prompt cannot be split at its documents: {split.reason}")
             computed += lm.warm(split.parts.prefix, split.parts.documents, progress=done)

@@ -26,14 +26,14 @@ from transformers import (
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.hooks import attach, hooked
 from ragbias.cache import DocumentCache
-from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, first_line, out_of_memory
+from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, find_memory_error, first_line
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Generation
 from ragbias.generation.request import padded
 from ragbias.generation.reuse import DocumentStates, start_from_states
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.prompt import Span, TokenisedPrompt
-from ragbias.readers import Lora, reader_of, reading
+from ragbias.readers import Lora, apply_reader, reader_of
 
 CONTEXT = 4  # number of preceding tokens that can change the text of a token
 PIECE = 16  # tokens of a suffix whose logits are computed together
@@ -46,7 +46,7 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+        if not find_memory_error(error):
             raise
         raise OutOfMemoryError(
             f"no memory left on {device} for {len(lengths)} prompts of up to {max(lengths)} tokens "
@@ -80,7 +80,7 @@ def prepared_model(
     if lora is None and method.reader:
         lora = reader_of(model, method)
     after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # no documents: no reader
-    reader = nullcontext() if lora is None else reading(model, lora, after)
+    reader = nullcontext() if lora is None else apply_reader(model, lora, after)
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_documents_separately(model, method, prompts):
             if cache is not None and method.reusable_documents:

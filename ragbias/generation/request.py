@@ -28,7 +28,7 @@ from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Report
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.models.control_tokens import control_tokens
-from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, shielded, split_text, tokenise_whole
+from ragbias.prompt import FlatText, Prompt, Span, TokenisedPrompt, shield_documents, split_text, tokenise_whole
 
 PARTS_ARE_LEFT = "the documents are numbered, but a prompt that is passed in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
@@ -52,7 +52,7 @@ class Origin:
 
     parts: Prompt
     tokens: TokenisedPrompt
-    flat: Flat
+    flat: FlatText
     method_requested: Method
     boundaries: Boundaries
     reason: str
@@ -60,7 +60,7 @@ class Origin:
     def reordered(self, order: Sequence[int]) -> Origin:
         """Reorder the documents. ``order[i]`` is the old index of document ``i``."""
         parts = self.parts.reordered(order)
-        return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))
+        return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=FlatText.of(parts, self.flat.lead))
 
     def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
         """Return the tokens of the whole prompt, for the plain model and methods that need no documents."""
@@ -107,7 +107,7 @@ class InParts(NamedTuple):
     parts: Prompt  # has no documents if the prompt cannot be split
     boundaries: Boundaries
     reason: str  # why the prompt cannot be split; empty if it can
-    flat: Flat  # the prompt for the plain model
+    flat: FlatText  # the prompt for the plain model
 
 
 def in_parts(
@@ -128,10 +128,10 @@ def in_parts(
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
-        prompt = prompt if tokenizer is None else shielded(prompt, tokenizer)
+        prompt = prompt if tokenizer is None else shield_documents(prompt, tokenizer)
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
         numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
-        return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", Flat.of(prompt))
+        return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", FlatText.of(prompt))
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
@@ -150,7 +150,7 @@ def in_parts(
     try:
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
-        parts, flat = Prompt(prompt, (), ""), Flat(prompt, ())
+        parts, flat = Prompt(prompt, (), ""), FlatText(prompt, ())
         return InParts(parts, _numbered(boundaries, numbers, False), str(error), flat)
     return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_ARE_LEFT), "", flat)
 

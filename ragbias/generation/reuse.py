@@ -28,7 +28,7 @@ from ragbias.checks import check_not_cancelled
 from ragbias.generation.request import check_length
 from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
 from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import Lora, reading
+from ragbias.readers import Lora, apply_reader
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
@@ -149,7 +149,7 @@ def start_from_states(
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if not isinstance(method, JointMethod) and len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
-            with nullcontext() if lora is None else reading(model, lora, [0]):
+            with nullcontext() if lora is None else apply_reader(model, lora, [0]):
                 run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError, first_line
-from ragbias.files import digest_of_file, irregular, sync, sync_folder
+from ragbias.files import digest_of_file, irregular_kind, sync, sync_folder
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
@@ -41,7 +41,7 @@ def is_gguf(name: str) -> bool:
 
 
 def _begins_as_gguf(file: Path) -> bool:
-    if irregular(file):  # reading from pipes and devices may block
+    if irregular_kind(file):  # reading from pipes and devices may block
         return False
     with file.open("rb") as opened:
         return opened.read(len(MAGIC)) == MAGIC

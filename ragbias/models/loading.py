@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.display import did_you_mean, shown
-from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, first_line, out_of_memory
-from ragbias.files import irregular
+from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, find_memory_error, first_line
+from ragbias.files import irregular_kind
 from ragbias.models.gguf import MANIFEST, is_gguf
 from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_path
 
@@ -112,12 +112,12 @@ def refuse_irregular(name: str) -> None:
     path = Path(name)
     if name in NAMES:
         return
-    kind = irregular(path)
+    kind = irregular_kind(path)
     if path.exists() and not path.is_dir() and (kind or not is_gguf(name)):
         raise ModelFileError(f"model {name!r} is {kind or 'a file'}; expected {EXPECTED}")
     if path.is_dir():
         for file in sorted(path.iterdir()):
-            if not file.is_dir() and (kind := irregular(file)):
+            if not file.is_dir() and (kind := irregular_kind(file)):
                 raise ModelFileError(f"model {name!r}: {file} is {kind}; expected a folder of regular files")
         if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
             reason = f"the folder contains no {CONFIGS[0]}"
@@ -144,7 +144,7 @@ def _load_errors(name: str, path: str) -> Iterator[None]:
     except (RagBiasError, ImportError):
         raise
     except Exception as error:  # damaged files raise errors of any class
-        if out_of_memory(error):
+        if find_memory_error(error):
             raise
         raise _refusal(name, Path(path), error) from error
 

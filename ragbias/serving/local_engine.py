@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ragbias.boundaries import Boundaries
-from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, knows_tools
+from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, supports_tools
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import RenderedPrompt
 from ragbias.generation import Generation, GenerationSettings, Request
@@ -202,7 +202,7 @@ class ServedModel(Scheduler):
             "created": STARTED,
             "owned_by": "ragbias",
             "max_model_len": self.lm.window,
-            "ragbias": {"method": self.lm.method.name, "chat": chat, "tools": chat and knows_tools(self.lm)},
+            "ragbias": {"method": self.lm.method.name, "chat": chat, "tools": chat and supports_tools(self.lm)},
         }
 
     @asynccontextmanager
@@ -257,7 +257,7 @@ class ServedModel(Scheduler):
         documents = prompts.documents_of(body, self._settings.max_documents)
         if not documents:
             return RenderedPrompt(body.prompt, self._located(body.prompt, documents))
-        if (boundaries := chat_documents.in_prompt(body.prompt, documents)) is None:
+        if (boundaries := chat_documents.locate_all(body.prompt, documents)) is None:
             raise prompts.nowhere_to_put("prompt", body.prompt, documents)
         return RenderedPrompt(body.prompt, boundaries)
 

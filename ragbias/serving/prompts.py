@@ -17,7 +17,7 @@ from ragbias.generation import Request
 from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.readers import shipped
+from ragbias.readers import shipped_readers
 from ragbias.serving.errors import METHOD, ApiError, refused
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall, Json, Message
 
@@ -41,7 +41,7 @@ def client_method(requested: str | None, default: Method, model_name: str | None
         return default
     if len(requested) > LONGEST_METHOD:
         raise refused(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
-    if _NAMES_A_FILE.search(_READER.sub(lambda match: "" if match[1] in shipped() else match[0], requested)):
+    if _NAMES_A_FILE.search(_READER.sub(lambda match: "" if match[1] in shipped_readers() else match[0], requested)):
         raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)
 
@@ -87,8 +87,8 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
     A message that equals a document is a question.
     """
     texts, contents = [document.text for document in documents], list(contents)
-    if chat_documents.copies(texts, contents):
-        absent = next(iter(chat_documents.absent(texts, "\n".join(contents))), "together")
+    if chat_documents.find_copies(texts, contents):
+        absent = next(iter(chat_documents.name_absent(texts, "\n".join(contents))), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
         raise refused("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
 
@@ -104,7 +104,7 @@ def prompt_with(documents: Sequence[ChatDocument], messages: list[Json], render:
         render: function that renders messages as a flat prompt, given extra variables for the template.
     """
     text = render(messages)
-    if (boundaries := chat_documents.in_prompt(text, documents)) is not None:
+    if (boundaries := chat_documents.locate_all(text, documents)) is not None:
         return RenderedPrompt(text, boundaries)
     check_copies(documents, (each["content"] for each in messages if each["role"] != "assistant"))
     if rendered := chat_documents.render_documents(text, partial(render, messages), documents):
@@ -126,7 +126,7 @@ def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> Rende
     A chat template that supports documents renders them. Otherwise, they stay between the other parts.
     """
     bare, documents = chat_documents.replace_documents(messages), chat_documents.message_documents(messages)[0]
-    if rendered := chat_documents.by_template(partial(render, bare), documents):
+    if rendered := chat_documents.render_if_absent(partial(render, bare), documents):
         return rendered
 
     def printed(texts: Iterable[str]) -> str:
@@ -152,7 +152,7 @@ def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> R
 
 def nowhere_to_put(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
     """Return a 400 for documents that do not all occur in a text, the field ``param``, and cannot be inserted."""
-    names = ", ".join(chat_documents.absent([document.text for document in documents], text)) or "the documents"
+    names = ", ".join(chat_documents.name_absent([document.text for document in documents], text)) or "the documents"
     message = f"{param}: {names} not found in it; add each verbatim in one text, or add a user message"
     return refused("documents", message, "invalid_documents")
 

@@ -16,7 +16,7 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
 from ragbias.frameworks import ChatDocument, chat_documents
 from ragbias.frameworks.connection import server_address
-from ragbias.frameworks.remote import END, check_arranges_text, order_text, text_origin
+from ragbias.frameworks.remote import END, check_orders_text, order_text, text_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
@@ -114,7 +114,7 @@ def upstream_errors() -> Iterator[None]:
 def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, metrics: Metrics) -> FastAPI:
     """Create the application of the proxy. ``method`` is the default method."""
     default = methods.get(method)
-    check_arranges_text(default)
+    check_orders_text(default)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -166,7 +166,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
     with translated(prompt):
         fields = ArrangedFields.model_validate({name: body.pop(name, None) for name in ("documents", "ragbias")})
         method = prompts.client_method(fields.options.method, default)
-        check_arranges_text(method)
+        check_orders_text(method)
         documents, texts = prompts.documents_of(fields, settings.max_documents), list(_texts(body, prompt))
         holder, boundaries = _holder(texts, documents, settings)
         if documents and holder is None:
@@ -219,7 +219,7 @@ def _holder(
     boundaries = locate("")
     for text in reversed(texts):
         if documents:
-            if (verbatim := chat_documents.in_prompt(text.text, documents)) is not None:
+            if (verbatim := chat_documents.locate_all(text.text, documents)) is not None:
                 return text, verbatim
             continue
         boundaries = settings.located(text.text)

@@ -10,7 +10,7 @@ import typer
 
 from ragbias.cli import reason
 from ragbias.errors import DataError
-from ragbias.files import naming
+from ragbias.files import file_name_in_errors
 
 COMMAND = """
 import sys
@@ -113,7 +113,7 @@ def test_a_long_message_is_cut():
 
 
 def test_errors_that_name_their_file_keep_it(tmp_path):
-    with pytest.raises(FileNotFoundError) as raised, naming(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, file_name_in_errors(tmp_path):
         Path("/nonexistent/a").read_text()
     assert raised.value.filename == "/nonexistent/a"
 

@@ -40,12 +40,12 @@ def test_the_method_may_be_another_one(given):
 
 @pytest.mark.parametrize("field", [{"strip_numbering": False}, {"backend": "auto"}])
 def test_an_option_may_not_contradict_the_lm(given, field):
-    with pytest.raises(ArgumentError, match=f"{next(iter(field))}=.* contradicts the model given; .*DebiasedLM"):
+    with pytest.raises(ArgumentError, match=f"{next(iter(field))}=.* contradicts the existing model; .*DebiasedLM"):
         adopt_settings(Fields(), RagBiasOptions(**field), given)
 
 
 def test_a_cache_may_not_contradict_the_lm(given):
-    with pytest.raises(ArgumentError, match="document_cache=None contradicts the model given"):
+    with pytest.raises(ArgumentError, match="document_cache=None contradicts the existing model"):
         adopt_settings(Fields(document_cache=None), RagBiasOptions(), given)
 
 

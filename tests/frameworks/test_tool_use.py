@@ -13,9 +13,9 @@ from ragbias.frameworks.tool_use import (
     GrowingAnswer,
     ToolChoice,
     answer_format,
-    knows_tools,
-    tool_choice,
-    why_not_shown,
+    parse_tool_choice,
+    supports_tools,
+    template_problem,
 )
 
 ADD, GREET = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in ("add", "greet"))
@@ -38,7 +38,7 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
     ],
 )
 def test_every_way_to_choose_is_read(choice, expected):
-    assert tool_choice(choice, [ADD, GREET]) == expected
+    assert parse_tool_choice(choice, [ADD, GREET]) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_every_way_to_choose_is_read(choice, expected):
 )
 def test_a_choice_without_its_tool_is_refused(choice, tools):
     with pytest.raises(ArgumentError, match="tool_choice="):
-        tool_choice(choice, tools)
+        parse_tool_choice(choice, tools)
 
 
 def with_template(lm: DebiasedLM, template: str | None) -> DebiasedLM:
@@ -59,7 +59,7 @@ def with_template(lm: DebiasedLM, template: str | None) -> DebiasedLM:
     ("template", "reason"),
     [
         (None, "there is none"),
-        ("{{ messages[0].content }}", "does not read them"),
+        ("{{ messages[0].content }}", "it ignores them"),
         ("{% if tools %}{{ raise_exception('not today') }}{% endif %}", "not today"),
         ("{{ tools | nosuchfilter }}", "it fails with"),
         ("{% for tool in tools or [] %}{{ tool.function.name }}<tool_call>{% endfor %}", ""),
@@ -67,8 +67,8 @@ def with_template(lm: DebiasedLM, template: str | None) -> DebiasedLM:
 )
 def test_a_template_without_tools_is_reported_with_the_reason(lm, template, reason):
     model = with_template(lm, template)
-    assert reason in why_not_shown(model, [ADD, GREET])
-    assert knows_tools(model) == (not reason) == (not why_not_shown(model, [ADD, GREET]))
+    assert reason in template_problem(model, [ADD, GREET])
+    assert supports_tools(model) == (not reason) == (not template_problem(model, [ADD, GREET]))
 
 
 def test_a_call_of_the_only_tool_is_begun_with_its_name(lm):

@@ -159,9 +159,9 @@ def test_a_choice_that_names_no_tool_is_refused(llm):
 
 
 def test_templates_that_show_no_tools_are_refused(chat, lm, completion):
-    with pytest.raises(NotImplementedError, match="cannot show tools to the model: it does not read them"):
+    with pytest.raises(NotImplementedError, match="cannot render tools: it ignores them"):
         chat.bind_tools([search])
-    with pytest.raises(NotImplementedError, match="cannot show tools"):
+    with pytest.raises(NotImplementedError, match="cannot render tools"):
         chat.invoke("hi", tools=[search])
     tokenizer = copy.deepcopy(lm.tokenizer)
     tokenizer.chat_template = "{% if tools %}{{ raise_exception('no tools, please') }}{% endif %}{{ bos_token }}"
@@ -277,7 +277,7 @@ def test_the_raw_message_and_the_error_come_along_if_wanted(llm, method):
 
 
 def test_methods_that_cannot_work_are_refused(chat, llm):
-    with pytest.raises(NotImplementedError, match="cannot show tools"):
+    with pytest.raises(NotImplementedError, match="cannot render tools"):
         chat.with_structured_output(Bridge)
     with pytest.raises(ArgumentError, match="yaml"):
         llm.with_structured_output(Bridge, method="yaml")

@@ -155,9 +155,9 @@ def test_an_unreachable_server_is_reported(address):
 
 
 def test_what_the_server_settles_is_refused(address):
-    with pytest.raises(ArgumentError, match="strip_numbering=True contradicts the model given; .* `ragbias serve`"):
+    with pytest.raises(ArgumentError, match="strip_numbering=True contradicts the existing model; .* `ragbias serve`"):
         ChatRagBias(base_url=address, model_id="small", api_key="key", strip_numbering=True)
-    with pytest.raises(ArgumentError, match="backend='torch' contradicts the model given; leave it out"):
+    with pytest.raises(ArgumentError, match="backend='torch' contradicts the existing model; leave it out"):
         ChatRagBias(base_url=address, model_id="small", api_key="key", backend="torch")
 
 

@@ -63,5 +63,5 @@ def test_a_backend_reaches_the_report_and_the_key_of_caches(llama, byte_tokenize
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, backend="torch")
     assert ask(llm, numbered([0, 1, 2]))["backend"] == "torch"
     assert llm._get_llm_string() != ChatRagBias(model=llama, tokenizer=byte_tokenizer)._get_llm_string()
-    with pytest.raises(ArgumentError, match="backend=.* contradicts the model given"):
+    with pytest.raises(ArgumentError, match="backend=.* contradicts the existing model"):
         ChatRagBias(lm=llm.lm, backend="auto")

@@ -104,7 +104,7 @@ def test_tools_are_called(address, tool_lm):
 def test_errors_name_what_is_wrong(address, remote, small_lm):
     with pytest.raises(PromptTooLongError, match="too many for an answer .* window of 16384"):
         remote.complete("owl " * 20_000)
-    with pytest.raises(ArgumentError, match="no_repeat_ngram_size: servers do not take this"):
+    with pytest.raises(ArgumentError, match="no_repeat_ngram_size: not supported by servers"):
         remote.complete(PROMPT, no_repeat_ngram_size=3)
     with pytest.raises(ServerError, match="no model"):
         RagBiasLLM(base_url=address, model_name="other")

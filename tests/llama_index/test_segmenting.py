@@ -54,7 +54,7 @@ def test_only_stripped_numbers_give_one_answer_for_every_order(llama, byte_token
 
 @pytest.mark.parametrize("setting", [{"strip_numbering": True}, {"backend": "torch"}])
 def test_what_a_given_lm_was_not_made_with_is_refused(lm, setting):
-    with pytest.raises(RagBiasError, match=f"{next(iter(setting))}=.* contradicts the model given"):
+    with pytest.raises(RagBiasError, match=f"{next(iter(setting))}=.* contradicts the existing model"):
         RagBiasLLM(lm=lm, **setting)
 
 

@@ -175,7 +175,7 @@ class RagBiasModel(BaseModel):
     @property
     def last_report(self) -> dict[str, Any] | None:
         """The report of the last request in this context, with the method and the documents."""
-        return reports.last(self._owner)
+        return reports.last_report(self._owner)
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
@@ -256,13 +256,13 @@ class RagBiasModel(BaseModel):
 
     def _noted(self, stream: Stream) -> Stream:
         """Store the report of an open stream, which its caller may close before the end."""
-        reports.note(self._owner, stream.report.as_dict())
+        reports.store(self._owner, stream.report.as_dict())
         return stream
 
     def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
         """Return finish reason, report and log-probabilities of an answer. Store the report as the last report."""
         report = generation.report.as_dict()
-        reports.note(self._owner, report)
+        reports.store(self._owner, report)
         details = {"finish_reason": generation.finish_reason, "ragbias": report}
         logprobs = form.logprobs(self.lm, generation)
         return details if logprobs is None else {**details, "logprobs": logprobs}

@@ -43,9 +43,9 @@ from ragbias.frameworks import (
     GrowingAnswer,
     ToolCall,
     answer_format,
-    by_template,
     join_parts,
     message_documents,
+    render_if_absent,
     replace_documents,
     with_messages,
 )
@@ -213,7 +213,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _store_last_report(self, results: Sequence[object]) -> None:
         """Store the last report of a batch in the caller's context, because each run has another context."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
-            reports.note(self._owner, report)
+            reports.store(self._owner, report)
 
     # LangChain's hooks
 
@@ -359,7 +359,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         else:
             bare, documents = join_parts(messages), [ChatDocument("", document) for document in given]
         chat_text = partial(self.lm.chat_text, form.with_instruction(bare), form.tools)
-        return by_template(chat_text, documents, bare if given else ()) or (text, None)
+        return render_if_absent(chat_text, documents, bare if given else ()) or (text, None)
 
     def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

@@ -80,7 +80,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         """Store the last answer's report in the caller's context, including reports of cached answers."""
         about = (result.generations[-1][0].generation_info or {}) if result.generations else {}
         if "ragbias" in about:
-            reports.note(self._owner, about["ragbias"])
+            reports.store(self._owner, about["ragbias"])
         return result
 
     def _generate(

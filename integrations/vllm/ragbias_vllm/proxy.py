@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from ragbias import methods
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
-from ragbias.frameworks.remote import check_arranges_text
+from ragbias.frameworks.remote import check_orders_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.arguments import generation_config
 from ragbias.generation.decoding import CONTEXT, GREEDY, computes_documents_separately, decoded, safe_length, trimmed
@@ -103,7 +103,7 @@ def check_runs(method: Method, joint: bool) -> None:
             raise MethodError(f"{method.name}: vLLM cannot compute its documents; start the proxy with {NEEDED}")
         return
     try:
-        check_arranges_text(method)
+        check_orders_text(method)
     except MethodError:
         raise MethodError(f"{method.name} does not run in vLLM; expected one of {RUNNABLE}, {PLAIN}") from None
 

@@ -20,12 +20,12 @@ from pydantic import (
 )
 
 from ragbias import limits
-from ragbias.display import complaints
+from ragbias.display import validation_message
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, Measure
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.task import Limit, Seed, Task, different, within
-from ragbias.files import irregular
+from ragbias.files import irregular_kind
 from ragbias.models.named import no_model
 
 
@@ -132,7 +132,7 @@ class _Loader(yaml.SafeLoader):
 
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
     """Read the settings of a YAML file and apply ``changes`` to them."""
-    if kind := irregular(file):
+    if kind := irregular_kind(file):
         raise RunError(f"{file} is {kind}; expected a regular YAML file")
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
@@ -154,4 +154,4 @@ def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
     try:
         return BenchConfiguration.model_validate(content)
     except ValidationError as error:
-        raise RunError(f"{source}: {complaints(error, known=known)}") from error
+        raise RunError(f"{source}: {validation_message(error, known=known)}") from error

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ragbias.display import changes
+from ragbias.display import describe_changes
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import machine, versions
@@ -31,8 +31,8 @@ from ragbias.evaluation.runs import (
     read_about,
     read_records,
 )
-from ragbias.files import naming, sync_folder, write_atomically
-from ragbias.readers import folder_of
+from ragbias.files import file_name_in_errors, sync_folder, write_atomically
+from ragbias.readers import reader_folder
 
 LOCK = ".lock"
 
@@ -64,7 +64,7 @@ def reader_digests(methods: str) -> dict[str, Any]:
     """Return the hash of each reader adapter in ``methods``, because a reader may be trained again."""
     digests = {}
     for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
-        files = [path for path in sorted(folder_of(reader).glob("*")) if path.is_file()]
+        files = [path for path in sorted(reader_folder(reader).glob("*")) if path.is_file()]
         digests[reader] = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return {"readers": digests} if digests else {}
 
@@ -91,7 +91,7 @@ class RecordFile:
     def append(self, records: Sequence[Record]) -> int:
         """Write new records, flush them to disk, and return their number."""
         new = [record for record in records if record.key not in self.by_key]
-        with naming(self.path), self.path.open("ab") as file:
+        with file_name_in_errors(self.path), self.path.open("ab") as file:
             file.write(as_lines(new).encode())
             file.flush()
             os.fsync(file.fileno())
@@ -138,7 +138,7 @@ class Store:
 
     def _check_settings(self, about: dict[str, Any]) -> None:
         if (before := read_about(self.folder)) and holds_records(self.folder):
-            changed = changes(before["decides"], about["decides"])
+            changed = describe_changes(before["decides"], about["decides"])
             if not changed:
                 return
             if not _only_a_higher_limit(before["decides"], about["decides"]):

@@ -17,12 +17,12 @@ from torch import Tensor
 from ragbias import debias, methods
 from ragbias.call_site import WarnedLines, add_framework
 from ragbias.errors import RagBiasError, RunError
-from ragbias.extras import required
+from ragbias.extras import require
 from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method
 from ragbias.models import local_path
 
-required("lm_eval.models.huggingface", "lm-eval")
+require("lm_eval.models.huggingface", "lm-eval")
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import register_model  # noqa: E402

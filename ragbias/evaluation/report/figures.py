@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from ragbias.display import printable
 from ragbias.evaluation import REFERENCE
-from ragbias.extras import required
+from ragbias.extras import require
 from ragbias.files import writing
 
-required("matplotlib", "bench")
+require("matplotlib", "bench")
 
 import matplotlib  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402

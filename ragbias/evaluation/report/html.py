@@ -17,9 +17,9 @@ from ragbias.evaluation.report.charts import accuracy_by_cost, flip_rates, logpr
 from ragbias.evaluation.report.figures import Style, address, styles_of
 from ragbias.evaluation.report.read_runs import Run
 from ragbias.evaluation.report.tables import Grid
-from ragbias.extras import required
+from ragbias.extras import require
 
-required("jinja2", "bench")
+require("jinja2", "bench")
 
 from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: E402
 

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.display import no_formula, printable
+from ragbias.display import escape_formula, printable
 from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.aggregates import figures_of
 
@@ -251,8 +251,8 @@ def as_csv(summary: Mapping[str, Any]) -> str:
     rows = []
     for result in summary["results"]:
         for label, method in ranked(result):
-            named = {"model": no_formula(result["model"]), "task": no_formula(result["task"])}
-            named |= {"documents": result["documents"], "method": no_formula(label)}
+            named = {"model": escape_formula(result["model"]), "task": escape_formula(result["task"])}
+            named |= {"documents": result["documents"], "method": escape_formula(label)}
             rows.append({**named, **dict(_columns("", method))})
     written = io.StringIO()
     writer = csv.DictWriter(written, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
@@ -265,7 +265,7 @@ def _columns(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield a column for each number in plain data, and three columns for each ``[estimate, low, high]``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _columns(no_formula(f"{name}_{key}" if name else key), inner)
+            yield from _columns(escape_formula(f"{name}_{key}" if name else key), inner)
     elif isinstance(value, list):
         yield from zip((name, f"{name}_low", f"{name}_high"), value, strict=True)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ragbias.display import complaints
+from ragbias.display import validation_message
 from ragbias.errors import RunError
 from ragbias.evaluation.tasks.judge import Judge, LLMBar
 from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
@@ -38,4 +38,4 @@ def make(name: str, **options: Any) -> Task:
     try:
         return TASKS[name](**given)
     except ValidationError as error:
-        raise RunError(f"{name}: {complaints(error)}") from error
+        raise RunError(f"{name}: {validation_message(error)}") from error

@@ -12,7 +12,7 @@ from typing import Any
 from ragbias import limits
 from ragbias.checks import check_between, check_whole
 from ragbias.errors import MethodError
-from ragbias.files import irregular, write_atomically
+from ragbias.files import irregular_kind, write_atomically
 from ragbias.models.named import PACKAGED
 
 VERSION = 1
@@ -68,7 +68,7 @@ class Profile:
             MethodError: the file cannot be read or is invalid; the message names the file and the field.
         """
         expected = "expected a JSON file that `ragbias calibrate --out` wrote"
-        if kind := irregular(Path(path)):
+        if kind := irregular_kind(Path(path)):
             raise MethodError(f"profile {path} is {kind}; {expected}")
         try:
             data = json.loads(Path(path).read_text())

@@ -48,11 +48,11 @@ from ragbias.frameworks import (
     Tool,
     UnsupportedToolsError,
     answer_format,
-    by_template,
-    knows_tools,
     open_model,
     rename_arguments,
+    render_if_absent,
     report_errors,
+    supports_tools,
     with_messages,
     with_options,
 )
@@ -168,7 +168,7 @@ class RagBiasLLM(FunctionCallingLLM):
         self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.chat_template)
-        self._template_knows_tools = knows_tools(self.lm)
+        self._template_knows_tools = supports_tools(self.lm)
 
     @classmethod
     def class_name(cls) -> str:
@@ -207,7 +207,7 @@ class RagBiasLLM(FunctionCallingLLM):
     @property
     def last_report(self) -> dict[str, Any] | None:
         """The report of the last answer in the current thread or task."""
-        return reports.last(self._owner)
+        return reports.last_report(self._owner)
 
     @llm_completion_callback()
     def complete(
@@ -373,7 +373,7 @@ class RagBiasLLM(FunctionCallingLLM):
             bare, documents = list(messages), [ChatDocument("", text) for text in listener.printed_texts(given)]
         turns = conversation.to_dicts(bare)
         chat_text = partial(self.lm.chat_text, turns, tools or None)
-        rendered = by_template(chat_text, documents, turns if given else ()) if self._uses_chat_template else None
+        rendered = render_if_absent(chat_text, documents, turns if given else ()) if self._uses_chat_template else None
         text, found = rendered or (self._chat_prompt(messages, tools), None)
         return text, call, found
 

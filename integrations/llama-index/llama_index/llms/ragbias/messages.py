@@ -22,7 +22,7 @@ from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks import AnswerFormat, ChatDocument, Tool, call_id, template_call, tool_choice
+from ragbias.frameworks import AnswerFormat, ChatDocument, Tool, call_id, parse_tool_choice, template_call
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
@@ -109,7 +109,7 @@ def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage
 def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
     """Return the tools for the prompt, or only the chosen tool, and whether a call is required."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
-    chosen = tool_choice(choice, specs)
+    chosen = parse_tool_choice(choice, specs)
     shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
     return shown, chosen.required
 

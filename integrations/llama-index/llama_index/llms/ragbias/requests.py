@@ -100,7 +100,7 @@ class PreparedCall:
     def _open(self) -> Stream:
         """Open a stream. Store its report at once, because its caller may close it before the end."""
         stream = self.lm.stream_answer(self.request, self.settings)
-        reports.note(self.owner, stream.report.as_dict())
+        reports.store(self.owner, stream.report.as_dict())
         return stream
 
     def _chunks(self, stream: Stream, respond: Respond[Response]) -> Generator[Response, None, None]:
@@ -121,7 +121,7 @@ class PreparedCall:
 
     def _whole(self, generation: Generation) -> Reply:
         """Return the complete answer, and store its report."""
-        reports.note(self.owner, generation.report.as_dict())
+        reports.store(self.owner, generation.report.as_dict())
         text, calls, errors = messages.read(self.form, generation.text, self.parallel)
         return Reply(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
 
