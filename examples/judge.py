@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from llama_index.core.evaluation import PairwiseComparisonEvaluator
 from llama_index.llms.ragbias import RagBiasLLM
-from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
+from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, allow_only
 
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
@@ -49,7 +49,7 @@ async def main() -> None:
     arguments = parser.parse_args()
 
     llm = RagBiasLLM(model_name=arguments.model, method=arguments.method)
-    settings = {} if arguments.explain else {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
+    settings = {} if arguments.explain else {"prefix_allowed_tokens_fn": allow_only(VERDICTS, llm.lm.tokenizer)}
     plain = RagBiasLLM(lm=llm.lm, method="none", generate_kwargs=settings)
     judges = {
         "stock": PairwiseComparisonEvaluator(plain, enforce_consensus=False),

@@ -193,7 +193,7 @@ def open_model(
     if tokenizer is None:
         source = options.tokenizer_name or model.config._name_or_path
         if not source:
-            raise ArgumentError("the model has no name that selects a tokenizer; pass tokenizer or tokenizer_name")
+            raise ArgumentError("the model has no name, so its tokenizer is unknown; pass tokenizer or tokenizer_name")
         tokenizer = load_tokenizer(source, options.tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
     return DebiasedLM(model, tokenizer, **settings), options
 

@@ -191,7 +191,7 @@ def test_wrong_tools_are_an_error_that_shows_them(tool_lm, tools):
 
 
 def test_a_module_that_is_no_pipeline_needs_a_tokenizer(lm):
-    with pytest.raises(ArgumentError, match="give tokenizer or tokenizer_name"):
+    with pytest.raises(ArgumentError, match="pass tokenizer or tokenizer_name"):
         RagBiasPipeline(model=lm.model)
 
 

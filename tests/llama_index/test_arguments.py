@@ -162,7 +162,7 @@ def test_history_with_a_malformed_call_is_refused(llm: RagBiasLLM) -> None:
 
 def test_a_model_without_a_name_needs_its_tokenizer():
     config = LlamaConfig(vocab_size=32, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
-    with pytest.raises(RagBiasError, match="give tokenizer or tokenizer_name"):
+    with pytest.raises(RagBiasError, match="pass tokenizer or tokenizer_name"):
         RagBiasLLM(model=LlamaForCausalLM(config))
 
 

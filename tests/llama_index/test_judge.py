@@ -10,7 +10,7 @@ import pytest
 from llama_index.core.evaluation import PairwiseComparisonEvaluator
 from llama_index.core.llms import MockLLM
 from llama_index.llms.ragbias import RagBiasLLM
-from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
+from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, allow_only
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, DocumentCacheWarning, RagBiasError
@@ -55,7 +55,7 @@ async def test_swapping_the_answers_never_changes_the_verdict(
 async def test_swapping_changes_some_of_the_stock_evaluators_verdicts(
     make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
 ) -> None:
-    only = {"prefix_allowed_tokens_fn": one_of(VERDICTS, make_llm().lm.tokenizer)}
+    only = {"prefix_allowed_tokens_fn": allow_only(VERDICTS, make_llm().lm.tokenizer)}
     stock = PairwiseComparisonEvaluator(make_llm(method="none", generate_kwargs=only), enforce_consensus=False)
     first, second = await verdicts(stock, pairs)
     assert first != second

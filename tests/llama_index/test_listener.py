@@ -47,14 +47,14 @@ def test_synthesis_is_closed_after_success_and_after_failure(
 ) -> None:
     synthesizer = get_response_synthesizer(llm=make_llm())
     synthesizer.synthesize(QUESTION, nodes)
-    assert listener.open_synthesis() is None
+    assert listener.current_synthesis() is None
 
     def fail(_step: int) -> None:
         raise RuntimeError("the GPU fell off")
 
     with on_forward(fail), pytest.raises(RuntimeError, match="fell off"):  # type: ignore[attr-defined]
         synthesizer.synthesize(QUESTION, nodes)
-    assert listener.open_synthesis() is None
+    assert listener.current_synthesis() is None
 
 
 class BrokenNode(TextNode):
@@ -116,7 +116,7 @@ def test_no_growth_over_many_runs() -> None:
     assert not seen.open_spans
     assert not seen.completed_spans
     assert not seen.dropped_spans
-    assert listener.open_synthesis() is None
+    assert listener.current_synthesis() is None
 
 
 def test_nested_synthesis_gives_way_to_the_outer_one_again(nodes: list[NodeWithScore]) -> None:
@@ -128,7 +128,7 @@ def test_nested_synthesis_gives_way_to_the_outer_one_again(nodes: list[NodeWithS
         def synthesize(self, nodes: list[NodeWithScore], inner: list[NodeWithScore]) -> str:
             if inner:
                 Synthesizer().synthesize(inner, [])
-            synthesis = listener.open_synthesis()
+            synthesis = listener.current_synthesis()
             texts.append(synthesis.texts if synthesis else None)
             return ""
 

@@ -1,4 +1,4 @@
-"""Base class of the chat model and the completion model: fields, loading and request preparation."""
+"""Base class of the chat model and the completion model: fields, loading, and preparation of requests."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ class RagBiasModel(BaseModel):
     model_id: str = ""
     """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
     method: str | Method | None = None
-    """The method, see ``ragbias.methods.get``. ``None``: the server's, or the best measured for the named model."""
+    """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best one measured."""
     max_tokens: int = 256
-    """Maximum number of tokens in an answer. ``max_new_tokens`` is the same."""
+    """Maximum number of tokens in an answer. ``max_new_tokens`` is an alias."""
     temperature: float | None = None
     """Sampling temperature. Without a temperature, answers are greedy."""
     stop: StopStrings | None = None
     """Strings that end the answer and are not part of it."""
     logprobs: bool = False
-    """Whether to return each token's log-probability, before temperature, in OpenAI's format without ``top_logprobs``.
-    It is in ``response_metadata["logprobs"]`` of messages and ``generation_info["logprobs"]`` of completions."""
+    """Whether to return each token's log-probability, in OpenAI's format without ``top_logprobs``. Temperature is not
+    applied. The result is in ``response_metadata["logprobs"]`` or, for completions, ``generation_info["logprobs"]``."""
     batch_size: int = Field(default=8, ge=1)
     """Maximum number of prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments for ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
     on_missing: OnMissing = "warn"
-    """Reaction if documents that the method needs are missing from the prompt."""
+    """What to do if expected documents are missing from the prompt: ``"warn"``, ``"raise"`` or ``"ignore"``."""
     segmenter: SkipValidation[Segmenter | None] = None
-    """Segmenter that finds documents without retrieval: a separator, an ``re.Pattern``, or a function from the prompt
-    to spans or texts."""
+    """Finds documents that no retriever of LangChain returned: a separator, an ``re.Pattern``, or a function that takes
+    the prompt and returns spans or texts."""
     document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
-    """Cache for computed documents, for methods that can reuse them."""
+    """Cache of computed documents, for methods that can reuse them."""
     lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False)
     """The loaded model."""
     base_url: str | None = None
@@ -81,7 +81,7 @@ class RagBiasModel(BaseModel):
     _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
-            "If the chain spreads the documents over several calls or rewrites them, use chain_type='stuff', and print "
+            "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff', and print "
             "page_content unchanged; otherwise, pass documents= as they occur in the prompt, or retrieve inside the "
             "chain"
         )
@@ -90,14 +90,14 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Accept the arguments of ``HuggingFacePipeline``, aliases of fields, and options as arguments."""
+        """Convert arguments of ``HuggingFacePipeline``, aliases of fields, and options to fields."""
         if not isinstance(values, dict):
             return values
         values = rename_arguments(values, OTHER_NAMES, {*cls.model_fields, *RagBiasOptions.model_fields, *STOCK})
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
-            values = {**arguments.fields_of(pipeline), **values}
-        values = {**arguments.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
+            values = {**arguments.pipeline_fields(pipeline), **values}
+        values = {**arguments.convert_pipeline_kwargs(values.pop("pipeline_kwargs", None)), **values}
         return with_options(values, RagBiasOptions)
 
     _report_errors = model_validator(mode="wrap")(report_errors)
@@ -112,19 +112,19 @@ class RagBiasModel(BaseModel):
             given = None
         self.lm, self.options = open_model(self, "model_id", self.options, given, self.model_kwargs)
         if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
-            arguments.sources[self.lm] = (self.model_id, self.model_kwargs)
+            arguments.loading_arguments[self.lm] = (self.model_id, self.model_kwargs)
         if not self.model_id:
             self.model_id = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
-        """Whether the fields select another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
+        """Whether the fields name another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
 
         Raises:
-            ArgumentError: the caller loaded ``lm``, so it cannot be replaced.
+            ArgumentError: they name another model, but the caller passed ``lm``, so it must not be replaced.
         """
-        if lm in arguments.sources:
-            loaded = dict(zip(("model_id", "model_kwargs"), arguments.sources[lm], strict=True))
+        if lm in arguments.loading_arguments:
+            loaded = dict(zip(("model_id", "model_kwargs"), arguments.loading_arguments[lm], strict=True))
             return any(getattr(self, name) != loaded[name] for name in loaded.keys() & self.model_fields_set)
         if "model_id" in self.model_fields_set and lm.name and self.model_id != lm.name:
             raise ArgumentError(f"model_id={self.model_id!r}, but the lm given is {lm.name!r}; give one of them")
@@ -156,12 +156,12 @@ class RagBiasModel(BaseModel):
             model_kwargs: arguments for loading, e.g. ``{"dtype": "auto"}``.
             pipeline_kwargs: ``max_new_tokens``, ``temperature``, ``do_sample``, ``top_k``, ``top_p``,
                 ``repetition_penalty``, ``stop_sequence``; ``return_full_text`` only as False.
-            kwargs: any field or option, e.g. ``method="rotor"``.
+            kwargs: other fields and options, e.g. ``method="rotor"``.
 
         Raises:
             ArgumentError: an argument has no counterpart in this class.
         """
-        given = arguments.stock_arguments(task, backend, device, device_map, model_kwargs)
+        given = arguments.convert_stock_arguments(task, backend, device, device_map, model_kwargs)
         return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **given, **kwargs})
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -174,17 +174,17 @@ class RagBiasModel(BaseModel):
 
     @property
     def last_report(self) -> dict[str, Any] | None:
-        """The report of the last request in this context, with the method and the documents."""
+        """The report of the last request in this thread or task: the method that ran, and the documents."""
         return reports.last_report(self._owner)
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """Settings and documents of ``ragbias.documents`` that determine an answer, for LangChain's cache."""
+        """The settings and documents that determine an answer, as the key of LangChain's cache."""
         documents = current_documents()
         model = getattr(self.lm, "model", None)
         return {
             "model_id": self.model_id,
-            "model": None if self.lm.name or model is None else arguments.identity(model),
+            "model": None if self.lm.name or model is None else arguments.unique_name(model),
             "base_url": getattr(self.lm, "base_url", None),
             "method": self.method if isinstance(self.method, str) else repr(self.method),
             **self._settings,
@@ -192,7 +192,7 @@ class RagBiasModel(BaseModel):
             "backend": self.options.backend,
             "segmenter": repr(self.segmenter),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
-            "on_missing": self.on_missing,  # separates answers of "raise"
+            "on_missing": self.on_missing,  # with "raise", an answer cached with "warn" must not be used
             **({} if documents is None else {"documents": hashlib.sha256(repr(documents).encode()).hexdigest()}),
         }
 
@@ -214,11 +214,11 @@ class RagBiasModel(BaseModel):
         fields = {name: getattr(self, name) for name in ("stop", "logprobs", "max_tokens", "temperature")}
         return {**fields, **{name: getattr(self.options, name) for name in SAMPLING if name not in fields}}
 
-    def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
+    def _merge_arguments(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
         fields = {"method": self.method, **self._settings}
         return arguments.merge_arguments(fields, {**given, "stop": stop}, self.model_id, self.batch_size)
 
-    def _request(
+    def _prepare_request(
         self,
         text: str,
         call: Call,
@@ -226,11 +226,11 @@ class RagBiasModel(BaseModel):
         artifacts: Sequence[Sequence[str]] = (),
         boundaries: Boundaries | None = None,
     ) -> Request:
-        """Prepare a templated prompt with the documents of the call, of its run tree, or of recent retrievals.
+        """Locate the documents in a rendered prompt, and prepare the request.
 
         Args:
             artifacts: the documents' texts for each message with documents, the latest message first.
-            boundaries: spans of the documents if the chat template rendered them; None: locate the documents.
+            boundaries: boundaries of the documents if the chat template rendered them; ``None``: locate them.
         """
         tree = listener.tree(parent_run_id)
         boundaries = boundaries or locate(
@@ -254,13 +254,13 @@ class RagBiasModel(BaseModel):
             )
         return request
 
-    def _noted(self, stream: Stream) -> Stream:
-        """Store the report of an open stream, which its caller may close before the end."""
+    def _record_stream(self, stream: Stream) -> Stream:
+        """Store the report of a stream when it begins, because its caller may close it early. Return the stream."""
         reports.store(self._owner, stream.report.as_dict())
         return stream
 
-    def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
-        """Return finish reason, report and log-probabilities of an answer. Store the report as the last report."""
+    def _answer_details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
+        """Return finish reason, report and log-probabilities of an answer. Also store its report."""
         report = generation.report.as_dict()
         reports.store(self._owner, report)
         details = {"finish_reason": generation.finish_reason, "ragbias": report}

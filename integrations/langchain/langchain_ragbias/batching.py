@@ -1,8 +1,8 @@
 """Answer the requests of several runs as one padded batch.
 
-LangChain starts a run for every conversation of a batch, with callbacks, cache and errors. Each run submits its request
-to the batch. When all runs have submitted a request, or ended without one (cached answers and errors), the requests are
-answered together.
+LangChain starts a run for each conversation of a batch, because callbacks, cache and errors belong to runs. Each run
+submits its request to the batch and waits. When all runs have submitted a request, or ended without one because of a
+cached answer or an error, the requests are answered together.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ragbias import Generation
 from ragbias.call_site import remember_call_site
 from ragbias.generation import GenerationSettings, Request
 
-SECONDS_TO_END = 2.0  # time to wait for cancelled runs
+SECONDS_TO_END = 2.0  # maximum time to wait until cancelled runs end
 T = TypeVar("T")
 Answerer = Callable[[Sequence[Request], GenerationSettings, threading.Event], Sequence[Generation]]
-"""Function of the requests, their settings, and an event that cancels them."""
+"""A function that answers requests. It takes the requests, their settings, and an event that cancels them."""
 Ended = SimpleQueue[BaseException | None]
-"""Queue that receives the error that ended a batch, or ``None`` if each run has its result or error."""
+"""A queue that receives one item when a batch ends: the error that ended it, or ``None``."""
 
 
 class PaddedBatch:
@@ -37,7 +37,7 @@ class PaddedBatch:
 
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
-        self._awaited, self._answer = runs, answer
+        self._n_outstanding, self._answer = runs, answer
         self._waiting: list[tuple[Request, GenerationSettings, Future[Generation]]] = []
         self._lock = threading.Lock()
 
@@ -52,43 +52,43 @@ class PaddedBatch:
         return future
 
     def skip(self) -> None:
-        """Stop waiting for one run. Start the batch if no other run is outstanding."""
+        """Stop waiting for the request of one run. If no other run is outstanding, start the computation."""
         with self._lock:
-            self._awaited -= 1
-            complete = self._awaited == 0 and bool(self._waiting)
+            self._n_outstanding -= 1
+            complete = self._n_outstanding == 0 and bool(self._waiting)
         if complete:
             threading.Thread(target=self._run, daemon=True, name="ragbias-batch").start()
 
     def cancel(self) -> None:
         """Stop the computation at the next token, and cancel all waiting runs."""
         self.cancelled.set()
-        for *_, future in self._take():
-            _resolve(future, CancelledError())
+        for *_, future in self._take_waiting():
+            _set_outcome(future, CancelledError())
 
     def _run(self) -> None:
         waiting = list(self._waiting)
         outcomes: list[Generation | BaseException] = []
         try:
-            # settings differ if a callback calls the model before the run does
+            # settings differ if a callback has called the model before its run did
             for settings, group in groupby(waiting, key=itemgetter(1)):
                 outcomes += self._answer([request for request, *_ in group], settings, self.cancelled)
             if self.cancelled.is_set():
                 raise CancelledError
         except BaseException as error:
             outcomes = [error] * len(waiting)
-        taken = self._take()  # empty if the batch was cancelled
+        taken = self._take_waiting()  # empty if the batch was cancelled
         for (*_, future), outcome in zip(taken, outcomes, strict=bool(taken)):
-            _resolve(future, outcome)
+            _set_outcome(future, outcome)
 
-    def _take(self) -> list[tuple[Request, GenerationSettings, Future[Generation]]]:
-        """Remove and return the waiting requests. The caller sets their results."""
+    def _take_waiting(self) -> list[tuple[Request, GenerationSettings, Future[Generation]]]:
+        """Remove and return the waiting requests. The caller must set their results."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         return waiting
 
 
-def _resolve(future: Future[Any], outcome: object) -> None:
-    if future.set_running_or_notify_cancel():  # async runs may have been cancelled
+def _set_outcome(future: Future[Any], outcome: object) -> None:
+    if future.set_running_or_notify_cancel():  # false if an async run was cancelled
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:
@@ -96,18 +96,18 @@ def _resolve(future: Future[Any], outcome: object) -> None:
 
 
 Slot = list[tuple[object, PaddedBatch]]
-"""The batch for the run's first request to the batch's model. Empty after this request."""
+"""A model, and the batch to which the run's first request to this model belongs. Empty after this request."""
 _slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
-def batch_of(model: object) -> PaddedBatch | None:
-    """Return the batch for this run's request, or ``None`` outside batches."""
+def take_batch(model: object) -> PaddedBatch | None:
+    """Return the batch for the first request of this run to ``model``. Later, or outside batches, return ``None``."""
     slot = _slot.get()
     return slot.pop()[1] if slot and slot[0][0] is model else None
 
 
 @contextmanager
-def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
+def _join_batch(batch: PaddedBatch, model: object) -> Iterator[None]:
     slot: Slot = [(model, batch)]
     _slot.set(slot)  # in the context of this run's thread or task
     try:
@@ -120,16 +120,16 @@ def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
 def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
     """Run ``model`` in padded batches of at most ``size`` runs. Return each run's result or error."""
 
-    def perform(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
+    def run_in_batch(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
         outcome: T | BaseException
         try:
-            with _slot_in(batch, model):
+            with _join_batch(batch, model):
                 outcome = run()
         except BaseException as error:  # raised in the caller
             outcome = error
-        _resolve(future, outcome)
+        _set_outcome(future, outcome)
 
-    def conduct(
+    def start_and_wait(
         calls: Sequence[Callable[[], None]], batch: PaddedBatch, futures: Sequence[Future[T]], ended: Ended
     ) -> None:
         failure: BaseException | None = None
@@ -144,16 +144,16 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         ended.put(failure)
 
     results: list[T | BaseException] = []
-    for group, batch in _batches(runs, size, answer):
+    for group, batch in _split_runs(runs, size, answer):
         futures: list[Future[T]] = [Future() for _ in group]
         ended: Ended = SimpleQueue()
-        with _cancelled_if_left(batch, ended):
+        with _cancel_on_error(batch, ended):
             calls = [
-                partial(copy_context().run, perform, run, batch, future)
+                partial(copy_context().run, run_in_batch, run, batch, future)
                 for run, future in zip(group, futures, strict=True)
             ]
-            # Thread and wait are Python code, in which Ctrl-C can be lost or become a RuntimeError
-            _thread.start_new_thread(conduct, (calls, batch, futures, ended))
+            # Ctrl-C can be lost or become a RuntimeError in Thread.start and wait, so another thread calls them
+            _thread.start_new_thread(start_and_wait, (calls, batch, futures, ended))
             error = ended.get()
         if error:
             raise error
@@ -164,24 +164,24 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
 async def arun_batched(
     model: object, runs: Sequence[Callable[[], Awaitable[T]]], size: int, answer: Answerer
 ) -> list[T | BaseException]:
-    """Like ``run_batched``, with asyncio tasks instead of threads."""
+    """Like ``run_batched``, but with asyncio tasks instead of threads."""
 
-    async def perform(run: Callable[[], Awaitable[T]], batch: PaddedBatch) -> T:
-        with _slot_in(batch, model):
+    async def run_in_batch(run: Callable[[], Awaitable[T]], batch: PaddedBatch) -> T:
+        with _join_batch(batch, model):
             return await run()
 
     results: list[T | BaseException] = []
-    for group, batch in _batches(runs, size, answer):
-        with _cancelled_if_left(batch):
-            results += await asyncio.gather(*(perform(run, batch) for run in group), return_exceptions=True)
+    for group, batch in _split_runs(runs, size, answer):
+        with _cancel_on_error(batch):
+            results += await asyncio.gather(*(run_in_batch(run, batch) for run in group), return_exceptions=True)
     return results
 
 
 @contextmanager
-def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
-    """Cancel the batch after an error such as Ctrl-C, and wait briefly until its runs end.
+def _cancel_on_error(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
+    """Cancel the batch if the block raises an error, such as after Ctrl-C, and wait briefly until its runs end.
 
-    Warnings of the runs refer to the line that started the batch.
+    Warnings of the runs name the line of user code that started the batch.
     """
     forget_call_site = remember_call_site()
     try:
@@ -196,13 +196,13 @@ def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterat
         forget_call_site()
 
 
-def _batches(runs: Sequence[T], size: int, answer: Answerer) -> Iterator[tuple[Sequence[T], PaddedBatch]]:
+def _split_runs(runs: Sequence[T], size: int, answer: Answerer) -> Iterator[tuple[Sequence[T], PaddedBatch]]:
     for begin in range(0, len(runs), size):
         group = runs[begin : begin + size]
         yield group, PaddedBatch(len(group), answer)
 
 
-def unless_failed(results: Sequence[T | BaseException]) -> list[T]:
+def raise_first_error(results: Sequence[T | BaseException]) -> list[T]:
     """Return the results, or raise the first error."""
     good: list[T] = []
     for result in results:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, model_validator
 
 from langchain_ragbias.arguments import FORMAT, Call, TypedCalls
 from langchain_ragbias.base import RagBiasModel
-from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
+from langchain_ragbias.batching import arun_batched, raise_first_error, run_batched, take_batch
 from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreparedChat:
-    """A prepared conversation: the request, how to generate, and how to read the answer."""
+    """A prepared conversation: the request, the settings for generation, and the format of the answer."""
 
     request: Request
     settings: GenerationSettings
@@ -75,9 +75,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
         chain.invoke({"input": question})
 
-    The retrieved documents are located in the prompt automatically. Pass them to the call or to
-    ``llm.bind(documents=docs)`` to override this. ``message.response_metadata["ragbias"]`` and ``llm.last_report``
-    contain the method and the documents.
+    The retrieved documents are located in the prompt automatically. To choose them yourself, pass ``documents=`` to the
+    call or to ``llm.bind``. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` report the method and the
+    documents.
 
     In addition to LangChain's arguments, calls take ``documents`` (``Document`` objects or strings), ``method``,
     ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ``logprobs``,
@@ -92,12 +92,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     model_config = RagBiasModel.model_config
 
     streaming: bool = False
-    """Whether ``invoke`` streams, so that callbacks receive the tokens."""
+    """Whether ``invoke`` streams the answer, so that callbacks receive its tokens."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_llm(cls, values: Any) -> Any:
-        """Share the model and settings of a completion model, like ``ChatHuggingFace(llm=pipeline)``."""
+        """Take the model and settings from ``llm``, as ``ChatHuggingFace(llm=...)`` does."""
         if not isinstance(values, dict) or "llm" not in values:
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
@@ -120,8 +120,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> list[AIMessage]:
         if len(inputs) < 2:
             return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        runs, size = self._invocations(partial(self.invoke, **kwargs), inputs, config)
-        return self._outputs(run_batched(self, runs, size, self.lm.answer), return_exceptions)
+        runs, size = self._make_runs(partial(self.invoke, **kwargs), inputs, config)
+        return self._finish_batch(run_batched(self, runs, size, self.lm.answer), return_exceptions)
 
     async def abatch(
         self,
@@ -133,8 +133,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> list[AIMessage]:
         if len(inputs) < 2:
             return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        runs, size = self._invocations(partial(self.ainvoke, **kwargs), inputs, config)
-        return self._outputs(await arun_batched(self, runs, size, self.lm.answer), return_exceptions)
+        runs, size = self._make_runs(partial(self.ainvoke, **kwargs), inputs, config)
+        return self._finish_batch(await arun_batched(self, runs, size, self.lm.answer), return_exceptions)
 
     def generate(
         self,
@@ -146,10 +146,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if len(messages) < 2:
-            return self._with_report_stored(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
+            return self._record_result(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
-        return self._merge(run_batched(self, runs, self.batch_size, self.lm.answer))
+        return self._merge_results(run_batched(self, runs, self.batch_size, self.lm.answer))
 
     async def agenerate(
         self,
@@ -161,18 +161,18 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if getattr(callbacks, "parent_run_id", None) is None:
-            reports.forget()  # here, because the contexts of LangChain's tasks are lost
+            reports.forget()  # not in LangChain's tasks, because changes of their contexts are lost
         if len(messages) < 2:
-            return self._with_report_stored(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
+            return self._record_result(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
-        return self._merge(await arun_batched(self, runs, self.batch_size, self.lm.answer))
+        return self._merge_results(await arun_batched(self, runs, self.batch_size, self.lm.answer))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[ToolLike] | None = None) -> int:
         """Count the tokens of the rendered prompt.
 
-        If the template rejects the messages, e.g. a partial conversation, each message is counted separately with its
-        role. For a model behind a server, the number is approximate, because only the server has the template.
+        If the template rejects the messages, such as part of a conversation, the tokens of each message and its role
+        are counted. For a model behind a server, the number is approximate, because only the server has the template.
         """
         try:
             text = self.lm.chat_text(join_parts(template_messages(messages)), tool_schemas(tools)) if messages else ""
@@ -180,24 +180,24 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         except (ArgumentError, ChatTemplateError):
             return super().get_num_tokens_from_messages(messages)
 
-    def _invocations(
+    def _make_runs(
         self,
         invoke: Callable[..., T],
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """Return a run for each input, and the batch size."""
+        """Return a function for each input that invokes the model, and the batch size."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, value, own) for value, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
-    def _outputs(self, results: list[AIMessage | BaseException], return_exceptions: bool) -> list[AIMessage]:
+    def _finish_batch(self, results: list[AIMessage | BaseException], return_exceptions: bool) -> list[AIMessage]:
         self._store_last_report(results)
-        return cast(list[AIMessage], results) if return_exceptions else unless_failed(results)
+        return cast(list[AIMessage], results) if return_exceptions else raise_first_error(results)
 
-    def _merge(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
-        results = unless_failed(outcomes)
-        return self._with_report_stored(
+    def _merge_results(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
+        results = raise_first_error(outcomes)
+        return self._record_result(
             LLMResult(
                 generations=[generations for result in results for generations in result.generations],
                 llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
@@ -205,13 +205,13 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             )
         )
 
-    def _with_report_stored(self, result: LLMResult) -> LLMResult:
-        """Store the report in the caller's context, including reports of cached answers."""
+    def _record_result(self, result: LLMResult) -> LLMResult:
+        """Store the last report in the caller's context, also if the answer was cached. Return the result."""
         self._store_last_report([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
         return result
 
     def _store_last_report(self, results: Sequence[object]) -> None:
-        """Store the last report of a batch in the caller's context, because each run has another context."""
+        """Store the last report of a batch in the caller's context, because runs have their own contexts."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
             reports.store(self._owner, report)
 
@@ -225,9 +225,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
-        if (batch := batch_of(self)) is None:
-            return self._result(self.lm.answer([prepared.request], prepared.settings)[0], prepared)
-        return self._result(batch.submit(prepared.request, prepared.settings).result(), prepared)
+        if (batch := take_batch(self)) is None:
+            return self._to_result(self.lm.answer([prepared.request], prepared.settings)[0], prepared)
+        return self._to_result(batch.submit(prepared.request, prepared.settings).result(), prepared)
 
     async def _agenerate(
         self,
@@ -238,12 +238,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> ChatResult:
         parent = parent_run(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
-        batch = batch_of(self)
+        batch = take_batch(self)
         if batch is not None:
             answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
         else:
             (answer,) = await bridge.run(lambda event: self.lm.answer([prepared.request], prepared.settings, event))
-        return self._result(answer, prepared)
+        return self._to_result(answer, prepared)
 
     def _stream(
         self,
@@ -254,11 +254,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> Iterator[ChatGenerationChunk]:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
-        with self._noted(self.lm.stream_answer(prepared.request, prepared.settings)) as stream:
+        with self._record_stream(self.lm.stream_answer(prepared.request, prepared.settings)) as stream:
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-            yield self._last_chunk(stream.generation, prepared, growing)
+            yield self._make_last_chunk(stream.generation, prepared, growing)
 
     async def _astream(
         self,
@@ -270,12 +270,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
-        stream = self._noted(self.lm.stream_answer(prepared.request, prepared.settings))
+        stream = self._record_stream(self.lm.stream_answer(prepared.request, prepared.settings))
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-        yield self._last_chunk(stream.generation, prepared, growing)
+        yield self._make_last_chunk(stream.generation, prepared, growing)
 
     def bind_tools(
         self, tools: Sequence[ToolLike], *, tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any
@@ -285,11 +285,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         Args:
             tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
             tool_choice: ``"auto"``, ``"none"``, ``"any"`` (also ``"required"`` or ``True``), or the name of a tool.
-                ``"any"`` and names force the beginning of a call. The rest of the call may be malformed.
-            kwargs: arguments of each call.
+                For ``"any"`` and names, the answer begins with a call. The rest of the call may be malformed.
+            kwargs: other arguments for each call of the model.
 
         Raises:
-            NotImplementedError: the chat template does not support tools, or the choice cannot be forced.
+            NotImplementedError: the chat template does not support tools, or its format of required calls is unknown.
             ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)
@@ -305,13 +305,13 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
-            include_raw: return a dict of ``raw``, ``parsed`` and ``parsing_error`` instead of raising.
-            method: ``"function_calling"`` uses tools of the chat template. ``"json_schema"`` adds the schema to the
-                prompt. ``"json_mode"`` expects a prompt that names the fields.
+            include_raw: whether to return a dict of ``raw``, ``parsed`` and ``parsing_error``, and raise no errors.
+            method: ``"function_calling"`` requires a tool call. ``"json_schema"`` adds the schema to the prompt.
+                ``"json_mode"`` requires JSON, and expects that the prompt names the fields.
             kwargs: LangChain's ``strict``, which has no effect.
 
         Raises:
-            NotImplementedError: ``function_calling`` with a chat template that does not support tools.
+            NotImplementedError: the method is ``function_calling``, and the chat template does not support tools.
             ArgumentError: the method is unknown.
         """
         if method == "function_calling":
@@ -331,24 +331,23 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent: UUID | None,
         given: dict[str, Any],
     ) -> PreparedChat:
-        """Prepare a conversation."""
-        call = self._call(stop, {name: value for name, value in given.items() if name not in FORMAT})
-        tools, choice, wanted = map(given.get, FORMAT)
-        form = answer_format(self.lm, tool_schemas(tools), choice, wanted)
+        call = self._merge_arguments(stop, {name: value for name, value in given.items() if name not in FORMAT})
+        tools, choice, requested_format = map(given.get, FORMAT)
+        form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         converted = template_messages(messages)
         blocks = [] if all(isinstance(each["content"], str) for each in converted) else message_documents(converted)
         shown = form.with_instruction(join_parts(converted) if blocks else converted)
-        text, boundaries = self._with_documents(converted, blocks, self.lm.chat_text(shown, form.tools), form, call)
-        carried = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
-        # addition, because an f-string would lose the marks of control-token strings
-        request = self._request(text + form.beginning, call, parent, carried, boundaries)
+        text, boundaries = self._render_documents(converted, blocks, self.lm.chat_text(shown, form.tools), form, call)
+        artifacts = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
+        # not an f-string, which would lose the marks of strings of control tokens
+        request = self._prepare_request(text + form.beginning, call, parent, artifacts, boundaries)
         settings = replace(call.settings, keep_special=form.keep_special)
         return PreparedChat(with_messages(request, shown, form), settings, form)
 
-    def _with_documents(
+    def _render_documents(
         self, messages: list[Any], blocks: list[list[ChatDocument]], text: str, form: AnswerFormat, call: Call
     ) -> tuple[str, Boundaries | None]:
-        """Return the prompt, and the spans of documents that the chat template renders."""
+        """Return the prompt, and the boundaries of the documents if the chat template renders them."""
         given = call.documents
         contents = [message["content"] for message in messages]
         written = given is not None and all(any(each in content for content in contents) for each in given)
@@ -361,21 +360,21 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         chat_text = partial(self.lm.chat_text, form.with_instruction(bare), form.tools)
         return render_if_absent(chat_text, documents, bare if given else ()) or (text, None)
 
-    def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
+    def _to_result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)
-        answer = answer_message(content, calls, **self._fields(generation, prepared, calls))
+        answer = answer_message(content, calls, **self._metadata(generation, prepared, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    def _last_chunk(
+    def _make_last_chunk(
         self, generation: Generation, prepared: PreparedChat, growing: GrowingAnswer
     ) -> ChatGenerationChunk:
         content, calls = prepared.form.read(generation.text)
         return ChatGenerationChunk(
-            message=last_chunk(growing.rest(content), calls, **self._fields(generation, prepared, calls))
+            message=last_chunk(growing.rest(content), calls, **self._metadata(generation, prepared, calls))
         )
 
-    def _fields(self, generation: Generation, prepared: PreparedChat, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        details = self._details(generation, prepared.form)
+    def _metadata(self, generation: Generation, prepared: PreparedChat, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        details = self._answer_details(generation, prepared.form)
         if calls:
             details["finish_reason"] = "tool_calls"
         metadata = {"model_name": self.model_id, **details}

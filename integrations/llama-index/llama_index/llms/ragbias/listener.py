@@ -1,8 +1,8 @@
-"""Record retrieved nodes, from spans of LlamaIndex's root dispatcher and from direct searches of vector stores.
+"""A listener that records the retrieved nodes of LlamaIndex's root dispatcher and of direct searches.
 
-Each context stores the nodes of its current synthesis. For agents and prompts of users, it also stores a limited number
-of recent retrievals per context or run. LlamaIndex calls the LLM of a stream only when the stream is read, perhaps in
-another thread. In this case, the synthesis is looked up in the stack frames.
+It stores the nodes of the current synthesis of each context. For agents and the user's own prompts, it also stores a
+limited number of recent retrievals of each context. LlamaIndex calls the LLM of a stream only when the stream is read,
+perhaps in another thread. Then the synthesis is found by the stream's frame on the stack.
 """
 
 from __future__ import annotations
@@ -38,25 +38,22 @@ from ragbias.boundaries.sources import check_reusable, current_documents, docume
 from ragbias.frameworks import LastReports, Retrievals, SearchWatch
 
 reports = LastReports("ragbias_llama_index_reports")
-MAX_RUNS = 1024  # bounds the runs that never end, and the documents that join nodes
+MAX_RUNS = 1024  # maximum number of unfinished runs, and of documents that join retrieved texts
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
-Ends = list[Callable[[], None]]  # called at the end of a run
-PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # steps of runs, including embeddings
+Ends = list[Callable[[], None]]  # functions that are called at the end of a run
+PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # classes of steps, including embeddings
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A ``synthesize`` span with the texts of its nodes, failures to read nodes, and the enclosing synthesis.
-
-    ``one_by_one`` means that each call has one node by design.
-    """
+    """A ``synthesize`` span and the texts of its nodes."""
 
     id: str
     texts: tuple[str, ...]
-    failures: tuple[str, ...]
-    outer: Synthesis | None
-    one_by_one: bool
+    failures: tuple[str, ...]  # why nodes could not be read
+    outer: Synthesis | None  # the enclosing synthesis
+    one_by_one: bool  # whether each call of the LLM gets one node by design
 
 
 _synthesis: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_synthesis", default=None)
@@ -65,17 +62,14 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 
 
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
-    """Collect the texts of retrieved nodes.
-
-    The dispatcher ignores exceptions of its handlers, so failures are added to reports.
-    """
+    """Record the texts of retrieved nodes. Add failures to reports, because the dispatcher ignores exceptions."""
 
     _retrievals: Retrievals = PrivateAttr(default_factory=partial(Retrievals, CONTEXT_VARIABLE))
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
-    _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
+    _runs_with_retrieval: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
-    _parts: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # texts by id of a document
-    _changing: Any = PrivateAttr(default_factory=threading.Lock)
+    _texts_by_document: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # by document id
+    _state_lock: Any = PrivateAttr(default_factory=threading.Lock)
 
     def span_enter(
         self,
@@ -88,15 +82,15 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     ) -> None:
         """Begin a run, or open a synthesis with its final nodes."""
         if parent_id is None:
-            if isinstance(instance, Workflow):  # the caller of a workflow's tasks is unknown
+            if isinstance(instance, Workflow):  # the context of a workflow's tasks is not that of the caller
                 reports.invalidate()
-            self._begin(id_, empty=not isinstance(instance, PARTS))
+            self._begin_run(id_, empty=not isinstance(instance, PARTS))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
         if isinstance(instance, BaseExtractor) and not _extraction.get():
             _extraction.set(id_)
         if _is_synthesis(id_):
-            texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
-            one_by_one = type(instance) in (Refine, Accumulate)  # their subclasses combine nodes in a call
+            texts, failures = self._record(id_, bound_args.arguments.get("nodes", ()))
+            one_by_one = type(instance) in (Refine, Accumulate)  # but their subclasses combine nodes
             _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get(), one_by_one))
         elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
             _synthesis.set(replace(read, id=id_, outer=_synthesis.get()))
@@ -105,67 +99,69 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self, id_: str, bound_args: Any = None, instance: Any = None, result: Any = None, **_kwargs: Any
     ) -> None:
         """Close a synthesis, add the nodes of a retriever or postprocessor, and end a run."""
-        closed, stream = _close(id_), getattr(result, "response_gen", None)
+        closed, stream = _close_synthesis(id_), getattr(result, "response_gen", None)
         if closed is not None and isinstance(stream, (GeneratorType, AsyncGeneratorType)):
-            with self._changing:
+            with self._state_lock:
                 self._streams[stream] = replace(closed, outer=None)
         if isinstance(result, list) and result and isinstance(result[0], NodeWithScore):
-            self._read(id_, result)
+            self._record(id_, result)
         if isinstance(instance, NodeParser):
             recent = self._retrievals.registry()
             for document in bound_args.arguments["nodes"]:
                 content = document.get_content(MetadataMode.NONE)
                 texts = _joined_texts([content], recent)
-                if sum(map(len, texts)) > len(content) / 2:  # a file may also contain retrieved texts
-                    self._parts[document.node_id] = texts
-                if len(self._parts) > MAX_RUNS:
-                    self._parts.popitem(last=False)
-        self._end(id_)
+                if sum(map(len, texts)) > len(content) / 2:  # a file may contain a few retrieved texts by chance
+                    self._texts_by_document[document.node_id] = texts
+                if len(self._texts_by_document) > MAX_RUNS:
+                    self._texts_by_document.popitem(last=False)
+        self._end_run(id_)
 
     def span_drop(self, id_: str, *_args: Any, **_kwargs: Any) -> None:
         """Close a synthesis or a run that failed."""
-        _close(id_)
-        self._end(id_)
+        _close_synthesis(id_)
+        self._end_run(id_)
 
     def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that adds a check for the end of a run without retrievals; None outside a run."""
-        with self._changing:
+        """Return a function that registers checks for the end of a run that retrieves nothing; None outside a run."""
+        with self._state_lock:
             ends = self._runs.get(id_) if id_ else None
-        return None if ends is None else lambda check: ends.append(lambda: None if id_ in self._retrieving else check())
+        if ends is None:
+            return None
+        return lambda check: ends.append(lambda: None if id_ in self._runs_with_retrieval else check())
 
-    def _begin(self, id_: str, empty: bool) -> None:
-        """Begin a run, whose steps share retrievals and reports with the caller. ``empty`` deletes earlier reports."""
+    def _begin_run(self, id_: str, empty: bool) -> None:
+        """Begin a run, whose steps share retrievals and reports. With ``empty``, drop earlier reports."""
         ends = [self._retrievals.begin(), reports.begin(empty)]
-        with self._changing:
+        with self._state_lock:
             self._runs[id_] = ends
             oldest = next(iter(self._runs)) if len(self._runs) > MAX_RUNS else None
         if oldest is not None:
-            self._end(oldest)
+            self._end_run(oldest)
 
-    def _end(self, id_: str) -> None:
+    def _end_run(self, id_: str) -> None:
         if _extraction.get() == id_:
             _extraction.set(None)
-        with self._changing:
+        with self._state_lock:
             ends = self._runs.pop(id_, [])
         for end in ends:
             end()
-        self._retrieving.discard(id_)
+        self._runs_with_retrieval.discard(id_)
 
     def _streaming_synthesis(self) -> Synthesis | None:
-        """Return the synthesis of a stream in the current stack frames."""
-        with self._changing:
-            read = [(_frame(stream), synthesis) for stream, synthesis in self._streams.items()]
+        """Return the synthesis of the stream that is read on the current stack, if any."""
+        with self._state_lock:
+            read = [(_frame_of(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
         while frame := frame and frame.f_back:
-            for its_frame, synthesis in read:
-                if its_frame is frame:
+            for stream_frame, synthesis in read:
+                if stream_frame is frame:
                     return synthesis
         return None
 
-    def _read(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Add the nodes' texts, and their texts without metadata, as retrievals. Return the first and the failures.
+    def _record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Record the nodes' texts with and without metadata as retrievals. Return those with metadata, and failures.
 
-        Parts of a document that joins retrieved texts count as these texts, because it depends on their order.
+        A node of a document that joins retrieved texts is replaced by these texts, because their order matters.
         """
         texts: list[str] = []
         bare: list[str] = []
@@ -176,16 +172,16 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         for index, scored in enumerate(nodes):
             try:
                 node = scored.node if isinstance(scored, NodeWithScore) else scored
-                if node.source_node and (joined := self._parts.get(node.source_node.node_id)):
+                if node.source_node and (joined := self._texts_by_document.get(node.source_node.node_id)):
                     texts += [text for text in joined if text not in texts]
                     continue
                 texts.append(node.get_content(MetadataMode.LLM))
                 bare.append(node.get_content(MetadataMode.NONE))
-            except Exception as error:  # only its type is safe, as its message may contain a document
+            except Exception as error:  # reported without its message, which may contain a document
                 where = id_.partition("-")[0]
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
         if texts and (run := _run.get()) in self._runs:
-            self._retrieving.add(run)
+            self._runs_with_retrieval.add(run)
         self._retrievals.add(texts)
         if bare != texts:
             self._retrievals.add(bare)
@@ -194,7 +190,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """Do nothing, because spans are not needed."""
+        """Do nothing. The base class would create a span."""
 
     prepare_to_exit_span = prepare_to_drop_span = new_span
 
@@ -203,12 +199,12 @@ def _is_synthesis(id_: str) -> bool:
     return ".synthesize-" in id_ or ".asynthesize-" in id_
 
 
-def _frame(stream: Streamed) -> object:
+def _frame_of(stream: Streamed) -> object:
     return stream.gi_frame if isinstance(stream, GeneratorType) else stream.ag_frame
 
 
-def _close(id_: str) -> Synthesis | None:
-    """Close the synthesis if it is open in this context."""
+def _close_synthesis(id_: str) -> Synthesis | None:
+    """Close and return the synthesis with this id if it is the current one of this context."""
     current = _synthesis.get()
     if current is None or current.id != id_:
         return None
@@ -220,28 +216,29 @@ _installing = threading.Lock()
 _listener: RetrievalSpanHandler | None = None
 
 
-def _searched(result: object) -> None:
-    """Add the nodes of a direct query on a vector store."""
+def _record_search(result: object) -> None:
+    """Record the nodes of a direct query on a vector store."""
     if _listener is not None and isinstance(result, VectorStoreQueryResult) and result.nodes:
-        _listener._read("a direct query-", result.nodes)
+        _listener._record("a direct query-", result.nodes)
 
 
-_searches = SearchWatch(
+_search_watch = SearchWatch(
     BasePydanticVectorStore,
     ("query", "aquery"),
     BaseRetriever,
     ("_retrieve", "_aretrieve"),
-    _searched,
+    _record_search,
     ("retrieve", "aretrieve"),
     lambda: _listener and _listener._retrievals.enter_task(),
 )
 
 
 def install_listener(*, searches: bool = True) -> None:
-    """Attach the listener to LlamaIndex's root dispatcher. Call it again to change settings.
+    """Record retrieved nodes. Importing the package calls this function. Call it again to change settings.
 
     Args:
-        searches: record direct ``query`` calls, by a ``__getattribute__`` of all vector stores and retrievers.
+        searches: whether to record direct ``query`` calls of vector stores. LlamaIndex sends no events for them, so the
+            listener adds ``__getattribute__`` to ``BasePydanticVectorStore`` and ``BaseRetriever`` in the process.
     """
     global _listener
     root = get_dispatcher()
@@ -250,16 +247,16 @@ def install_listener(*, searches: bool = True) -> None:
         if all(handler is not _listener for handler in root.span_handlers):
             root.span_handlers = [*root.span_handlers, _listener]
         if searches:
-            _searches.install()
+            _search_watch.install()
         else:
-            _searches.uninstall()
+            _search_watch.uninstall()
 
 
 def uninstall_listener() -> None:
-    """Detach the listener and delete all recorded documents. ``documents=`` and ``ragbias.documents`` still work."""
+    """Stop recording, and delete all recorded nodes. Later calls need ``documents=`` or ``ragbias.documents``."""
     with _installing:
         _detach()
-        _searches.uninstall()
+        _search_watch.uninstall()
 
 
 def _detach() -> None:
@@ -272,29 +269,29 @@ def _detach() -> None:
 
 
 def at_end() -> Callable[[Callable[[], None]], None] | None:
-    """Return a function that registers a check, which runs at the end of the current run. None outside a run."""
+    """Return ``RetrievalSpanHandler.at_end`` of the current run; None outside a run."""
     return None if _listener is None else _listener.at_end(_run.get())
 
 
 def is_extracting() -> bool:
-    """Whether a metadata extractor, which uses one node by design, calls the LLM."""
+    """Whether a metadata extractor calls the LLM. Its prompts contain one node by design."""
     return _extraction.get() is not None
 
 
-def open_synthesis() -> Synthesis | None:
-    """Return the open synthesis of this context, or the synthesis of the current stream."""
+def current_synthesis() -> Synthesis | None:
+    """Return the current synthesis of this context, or None."""
     return None if _listener is None else _synthesis.get()
 
 
 def registry() -> Registry | None:
-    """Return the recent retrievals of this context or its run; None while the listener is uninstalled."""
+    """Return the recent retrievals that this context sees; None while the listener is uninstalled."""
     return None if _listener is None else _listener._retrievals.registry()
 
 
 def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None) -> Boundaries:
-    """Locate the documents of the call, of its synthesis, or of recent retrievals in the final prompt."""
+    """Locate the documents in a rendered prompt: those of the call, of its synthesis, or of recent retrievals."""
     given = current_documents() if documents is None else printed_texts(documents)
-    synthesis = open_synthesis()
+    synthesis = current_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     recent = registry()
     retrieved = _joined_texts(texts, recent) or texts
@@ -308,13 +305,13 @@ def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segm
 
 
 def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
-    """Return the texts of a call's documents. For nodes, return LlamaIndex's text for prompts."""
+    """Return the texts of a call's documents as LlamaIndex prints them in prompts."""
     check_reusable(documents)
     return document_texts(documents, _text_for_prompts)
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """If a synthesis has one node, return the retrieved texts that are joined in it, each on lines of its own."""
+    """If there is one text, return the retrieved texts that it joins with line breaks. Otherwise return no texts."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
@@ -326,6 +323,6 @@ def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str
 
 
 def _text_for_prompts(document: Any) -> Any:
-    """Return the printed text of a node. Return other documents unchanged."""
+    """Return a node's text for prompts. Return other documents unchanged."""
     node = getattr(document, "node", document)
     return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document

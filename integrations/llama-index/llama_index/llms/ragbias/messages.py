@@ -31,20 +31,20 @@ _ROLES = {
     MessageRole.FUNCTION: "tool",
 }
 _RESULT_KEYS = ("tool_call_id", "name")
-_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # templates do not print these
+_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # blocks without text for the prompt
 _DOCUMENTS = (CitableBlock, DocumentBlock)
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
-    """Insert the system prompt before the messages, unless a system message contains it."""
-    held = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
-    if not system_prompt or any(system_prompt in text for text in held):
+    """Put the system prompt before the messages, unless a system message already contains it."""
+    system_texts = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
+    if not system_prompt or any(system_prompt in text for text in system_texts):
         return list(messages)
     return [ChatMessage(role=MessageRole.SYSTEM, content=system_prompt), *messages]
 
 
 def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Convert messages to dicts. Leading system messages are merged, because templates support only one."""
+    """Convert messages to dicts. Merge system messages at the beginning, because templates support only one."""
     turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     system = "\n\n".join(turn["content"] for turn in turns[:n_system] if turn["content"])
@@ -54,7 +54,7 @@ def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": _ROLES.get(message.role, message.role.value), "content": _text(message)}
-    calls = [as_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
+    calls = [call_to_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
     if calls:
         turn["tool_calls"] = calls
     if turn["role"] == "tool":
@@ -78,7 +78,7 @@ def _texts(block: Any, role: MessageRole) -> list[str]:
 
 
 def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDocument:
-    """Return title and text of a block."""
+    """Return the title and text of a block as a document."""
     if isinstance(block, CitableBlock):
         return ChatDocument(block.title, "\n".join(text for inner in block.content for text in _texts(inner, role)))
     title = "" if block.title in (None, "input_document") else str(block.title)
@@ -91,8 +91,8 @@ def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDoc
     )
 
 
-def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
-    """Remove the document blocks of the last message with such blocks. Return the messages and the documents."""
+def split_off_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
+    """Remove the document blocks of the last message that has any. Return the messages and the documents."""
     for index in reversed(range(len(messages))):
         message = messages[index]
         blocks = [block for block in message.blocks if isinstance(block, _DOCUMENTS)]
@@ -107,18 +107,15 @@ def without_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage
 
 
 def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
-    """Return the tools for the prompt, or only the chosen tool, and whether a call is required."""
+    """Return the tools for the prompt (only one if ``choice`` names it), and whether a call is required."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = parse_tool_choice(choice, specs)
     shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
     return shown, chosen.required
 
 
-def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """Split an answer into text, tool calls, and errors of malformed calls. Without ``parallel``, use the first call.
-
-    Malformed calls remain in the text.
-    """
+def parse(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
+    """Split an answer into text with malformed calls, valid calls (one unless ``parallel``), and errors of calls."""
     content, calls = form.read(text)
     wrong = [call for call in calls if call.error]
     blocks = [
@@ -132,8 +129,8 @@ def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[Tool
     return content, tuple(blocks if parallel else blocks[:1]), errors
 
 
-def as_dict(block: ToolCallBlock) -> dict[str, Any]:
-    """Convert a call for chat templates, with arguments as an object."""
+def call_to_dict(block: ToolCallBlock) -> dict[str, Any]:
+    """Convert a tool call to the format of chat templates, with its arguments as a dict."""
     arguments: Any = block.tool_kwargs
     if isinstance(arguments, str):
         try:
@@ -145,8 +142,8 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
     return template_call(block.tool_name, arguments, block.tool_call_id or call_id())
 
 
-def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
-    """Convert the calls of a response for LlamaIndex's agents and programs."""
+def tool_selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
+    """Convert the tool calls of a response for LlamaIndex's agents and programs."""
     calls = [
         ToolSelection(
             tool_id=block.tool_call_id or "",

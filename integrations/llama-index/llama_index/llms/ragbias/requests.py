@@ -1,4 +1,4 @@
-"""Answer prepared calls, complete or in chunks, sync or async, and build LlamaIndex's responses."""
+"""Answer prepared calls, with or without streaming and asyncio, and build LlamaIndex's responses."""
 
 from __future__ import annotations
 
@@ -28,34 +28,31 @@ from ragbias.generation import GenerationSettings, Request, Stream
 
 @dataclass(frozen=True)
 class Reply:
-    """The text of an answer so far, and its last piece.
-
-    Only complete answers have a ``generation``, ``logprobs`` in OpenAI's format, tool ``calls``, and ``errors`` of
-    malformed calls.
-    """
+    """A complete answer, or the part of an answer that was streamed so far."""
 
     text: str
-    delta: str | None = None
+    delta: str | None = None  # the piece that was streamed last
+    # unset until the answer is complete
     generation: Generation | None = None
-    logprobs: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None  # in OpenAI's format
     calls: tuple[ToolCallBlock, ...] = ()
-    errors: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # of malformed tool calls
 
     def completion(self) -> CompletionResponse:
-        """Return the response of a completion."""
+        """Return the response to a completion request."""
         return CompletionResponse(text=self.text, delta=self.delta, **self._fields())
 
     def chat(self) -> ChatResponse:
-        """Return the response of a chat.
+        """Return the response to a chat request.
 
-        The message has no report, because memories would add it to later prompts. Tool calls are in blocks, and in
-        ``additional_kwargs`` for LlamaIndex's streaming programs.
+        The report is not in the message, because LlamaIndex's memories would add it to later prompts. Tool calls are in
+        blocks and, for LlamaIndex's streaming programs, in ``additional_kwargs``.
         """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
         fields = self._fields()
         if self.calls:
             text = [TextBlock(text=self.text)] if self.text else []
-            calls = {"tool_calls": [messages.as_dict(block) for block in self.calls]}
+            calls = {"tool_calls": [messages.call_to_dict(block) for block in self.calls]}
             message = ChatMessage(role=MessageRole.ASSISTANT, blocks=[*text, *self.calls], additional_kwargs=calls)
         if self.errors:
             fields["additional_kwargs"]["invalid_tool_calls"] = list(self.errors)
@@ -70,7 +67,7 @@ class Reply:
         if self.logprobs is not None:
             raw["logprobs"] = self.logprobs
             names = ("token", "logprob", "bytes")
-            tokens = [[LogProb(**{name: each[name] for name in names})] for each in self.logprobs["content"]]
+            tokens = [[LogProb(**{name: token[name] for name in names})] for token in self.logprobs["content"]]
         return {"additional_kwargs": {**usage, "ragbias": report}, "raw": raw, "logprobs": tokens}
 
 
@@ -80,25 +77,25 @@ Respond = Callable[[Reply], Response]
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A prepared call of the LLM: the request, how to generate, and how to read the answer."""
+    """A prepared call of the LLM: the request, the settings for generation, and the format of the answer."""
 
     owner: Owner
     lm: LanguageModel
     request: Request
     settings: GenerationSettings
     form: AnswerFormat = field(default_factory=AnswerFormat)
-    parallel: bool = True  # whether the answer may have more than one call of a tool
+    parallel: bool = True  # whether the answer may have several tool calls
 
     def answer(self, respond: Respond[Response]) -> Response:
         """Return the whole answer."""
-        return respond(self._whole(self.lm.answer([self.request], self.settings)[0]))
+        return respond(self._complete_reply(self.lm.answer([self.request], self.settings)[0]))
 
     def stream(self, respond: Respond[Response]) -> Generator[Response, None, None]:
-        """Open a stream and return a generator over it. Errors of the request are raised here, not in the generator."""
-        return self._chunks(self._open(), respond)
+        """Stream the answer. Errors of the request are raised here, before the first piece is read."""
+        return self._chunks(self._open_stream(), respond)
 
-    def _open(self) -> Stream:
-        """Open a stream. Store its report at once, because its caller may close it before the end."""
+    def _open_stream(self) -> Stream:
+        """Open a stream, and store its report at once, because the caller may close it early."""
         stream = self.lm.stream_answer(self.request, self.settings)
         reports.store(self.owner, stream.report.as_dict())
         return stream
@@ -109,7 +106,7 @@ class PreparedCall:
             for piece in stream:
                 if delta := growing.add(piece):
                     yield respond(Reply(growing.shown, delta))
-        yield respond(self._last(stream.generation, growing))
+        yield respond(self._last_reply(stream.generation, growing))
 
     async def _achunks(self, stream: Stream, respond: Respond[Response]) -> AsyncGenerator[Response, None]:
         growing = GrowingAnswer(self.form)
@@ -117,31 +114,31 @@ class PreparedCall:
             async for piece in pieces:
                 if delta := growing.add(piece):
                     yield respond(Reply(growing.shown, delta))
-        yield respond(self._last(stream.generation, growing))
+        yield respond(self._last_reply(stream.generation, growing))
 
-    def _whole(self, generation: Generation) -> Reply:
+    def _complete_reply(self, generation: Generation) -> Reply:
         """Return the complete answer, and store its report."""
         reports.store(self.owner, generation.report.as_dict())
-        text, calls, errors = messages.read(self.form, generation.text, self.parallel)
+        text, calls, errors = messages.parse(self.form, generation.text, self.parallel)
         return Reply(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
 
-    def _last(self, generation: Generation, growing: GrowingAnswer) -> Reply:
-        answer = self._whole(generation)
+    def _last_reply(self, generation: Generation, growing: GrowingAnswer) -> Reply:
+        answer = self._complete_reply(generation)
         return replace(answer, delta=growing.rest(answer.text))
 
 
 async def aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
-    """Return the whole answer. The prompt is also prepared outside the event loop."""
+    """Prepare a call and answer it, both outside the event loop."""
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
         prepared = prepare()
         return prepared, prepared.lm.answer([prepared.request], prepared.settings, cancelled)[0]
 
     prepared, generation = await bridge.run(work)
-    return respond(prepared._whole(generation))
+    return respond(prepared._complete_reply(generation))
 
 
 async def astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
-    """Return a generator over an open stream. The prompt is also prepared outside the event loop."""
+    """Prepare a call and stream the answer, both outside the event loop."""
     prepared = await bridge.run(lambda _: prepare())
-    return prepared._achunks(prepared._open(), respond)
+    return prepared._achunks(prepared._open_stream(), respond)

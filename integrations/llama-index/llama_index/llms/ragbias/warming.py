@@ -1,4 +1,4 @@
-"""Compute documents at indexing time for an LLM with a ``document_cache``."""
+"""Fill an LLM's ``document_cache`` at indexing time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def warm(
     """Compute documents for the LLM's ``document_cache``. Cached documents are skipped.
 
     Args:
-        documents: nodes, or an index with a docstore.
+        llm: the LLM.
+        documents: nodes, or an index whose docstore contains the nodes.
         template: the query engine's ``text_qa_template``, with ``context_str`` and ``query_str``; None uses
             LlamaIndex's default. The question must follow the documents.
         progress: whether to show a progress bar.
@@ -41,17 +42,17 @@ def warm(
         raise WrongTypeError(f"llm={type(llm).__name__}; expected RagBiasLLM")
     nodes = _list_nodes(documents)
     filled = template or DEFAULT_TEXT_QA_PROMPT_SEL
-    return warm_lm(llm.lm, nodes, _text, lambda some: _flat(llm, filled, some), progress)
+    return warm_lm(llm.lm, nodes, _text, lambda some: _flat_prompt(llm, filled, some), progress)
 
 
 class WarmDocuments(TransformComponent):
-    """A last step for an ``IngestionPipeline`` that computes the nodes for an LLM's ``document_cache``."""
+    """The last step of an ``IngestionPipeline``: computes the nodes and stores them in an LLM's ``document_cache``."""
 
     llm: RagBiasLLM = Field(exclude=True)
     template: BasePromptTemplate | None = Field(default=None, exclude=True)
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        if len(nodes) > 1:  # the separator is unknown for a single node
+        if len(nodes) > 1:  # a single node does not show the separator
             warm(self.llm, nodes, self.template, progress=bool(kwargs.get("show_progress")))
         return nodes
 
@@ -69,7 +70,7 @@ def _text(node: BaseNode) -> str:
     return node.get_content(metadata_mode=MetadataMode.LLM).strip()
 
 
-def _flat(llm: RagBiasLLM, template: BasePromptTemplate, nodes: Sequence[BaseNode]) -> str:
+def _flat_prompt(llm: RagBiasLLM, template: BasePromptTemplate, nodes: Sequence[BaseNode]) -> str:
     """Return the prompt of a response synthesizer."""
     filled = {"context_str": "\n\n".join(map(_text, nodes)), "query_str": "?"}
     if llm.metadata.is_chat_model:
