@@ -56,7 +56,6 @@ def call_site() -> Line:
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the current line of user code."""
     warnings.warn_explicit(message, category, *call_site())
 
 

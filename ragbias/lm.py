@@ -156,8 +156,6 @@ class DebiasedLM:
         reads them as plain text. Marks survive ``text + string``, but not f-strings, ``str``, ``join`` and slices.
 
         Args:
-            messages: dicts with ``role`` and ``content``.
-            tools: tools that the template shows to the model.
             variables: other variables of the template, e.g. ``documents`` or ``enable_thinking``.
 
         Raises:
@@ -188,8 +186,7 @@ class DebiasedLM:
             cancelled: an event. Set it in another thread to end the answer at the next token.
             arguments: see ``GenerationArguments``. By default, answers are greedy and have at most 256 tokens.
 
-        If the method needs documents and the prompt has fewer than two, the plain model answers, and the report
-        explains why.
+        If the method needs documents and the prompt has fewer than two, the plain model answers. See the report.
 
         Raises:
             DocumentNotFoundError: one of ``documents`` does not occur in the prompt.

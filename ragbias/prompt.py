@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.splitting import DocumentNumbers, split
-from ragbias.boundaries.text import CharSpan, margins_of, with_margins
+from ragbias.boundaries.text import CharSpan, add_margins, margins_of
 from ragbias.checks import check_each_once, check_text
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, EmptyDocumentError, SpanError, WrongTypeError
@@ -131,7 +131,8 @@ def split_text(
     """Split a flat prompt, see ``Prompt.from_text``. Return its parts, and its text for the plain model."""
     if not isinstance(text, str):
         raise WrongTypeError(f"the prompt is {shown(text)}; expected a string")
-    ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
+    margins = margins_of(spans)
+    ordered = [add_margins(span, margins) for span in check_spans(spans, len(text))]
     if not ordered:
         return Prompt(text, (), ""), FlatText(text, ())
     numbering = numbering or find_numbering(text, ordered)

@@ -235,7 +235,6 @@ def _read_json(file: Path) -> Any:
 
 
 def _load_weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Load the weights of a reader in float32, each on the device of its layer."""
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:

@@ -44,10 +44,8 @@ def select_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
     Messages of the assistant are skipped. The context is ambiguous if an earlier message has several documents and the
-    last message contains only one document, or only some documents of the earlier message. There are two exceptions:
-
-    - The last message contains all documents of the earlier message, and others.
-    - Both messages introduce their documents with the same text, as the turns of a chat loop do.
+    last message contains only one, or repeats only some of them. It is unambiguous if both messages introduce their
+    documents with the same text, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost_occurrences(text, known))
     last = _documents(parts[-1]) if parts else set()
@@ -211,7 +209,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
             break
     if exhausted and len(best) < wanted.total():
         return [replace(occurrence, doubtful=True) for occurrence in best]
-    return _with_margins(text, _mark_doubtful(text, best, candidates))
+    return _mark_margins(text, _mark_doubtful(text, best, candidates))
 
 
 def _mark_doubtful(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
@@ -238,7 +236,7 @@ def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
     return text[begin - 1 : begin] == " " and text[end : end + 1] in IN_SENTENCE
 
 
-def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
+def _mark_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
     """Mark whether the documents begin, or end, with different white space. Documents in quotation marks are exempt."""
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1

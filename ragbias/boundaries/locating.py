@@ -146,7 +146,13 @@ def locate(
     parts = [*retrievals["artifact"], *retrievals["run"], *recent]
     for source in ("artifact", "run"):
         retrievals[source] = [retrieval for retrieval in retrievals[source] if not _is_joined_text(retrieval, parts)]
-    result, failures = _locate_by_first_source(text, retrievals, occurrences)
+    result, failures = None, list[Boundaries]()
+    for source in (source for source in lists if retrievals[source]):
+        attempt = _locate_retrievals(text, retrievals[source], occurrences, source)
+        if attempt.source != "none":
+            result = attempt
+            break
+        failures.append(attempt)
     recent = [texts for texts in recent if not _is_joined_text(texts, parts)]
     result = result or _locate_by_registry(text, recent, remembered)
     if documents is None and result and result.spans:
@@ -167,20 +173,6 @@ def locate(
         n_left_plain=count_outside(text, {**occurrences, **remembered}, result.spans),
         n_untreated=count_outside(text, plain, result.spans) if documents is None else 0,
     )
-
-
-def _locate_by_first_source(
-    text: str, retrievals: Mapping[str, Sequence[Retrieval]], occurrences: Known
-) -> tuple[Boundaries | None, list[Boundaries]]:
-    """Return the result of the first source with a document in the prompt, and the failed results of the others."""
-    failures: list[Boundaries] = []
-    for source, of_source in retrievals.items():
-        if of_source:
-            result = _locate_retrievals(text, of_source, occurrences, source)
-            if result.source != "none":
-                return result, failures
-            failures.append(result)
-    return None, failures
 
 
 def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
@@ -315,10 +307,7 @@ def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: 
 
 
 def _check_for_other_documents(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:
-    """Return ``result``, or a failed result if the message contains other documents.
-
-    Other documents are texts that another thread or task retrieved, and texts after the label of the known documents.
-    """
+    """Return ``result``, or a failed result if its message contains documents that another thread or task retrieved."""
     begin, end = message_bounds(text, [Occurrence(*span, "") for span in result.spans])
     likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
     others = [other for other in likely - known.keys() if isinstance(other, KnownText) and is_long(other)]
@@ -334,7 +323,6 @@ def _check_for_other_documents(text: str, result: Boundaries, registry: Registry
 
 
 def _locate_by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
-    """Find the segmenter's documents, given as spans or as texts that occur in the prompt."""
     segments = segment(text, segmenter)
     if texts := [text for text in segments if isinstance(text, str)]:
         result = _locate_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")

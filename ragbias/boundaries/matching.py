@@ -128,7 +128,6 @@ def escaped_forms(stripped: str) -> list[str]:
 
 
 def _needs_escaping(document: str) -> bool:
-    """Whether escaping in Python or JSON may change the text."""
     return not (document.isascii() and document.isprintable()) or any(character in document for character in "'\"\\")
 
 
@@ -197,15 +196,17 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
     """Whether the label, tag, bullet or number before each document also precedes other text in the prompt."""
     end = len(text[: spans[0][0]].rstrip())
     begin = text.rfind("\n", 0, end) + 1
-    if own := LABEL_OR_TAG.search(text, begin, end):
-        mark = rf"^(?:[^\w\n]|\d)*{own['label']}{LABEL_END}" if own["label"] else rf"(?:^|>)[^\w\n<>]*{own['tag']}\b"
+    if label := LABEL_OR_TAG.search(text, begin, end):
+        mark = (
+            rf"^(?:[^\w\n]|\d)*{label['label']}{LABEL_END}" if label["label"] else rf"(?:^|>)[^\w\n<>]*{label['tag']}\b"
+        )
     elif begin == end or "\n" in text[end : spans[0][0]]:
         return False
     else:
         bullet = NUMBER.sub(r"\\d+", re.escape(text[begin:end].strip()))
         mark = rf"^[ \t]*{bullet}[ \t]"
     marks = re.compile(mark, re.MULTILINE | re.IGNORECASE)
-    outside = (text[: own.start() if own else begin], text[spans[-1][1] :])
+    outside = (text[: label.start() if label else begin], text[spans[-1][1] :])
     in_gaps = [len(marks.findall(gap)) for gap in gaps_between(text, spans)]
     n_others = sum(len(marks.findall(part)) for part in outside) + sum(in_gaps) - len(in_gaps)
     return n_others > 0 and all(in_gaps)

@@ -18,13 +18,13 @@ from ragbias.boundaries.splitting import AMBIGUOUS_SPACE, RULES
 from ragbias.boundaries.text import (
     CharSpan,
     Margins,
+    add_margins,
     common_prefix,
     common_suffix,
     contains_words,
     gaps_between,
     margins_of,
     strip_span,
-    with_margins,
 )
 from ragbias.errors import AmbiguousSegmentsError
 
@@ -75,7 +75,8 @@ def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fi
         return None
     has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
     has_footer = any(whole[1] > span[1] for whole, span in zip(several[0], spans, strict=True))
-    return with_margins(several[0], Margins(margins.left and not has_header, margins.right and not has_footer))
+    margins = Margins(margins.left and not has_header, margins.right and not has_footer)
+    return [add_margins(span, margins) for span in several[0]]
 
 
 def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:

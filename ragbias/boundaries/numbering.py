@@ -149,7 +149,7 @@ def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan
 
 
 def _normalise(char: str) -> str:
-    """Normalise a character for comparisons: empty strings and white space to a space, and all quotation marks."""
+    """Return a space for white space or an empty string, and the same mark for all quotation marks."""
     return (char.strip() or " ").replace("'", '"')
 
 
@@ -172,10 +172,12 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     everywhere = [before, after, *_regions_in_headers(text, spans)]
     for exact, regions in itertools.product((True, False), (after, before, *everywhere[2:])):
         for series in regions.certain_series(exact, taken):
-            own = _belong_to_metadata(text, series, values)
-            if not own or regions is after:  # metadata after a document is not part of the next document's header
+            is_metadata = _belong_to_metadata(text, series, values)
+            if (
+                not is_metadata or regions is after
+            ):  # metadata after a document is not part of the next document's header
                 taken.update(candidate.span for candidate in series)
-            if own:
+            if is_metadata:
                 footers += [series] if regions is after else []
             else:
                 begins_line = all(candidate.begins_line for candidate in regions.without_edge(series))
@@ -225,13 +227,13 @@ class _Regions:
                     inner = self.without_edge(series)
                     totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
                     leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
-                    own = any(candidate.may_be_content for candidate in inner) or len(totals) > 1
+                    is_content = any(candidate.may_be_content for candidate in inner) or len(totals) > 1
                     other = self.edge and len(leads) > 1 and not exact  # the last number may be part of the question
                     # in the text before the documents, only a number near the first document counts
                     lines = [self.text.count("\n", c.end, c.region[1]) for c in series]
                     other = other or (self.edge == 0 and lines[0] not in lines[1:])
                     apart = taken.isdisjoint(candidate.span for candidate in series)
-                    if apart and _is_consecutive(series) and not own and not other:
+                    if apart and _is_consecutive(series) and not is_content and not other:
                         yield series
 
     def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
@@ -268,7 +270,6 @@ class _Regions:
 
 
 def _regions_around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
-    """Return the regions before each document and the regions after each document."""
     first, last = spans[0][0], spans[-1][1]
     borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
     border = MESSAGE_BORDER.search(text, last, last + REACH)
@@ -319,7 +320,6 @@ def _metadata_length(text: str, candidate: Candidate, values: Collection[str]) -
 
 
 def _make_disjoint(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
-    """Yield disjoint cuts in ascending order."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):
         if max(begin, edge) < end:

@@ -158,17 +158,13 @@ def _find_in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], s
 
 
 def _read_header(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
-    """Return the number and the form of a numbered header."""
     label, numbers = header["label"], header.group(*KINDS)
     form = (label and label.lower(), header["markup"], header["colon"], *map(bool, numbers))
     return int(next(filter(None, numbers))), form
 
 
 def _find_in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
-    """Return the documents below the headers in an element, or the reason if the element may contain other text.
-
-    The element must begin and end with the same white space. Otherwise the end of the last document is unclear.
-    """
+    """Return the documents below the headers in an element, or the reason if the element may contain other text."""
     edges = zip((header[1] for header in headers), [*(header[0] for header in headers[1:]), end], strict=True)
     spans = [strip_span(text, span) for span in edges]
     if any(begin >= end for begin, end in spans):

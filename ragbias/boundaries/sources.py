@@ -78,7 +78,6 @@ def merge_fields(old: str, new: str) -> str:
 
 
 def _printed_fields(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    """Return metadata as ``(name, printed value)`` pairs, without values that cannot be printed."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
     if metadata and plain:
@@ -151,14 +150,9 @@ def current_documents() -> tuple[str, ...] | None:
 def document_texts(
     docs: Iterable[object], unwrap: Callable[[object], object] = lambda document: document
 ) -> tuple[str, ...]:
-    """Return the text of each document, with its metadata if it has any.
+    """Return the text of each document, with its metadata. Raise ``WrongTypeError`` if a document has no text.
 
-    Args:
-        docs: strings, or objects with a text attribute ``page_content`` or ``text``.
-        unwrap: a function that converts an element of ``docs`` to such a string or object.
-
-    Raises:
-        WrongTypeError: a document has no text, or ``docs`` is not a list.
+    ``unwrap`` is applied to each document. It returns a string, or an object with ``page_content`` or ``text``.
     """
     if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
         raise WrongTypeError(f"documents must be a list of texts or documents, got {_describe(docs)}; write [document]")
@@ -205,15 +199,15 @@ class Registry:
     def __init__(self, everywhere: Registry | None = None) -> None:
         self.everywhere = everywhere
         self._lock = threading.Lock()
-        self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
-        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # (text, its middle part)
+        # the time and the pairs (text, its middle part) of each retrieval, the oldest first
+        self._retrievals: dict[Retrieval, tuple[float, list[tuple[str, str]]]] = {}
         self._n_texts = self._n_characters = 0
 
     def copy(self) -> Registry:
         """Return an independent registry with the same retrievals."""
         copied = Registry(self.everywhere)
         with self._lock:
-            copied._retrievals, copied._probes = self._retrievals.copy(), self._probes.copy()
+            copied._retrievals = self._retrievals.copy()
             copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
         return copied
 
@@ -230,9 +224,7 @@ class Registry:
                 self._n_texts += len(retrieval)
                 self._n_characters += sum(map(len, retrieval))
             self._retrievals.pop(retrieval, None)  # an equal retrieval may have other metadata
-            self._probes.pop(retrieval, None)
-            self._retrievals[retrieval] = now
-            self._probes[retrieval] = [(text, _middle(text.strip())) for text in retrieval]
+            self._retrievals[retrieval] = now, [(text, _middle(text.strip())) for text in retrieval]
             self._drop_old(now)
 
     def candidates(self) -> list[Retrieval]:
@@ -245,7 +237,7 @@ class Registry:
         """Return all stored texts that occur in the prompt, verbatim or escaped, and perhaps some that do not."""
         with self._lock:
             self._drop_old(time.monotonic())
-            probes = [probe for retrieval in self._retrievals for probe in self._probes[retrieval]]
+            probes = [probe for _, retrieval in self._retrievals.values() for probe in retrieval]
         pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
         likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
         for text, _ in probes if "\\" in prompt else ():
@@ -260,11 +252,11 @@ class Registry:
 
     def _drop_old(self, now: float) -> None:
         while self._retrievals:
-            retrieval, added = next(iter(self._retrievals.items()))
+            retrieval, (added, _) = next(iter(self._retrievals.items()))
             fits = self._n_texts <= MAX_TEXTS and self._n_characters <= MAX_CHARACTERS
             if fits and now - added <= MAX_AGE:
                 return
-            del self._retrievals[retrieval], self._probes[retrieval]
+            del self._retrievals[retrieval]
             self._n_texts -= len(retrieval)
             self._n_characters -= sum(map(len, retrieval))
 

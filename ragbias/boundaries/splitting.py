@@ -14,6 +14,7 @@ from ragbias.boundaries.text import (
     ROLE,
     CharSpan,
     Margins,
+    add_margins,
     common_prefix,
     common_suffix,
     contains_words,
@@ -21,7 +22,6 @@ from ragbias.boundaries.text import (
     gaps_between,
     margins_of,
     strip_span,
-    with_margins,
 )
 from ragbias.errors import AmbiguousSegmentsError
 
@@ -78,17 +78,13 @@ class SplitPrompt(NamedTuple):
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
     """Split a prompt into prefix, documents and suffix. Each document includes its header, its footer and a separator.
 
-    Args:
-        spans: at least one span ``(begin, end)`` in characters, in ascending order and without overlaps.
-        numbering: the documents' numbers.
-        strip_numbering: whether to remove the numbers.
-
-    Raises:
-        AmbiguousSegmentsError: the text around the documents cannot be split, or can be split in several ways.
+    There is at least one span. The spans ascend and do not overlap. Raise ``AmbiguousSegmentsError`` if the text
+    around the documents cannot be split, or can be split in several ways.
     """
     if strip_numbering:
+        margins = margins_of(spans)
         text, moved = numbering.strip_from(text, spans)
-        spans = with_margins(moved, margins_of(spans))
+        spans = [add_margins(span, margins) for span in moved]
     try:
         return _split_unambiguously(text, spans)
     except AmbiguousSegmentsError as error:
@@ -207,7 +203,7 @@ def _shared_header_and_footer(gap: str, prefix: str, suffix: str) -> tuple[str, 
 
 
 def _begins_header(before: str, header: str) -> bool:
-    """Whether the header begins here, given the text ``before`` it, instead of within that text."""
+    """Whether ``header`` is complete, and not the end of a longer header that begins in the text ``before`` it."""
     if not before or not header[:1].isalnum():
         return True
     if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
@@ -219,7 +215,7 @@ def _begins_header(before: str, header: str) -> bool:
 
 
 def _ends_footer(footer: str, after: str) -> bool:
-    """Whether the footer ends here, given the text ``after`` it, instead of within that text."""
+    """Whether ``footer`` is complete, and not the beginning of a longer footer that ends in the text ``after`` it."""
     return not contains_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 
@@ -242,7 +238,6 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the header of the first document, at the end of the prefix."""
     if not any(headers):
         return ""
     known = _numbered_first_header(prefix, headers)

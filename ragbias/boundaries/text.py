@@ -58,7 +58,7 @@ class MarginSpan(tuple[int, int]):
 
 
 def add_margins(span: CharSpan, margins: Margins) -> CharSpan:
-    """Add margins to a span, if there are any."""
+    """Return the span with these margins."""
     if not any(margins):
         return span
     aware = MarginSpan(span)
@@ -70,11 +70,6 @@ def margins_of(spans: Iterable[CharSpan]) -> Margins:
     """Combine the margins of all spans. Plain tuples have no margins."""
     margins = [span.margins for span in spans if isinstance(span, MarginSpan)]
     return Margins(any(margin.left for margin in margins), any(margin.right for margin in margins))
-
-
-def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
-    """Add the same margins to all spans."""
-    return [add_margins(span, margins) for span in spans]
 
 
 def strip_span(text: str, span: CharSpan) -> CharSpan:

@@ -121,7 +121,7 @@ def _content_text(parts: str | Sequence[str | ChatDocument]) -> str:
 
 def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
     """Return the documents of each message that has documents, the latest message first."""
-    found = ([part for part in each["content"] if isinstance(part, ChatDocument)] for each in reversed(messages))
+    found = ([part for part in turn["content"] if isinstance(part, ChatDocument)] for turn in reversed(messages))
     return [documents for documents in found if documents]
 
 
@@ -167,7 +167,7 @@ def render_if_absent(
     the template does not render documents.
     """
     texts = [document.text for document in documents]
-    contents = [each["content"] for each in messages if each["role"] != "assistant"]
+    contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]
     if not documents or locate_all(plain := chat_text(), documents) is not None or find_copies(texts, contents):
         return None
     return render_documents(plain, chat_text, documents)
@@ -202,10 +202,7 @@ def render_documents(
 
 
 def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt | None:
-    """Render texts and locate them. Return ``None`` unless the result has each text once, unchanged and in order.
-
-    To locate the texts, unique marks are rendered in their place.
-    """
+    """Locate texts by rendering unique marks in their place. Return ``None`` unless each occurs once, in order."""
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)

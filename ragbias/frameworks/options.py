@@ -100,7 +100,6 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
     """Rename constructor arguments to fields. Move the arguments of ``from_pretrained`` into ``model_kwargs``.
 
     Args:
-        values: the arguments of the constructor.
         names: the field name for each alias. ``model`` is an alias only if its value is a string.
         known: names of all fields and options.
 
@@ -150,16 +149,12 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 def open_model(
     fields: ModelFields, name_field: str, options: Options, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]
 ) -> tuple[LanguageModel, Options]:
-    """Return a model and its options.
+    """Return ``lm``, or open the server at ``base_url``, or load a model. Also return the options with its settings.
 
     Args:
-        fields: the integration's model. ``base_url`` opens a server; otherwise a model is loaded, unless ``lm`` is set.
+        fields: the integration's model.
         name_field: name of the field that contains the model's name.
-        lm: an existing model, which is returned unchanged.
         model_kwargs: arguments for loading the model.
-
-    Raises:
-        ArgumentError: there is no model, or arguments contradict each other.
     """
     name: str = getattr(fields, name_field)
     if fields.method is None and fields.base_url is None and lm is None:

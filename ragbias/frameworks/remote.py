@@ -137,12 +137,11 @@ class RemoteLM:
     def answer(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
-        """Answer prepared requests.
+        """Answer prepared requests. For more errors, see ``DebiasedLM.batch``.
 
         Raises:
             ServerError: the server did not answer.
             WrongTypeError: a request was prepared for a model in this process.
-            RagBiasError: see ``DebiasedLM.batch``.
         """
         remote = [_check_remote(request) for request in requests]
         bodies = [self._body(request, settings) for request in remote]
@@ -226,7 +225,6 @@ def _to_json(turn: Mapping[str, Any]) -> Json:
 
 
 def _parse_generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
-    """Parse the JSON body of a response."""
     try:
         choice, counts = body["choices"][0], body["usage"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -272,11 +270,10 @@ class _NoModel:
     def __init__(self, method: Method) -> None:
         self._method = method
 
-    def __call__(self, order: Sequence[int]) -> list[float]:
+    def __call__(self, order: Sequence[int] = ()) -> Any:
         raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
 
-    def contrast(self) -> list[list[float]]:
-        raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
+    contrast = __call__
 
 
 def check_orders_text(method: Method) -> None:

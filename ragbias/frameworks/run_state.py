@@ -52,11 +52,7 @@ class ContextScoped(Generic[T]):
 
     A copied context inherits the value, and copies it before the first change. This isolates the requests of a server,
     each of which runs in a copied context. During a run, copied contexts share one value, because frameworks run the
-    steps of chains and agents in copied contexts.
-
-    Args:
-        name: name of the context variable.
-        copy: a function that copies a value, or creates a value from ``None``.
+    steps of chains and agents in copied contexts. ``copy`` copies a value, or creates one if it gets ``None``.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -77,9 +73,9 @@ class ContextScoped(Generic[T]):
                 if scope.local is None:
                     scope.local = self._copy(scope.inherited)
                 return scope.local
-        own = self._copy(self.get())
-        self._scope.set(_Scope(None, own))
-        return own
+        local = self._copy(self.get())
+        self._scope.set(_Scope(None, local))
+        return local
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
         """Begin a run, without the current value if ``empty``. Return a function that ends it, from any context."""
@@ -119,9 +115,6 @@ class Retrievals:
 
     If one thread serves several users in turn, documents of an earlier user may be found in a prompt of a later user.
     To prevent this, run each request in a separate context: ``contextvars.copy_context().run(answer, request)``.
-
-    Args:
-        name: prefix for the names of the context variables.
     """
 
     def __init__(self, name: str) -> None:
@@ -187,8 +180,7 @@ class Retrievals:
     def begin(self, shared: bool = True) -> Callable[[], None]:
         """Begin a request and return a function that ends it. Copied contexts inherit its call site and retrievals.
 
-        Args:
-            shared: whether the request is a run, whose steps share their retrievals.
+        ``shared`` means that the request is a run, whose steps share their retrievals.
         """
         descendants = self._descendant_retrievals()
         self._requests.set(descendants)
@@ -239,8 +231,7 @@ class SearchWatch:
     """Pass the results of direct searches on vector stores to a function.
 
     Frameworks send no events for these searches. Therefore ``install`` adds a ``__getattribute__`` to the base class of
-    all stores, which wraps search methods when they are looked up. It also covers classes that are defined later.
-    ``uninstall`` removes it. Searches of a retriever do not count, because frameworks send events for retrievers.
+    all stores, which wraps search methods when they are looked up. Searches of a retriever do not count.
 
     Args:
         base: base class of all vector stores.

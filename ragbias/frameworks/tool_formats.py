@@ -140,10 +140,7 @@ def _malformed_call(raw: str, error: Exception) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """Return the beginning of an answer that calls a tool, or None if the template's format is unknown.
-
-    ``name`` is the name of the tool; with None, the model chooses a tool.
-    """
+    """Return the beginning of a call of the tool ``name``, or of any tool. Return None if the format is unknown."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

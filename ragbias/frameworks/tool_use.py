@@ -51,17 +51,11 @@ def json_instruction(response_format: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``.
+    """A parsed ``tool_choice``."""
 
-    Attributes:
-        offered: whether the prompt lists the tools.
-        required: whether the model must call a tool.
-        name: name of the tool that the model must call; ``None`` for any tool.
-    """
-
-    offered: bool = True
-    required: bool = False
-    name: str | None = None
+    offered: bool = True  # whether the prompt lists the tools
+    required: bool = False  # whether the model must call a tool
+    name: str | None = None  # the tool that the model must call; None for any tool
 
 
 def parse_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:

@@ -148,7 +148,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if len(messages) < 2:
             return self._record_result(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
-        runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
+        runs = [partial(one, [chat], run_id=id) for chat, id in _with_ids(messages, run_id)]
         return self._merge_results(run_batched(self, runs, self.batch_size, self.lm.answer))
 
     async def agenerate(
@@ -165,7 +165,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if len(messages) < 2:
             return self._record_result(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
-        runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
+        runs = [partial(one, [chat], run_id=id) for chat, id in _with_ids(messages, run_id)]
         return self._merge_results(await arun_batched(self, runs, self.batch_size, self.lm.answer))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[ToolLike] | None = None) -> int:
@@ -188,7 +188,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> tuple[list[Callable[[], T]], int]:
         """Return a function for each input that invokes the model, and the batch size."""
         configs = get_config_list(config, len(inputs))
-        runs: list[Callable[[], T]] = [partial(invoke, value, own) for value, own in zip(inputs, configs, strict=True)]
+        runs: list[Callable[[], T]] = [partial(invoke, *pair) for pair in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
     def _finish_batch(self, results: list[AIMessage | BaseException], return_exceptions: bool) -> list[AIMessage]:
@@ -335,7 +335,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         tools, choice, requested_format = map(given.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         converted = template_messages(messages)
-        blocks = [] if all(isinstance(each["content"], str) for each in converted) else message_documents(converted)
+        blocks = (
+            [] if all(isinstance(message["content"], str) for message in converted) else message_documents(converted)
+        )
         shown = form.with_instruction(join_parts(converted) if blocks else converted)
         text, boundaries = self._render_documents(converted, blocks, self.lm.chat_text(shown, form.tools), form, call)
         artifacts = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
@@ -350,7 +352,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         """Return the prompt, and the boundaries of the documents if the chat template renders them."""
         given = call.documents
         contents = [message["content"] for message in messages]
-        written = given is not None and all(any(each in content for content in contents) for each in given)
+        written = given is not None and all(any(text in content for content in contents) for text in given)
         if not self.lm.chat_template or written or (given is None and not blocks):
             return text, None
         if given is None:
