@@ -1,4 +1,4 @@
-"""Attention over segments of keys at assigned positions. All methods build on it."""
+"""Attention over segments of keys at assigned positions, the basis of all methods that change attention."""
 
 from ragbias import lazy
 

@@ -1,14 +1,15 @@
 """Backends that compute attention: ``torch``, ``triton`` or ``flash``.
 
 - ``torch`` runs everywhere.
-- ``triton`` runs on CUDA, or on CPU in Triton's interpreter. Fused kernels compute attention and importances.
-- ``flash`` runs on CUDA. It uses FlashAttention 2 if all queries of a head see each segment at the same position. For
-  positions per query, bounds, biases and importances, it uses ``torch``.
+- ``triton`` runs on CUDA, or on CPU in Triton's interpreter. It has fused kernels for attention and for the importance
+  of documents.
+- ``flash`` runs on CUDA. It uses FlashAttention 2 if all queries of a head see each segment at the same position. It
+  uses ``torch`` for positions that differ by query, for bounds, for biases, and for the importance of documents.
 - ``auto`` uses ``triton`` for supported CUDA tensors, and ``torch`` otherwise. A self-check compares both backends once
   per device, dtype and head dimension. If they differ, ``auto`` warns and uses ``torch``.
 
-All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A named backend that does not support a
-case raises ``BackendError``; only ``auto`` falls back to ``torch``.
+All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A backend that was chosen by name raises
+``BackendError`` for tensors that it does not support. Only ``auto`` falls back to ``torch``.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ HEADS, KEY_HEADS = 4, 2
 PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # the longest document fills a block of rows
 TOKENS = DOCUMENTS[-1][1] + SUFFIX
 
-_auto_device = "cuda"  # device type for which ``auto`` checks triton
-_verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # reason not to use triton, or empty
+_auto_device = "cuda"  # device type on which ``auto`` may use triton; tests change it
+_reasons_against_triton: dict[tuple[torch.device, torch.dtype, int], str] = {}  # empty text: ``auto`` uses triton
 _lock = threading.Lock()
 
 
@@ -54,33 +55,33 @@ def check_backend(backend: str) -> None:
         raise BackendError(f"backend {backend!r} {reason}")
 
 
-def chosen(query: Tensor, scoring: Scoring) -> str:
+def choose_backend(query: Tensor, scoring: Scoring) -> str:
     """Choose the backend for queries ``[..., d]``. Raise ``BackendError`` if a named backend does not support them."""
     if scoring.backend == "auto":
         if query.device.type != _auto_device:
             return "torch"
         if not _import_error("triton") and _unsupported("triton", query, scoring):
             return "torch"
-        return "torch" if _verdict(query.device, query.dtype, query.shape[-1]) else "triton"
+        return "torch" if _reason_against_triton(query.device, query.dtype, query.shape[-1]) else "triton"
     check_backend(scoring.backend)
     if scoring.backend != "torch" and (reason := _unsupported(scoring.backend, query, scoring)):
         raise BackendError(f"backend {scoring.backend!r} {reason}; use 'torch' or 'auto'")
     return scoring.backend
 
 
-def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
-    """Return the reason why ``auto`` does not use triton here, or an empty string. Warn once about each reason."""
+def _reason_against_triton(device: torch.device, dtype: torch.dtype, dim: int) -> str:
+    """Return the reason why ``auto`` does not use triton, or an empty string. Warn once about each reason."""
     case = device, dtype, dim
-    if case in _verdicts:
-        return _verdicts[case]
+    if case in _reasons_against_triton:
+        return _reasons_against_triton[case]
     with _lock:
-        if case in _verdicts:  # checked by another thread
-            return _verdicts[case]
+        if case in _reasons_against_triton:  # checked by another thread
+            return _reasons_against_triton[case]
         reason = _import_error("triton")
         if not reason:
-            reason = difference("triton", device, dtype, dim)
-        warned = reason in _verdicts.values()
-        _verdicts[case] = reason
+            reason = describe_difference("triton", device, dtype, dim)
+        warned = reason in _reasons_against_triton.values()
+        _reasons_against_triton[case] = reason
     if reason and not warned:
         warn(f"backend 'auto' computes with 'torch': backend 'triton' {reason}", BackendFallbackWarning)
     return reason
@@ -100,11 +101,11 @@ def _import_error(backend: str) -> str:
 
 
 def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
-    """Return the reason why a backend other than ``torch`` does not support this case, or an empty string."""
+    """Return the reason why a backend other than ``torch`` does not support these queries, or an empty string."""
     if reason := _unsupported_device(backend, query.device):
         return reason
     if query.dtype not in DTYPES[backend]:
-        return f"computes in {', '.join(str(each)[6:] for each in DTYPES[backend])}, not in {str(query.dtype)[6:]}"
+        return f"computes in {', '.join(str(dtype)[6:] for dtype in DTYPES[backend])}, not in {str(query.dtype)[6:]}"
     if query.shape[-1] > MAX_DIM:
         return f"supports heads of up to {MAX_DIM} dimensions, not of {query.shape[-1]}"
     if isinstance(scoring.encoding, Alibi):
@@ -118,16 +119,16 @@ def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
 
 def _unsupported_device(backend: str, device: torch.device) -> str:
     if device.type != "cuda":
-        interprets = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
-        return "" if interprets else f"runs on CUDA, and the tensors are on {device.type!r}"
+        interpreted = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
+        return "" if interpreted else f"runs on CUDA, and the tensors are on {device.type!r}"
     if backend == "flash" and (capability := torch.cuda.get_device_capability(device)) < FLASH_CAPABILITY:
-        needed, found = (".".join(map(str, each)) for each in (FLASH_CAPABILITY, capability))
+        needed, found = (".".join(map(str, version)) for version in (FLASH_CAPABILITY, capability))
         return f"needs a GPU of compute capability {needed} or newer, and this one has {found}"
     return ""
 
 
-def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int) -> str:
-    """Describe how a backend fails or differs from ``torch`` for this head dimension. Empty if both agree."""
+def describe_difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int) -> str:
+    """Describe how a backend fails or differs from ``torch`` for this head dimension. Return "" if both agree."""
     random = torch.Generator().manual_seed(0)
     tensors = [torch.randn(heads, TOKENS, dim, generator=random) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     scoring = Scoring(Rotary(10_000.0 ** -torch.linspace(0, 1, dim // 2 + 1)[:-1]), dim**-0.5)
@@ -136,7 +137,7 @@ def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int)
         with torch.no_grad():
             query, key, value = (tensor.to(device, dtype) for tensor in tensors)
             expected, computed = (
-                _results(query, key, value, replace(scoring, backend=name)) for name in ("torch", backend)
+                _self_check_results(query, key, value, replace(scoring, backend=name)) for name in ("torch", backend)
             )
             for (name, right), (_, result) in zip(expected, computed, strict=True):
                 error = float((result.float() - right.float()).abs().nan_to_num(torch.inf).max())
@@ -151,8 +152,8 @@ def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int)
     return ""
 
 
-def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Iterator[tuple[str, Tensor]]:
-    """Yield the named results of a self-check: plain attention, attention of and to documents, and importances."""
+def _self_check_results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Iterator[tuple[str, Tensor]]:
+    """Compute attention and importances for a self-check. Yield each result with its name."""
     device, tail = key.device, TOKENS - SUFFIX
     positions = torch.arange(TOKENS, device=device)
     for result in attention.attend(query, key, value, positions=positions, scoring=scoring, causal=True):
@@ -166,9 +167,9 @@ def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Ite
         yield "attention of documents", result
     starts = torch.tensor([0, 5, 140, 157, tail], device=device).expand(HEADS, SUFFIX, -1).clone()
     starts[..., 1:4] += torch.arange(HEADS * SUFFIX, device=device).view(HEADS, SUFFIX, 1) % 7  # by head and query
-    seen: dict[str, Any] = dict(segments=[(0, PREFIX), *DOCUMENTS, (tail, TOKENS)], starts=starts, causal=True)
-    seen.update(positions=positions[tail:], scoring=scoring, bias=[0.0, -0.5, -0.5, -0.5, 0.0])
-    for result in attention.attend(query[:, tail:], key, value, **seen):
+    options: dict[str, Any] = dict(segments=[(0, PREFIX), *DOCUMENTS, (tail, TOKENS)], starts=starts, causal=True)
+    options.update(positions=positions[tail:], scoring=scoring, bias=[0.0, -0.5, -0.5, -0.5, 0.0])
+    for result in attention.attend(query[:, tail:], key, value, **options):
         yield "attention to documents", result
     yield "importances of documents", attention.primitive.document_mass(query, key, DOCUMENTS, scoring) / TOKENS
     yield "importances for a token", attention.primitive.segment_mass(query[:, -1:], key, DOCUMENTS, scoring)

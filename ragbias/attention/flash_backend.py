@@ -1,8 +1,8 @@
-"""Attention with FlashAttention 2 (extra ``flash``), if all queries of a head see each segment at the same position.
+"""Backend ``flash``: FlashAttention 2, for queries that see each segment of keys at the same position in a head.
 
-FlashAttention supports one position per key, so the keys are copied and encoded for each group of queries. Its causal
-mask lets the last query see every key, as in ``primitive.attend``. The tests replace the package and do not run the
-kernel.
+FlashAttention supports one position per key. Therefore the keys are copied and encoded for each group of queries. The
+causal mask is aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package
+``flash_attn`` and do not run its kernel.
 """
 
 from __future__ import annotations
@@ -14,70 +14,71 @@ import torch
 from flash_attn import flash_attn_varlen_func
 from torch import Tensor
 
-from ragbias.attention.keys import Group, Scoring, Segments, Visible, concatenated, for_heads, launching, listed
+from ragbias.attention.keys import Group, Scoring, Segments, Visible, concatenate, kernel_errors, repeat_heads, select
 
-TOGETHER = 2**16  # maximum number of keys copied for one call
+MAX_KEYS = 2**16  # maximum number of keys copied for one call
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None, without bias and bounds."""
+    """Implement ``primitive.attend``. ``starts`` has shape ``[H or 1, n]`` or is None; bias and bounds are None."""
     encoded = scoring.encoding(query, positions)
     starts = positions.new_zeros(1, len(visible.segments)) if visible.starts is None else visible.starts
-    return _attended(encoded, key, value, [(visible.segments, starts)], [query.shape[1]], scoring, visible.causal)
+    return _attend_encoded(encoded, key, value, [(visible.segments, starts)], [query.shape[1]], scoring, visible.causal)
 
 
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend_groups``. Each call of the kernel handles one batch of ``_calls``."""
+    """Implement ``primitive.attend_groups``, with one call of the kernel per batch of groups."""
     parts = []
-    for batch in _calls(groups):
-        counts = [end - begin for begin, end in (group.queries for group in batch)]
+    for batch in _batches(groups):
+        spans = [group.queries for group in batch]
+        counts = [end - begin for begin, end in spans]
         firsts = [group.position for group in batch]
-        positions = torch.cat([torch.arange(at, at + count) for at, count in zip(firsts, counts, strict=True)])
-        encoded = scoring.encoding(listed(query, [group.queries for group in batch]), positions.to(query.device))
-        seen = [(group.segments, group.starts) for group in batch]
-        parts.append(_attended(encoded, key, value, seen, counts, scoring, causal=True))
-    return concatenated(parts)
+        positions = torch.cat([torch.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)])
+        encoded = scoring.encoding(select(query, spans), positions.to(query.device))
+        visible = [(group.segments, group.starts) for group in batch]
+        parts.append(_attend_encoded(encoded, key, value, visible, counts, scoring, causal=True))
+    return concatenate(parts)
 
 
-def _calls(groups: Sequence[Group]) -> list[list[Group]]:
-    """Split groups into batches of at most ``TOGETHER`` keys. A group with more keys forms its own batch."""
-    calls: list[list[Group]] = []
+def _batches(groups: Sequence[Group]) -> list[list[Group]]:
+    """Split groups into batches of at most ``MAX_KEYS`` keys. A group with more keys is a separate batch."""
+    batches: list[list[Group]] = []
     keys = 0
     for group in groups:
         count = sum(end - begin for begin, end in group.segments)
-        if not calls or keys + count > TOGETHER:
-            calls.append([])
+        if not batches or keys + count > MAX_KEYS:
+            batches.append([])
             keys = 0
-        calls[-1].append(group)
+        batches[-1].append(group)
         keys += count
-    return calls
+    return batches
 
 
-def _attended(
+def _attend_encoded(
     encoded: Tensor,
     key: Tensor,
     value: Tensor,
-    seen: Sequence[tuple[Segments, Tensor]],
+    visible: Sequence[tuple[Segments, Tensor]],
     counts: Sequence[int],
     scoring: Scoring,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention of encoded queries ``[H, Q, d]``. The next ``counts[i]`` queries see ``seen[i]``."""
-    encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
-    moved = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
-    values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
+    """Compute attention of encoded queries. Group ``i`` has ``counts[i]`` queries, and sees segments ``visible[i]``."""
+    encoded, key = scoring.encoding.with_adjacent_pairs(encoded), scoring.encoding.with_adjacent_pairs(key)
+    moved = torch.cat([scoring.encoding.move(key, segments, starts) for segments, starts in visible], dim=1)
+    values = torch.cat([select(value, segments) for segments, _ in visible], dim=1)
     heads = max(len(moved), len(values))  # if one has all query heads, both need them
-    moved, values = for_heads(moved, heads), for_heads(values, heads)
-    lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
-    with launching("flash"):
+    moved, values = repeat_heads(moved, heads), repeat_heads(values, heads)
+    lengths = [sum(end - begin for begin, end in segments) for segments, _ in visible]
+    with kernel_errors("flash"):
         output, lse, _ = flash_attn_varlen_func(
             *(x.transpose(0, 1).contiguous() for x in (encoded, moved, values)),  # [Q or K, H or G, d]
-            cu_seqlens_q=_edges(counts, key.device),
-            cu_seqlens_k=_edges(lengths, key.device),
+            cu_seqlens_q=_cumulative_lengths(counts, key.device),
+            cu_seqlens_k=_cumulative_lengths(lengths, key.device),
             max_seqlen_q=max(counts),
             max_seqlen_k=max(lengths),
             softmax_scale=scoring.scale,
@@ -89,5 +90,5 @@ def _attended(
     return output.transpose(0, 1), lse.masked_fill(lse == torch.inf, -torch.inf)
 
 
-def _edges(counts: Sequence[int], device: torch.device) -> Tensor:
+def _cumulative_lengths(counts: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32, device=device)

@@ -1,6 +1,6 @@
-"""The primitive on PyTorch's fused CPU attention, for segment starts that do not depend on the query.
+"""PyTorch's fused attention on CPUs, for segments that have the same starts for all queries.
 
-Keys are rotated to their positions once for all queries. A fused call then computes attention without a score matrix.
+Keys are rotated to their positions once for all queries. Then a fused call computes attention without a score matrix.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ragbias.attention.keys import (
     Segments,
     Visible,
     causal_bounds,
-    concatenated,
-    for_heads,
-    listed,
-    portion,
-    within,
+    concatenate,
+    portion_size,
+    repeat_heads,
+    select,
+    visibility_mask,
 )
 
 BLOCK = 256  # queries per mask
-MOVED = 2**21  # elements of keys moved together per thread; they should fit into a CPU cache
+MAX_MOVED = 2**21  # maximum elements of keys to move in one call, per thread; they should fit into a CPU cache
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -40,73 +40,73 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[T
 
 
 def available(query: Tensor, scoring: Scoring) -> bool:
-    """Whether the fused kernel supports this tensor and these scores."""
-    plain = scoring.softcap is None and scoring.position_in_keys
-    return plain and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    """Whether the fused kernel supports this scoring, and the device and dtype of the query."""
+    supported = scoring.softcap is None and scoring.position_in_keys
+    return supported and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None."""
+    """Implement ``primitive.attend``. ``starts`` has shape ``[H or 1, n]`` or is None."""
     encoded = scoring.encoding(query, positions)
     if visible.starts is not None:
-        encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
+        encoded, key = scoring.encoding.with_adjacent_pairs(encoded), scoring.encoding.with_adjacent_pairs(key)
     return _attend(encoded, key, value, scoring, visible)
 
 
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend_groups``."""
+    """Implement ``primitive.attend_groups``."""
     spans = [group.queries for group in groups]
     positions = torch.cat(
         [group.position + torch.arange(end - begin) for group, (begin, end) in zip(groups, spans, strict=True)]
     )
-    encoded = scoring.encoding.paired(scoring.encoding(listed(query, spans), positions))
-    key = scoring.encoding.paired(key)
+    encoded = scoring.encoding.with_adjacent_pairs(scoring.encoding(select(query, spans), positions))
+    key = scoring.encoding.with_adjacent_pairs(key)
     # scratch memory would overwrite tensors of the backward pass
     scratch = None if torch.is_grad_enabled() and (encoded.requires_grad or key.requires_grad) else Scratch()
     parts = []
-    at = 0
-    for batch in _calls(groups, query.shape[0] * query.shape[-1]):
+    first = 0
+    for batch in _batches(groups, query.shape[0] * query.shape[-1]):
         count = sum(end - begin for begin, end in (group.queries for group in batch))
-        own = encoded[:, at : at + count]
+        queries = encoded[:, first : first + count]
         if len(batch) > 1:
-            parts.append(_attend_together(own, key, value, batch, scoring, scratch))
+            parts.append(_attend_batch(queries, key, value, batch, scoring, scratch))
         else:
             (group,) = batch
             visible = Visible(group.segments, group.starts, causal=True)
-            parts.append(_attend(own, key, value, scoring, visible, scratch))
-        at += count
-    return concatenated(parts)
+            parts.append(_attend(queries, key, value, scoring, visible, scratch))
+        first += count
+    return concatenate(parts)
 
 
-def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
-    """Batch neighbouring groups that see the same keys, up to ``MOVED`` elements. A key has ``size`` in all heads."""
-    calls: list[list[Group]] = []
+def _batches(groups: Sequence[Group], size: int) -> list[list[Group]]:
+    """Batch neighbouring groups that see the same keys. ``size`` is the number of elements of a key in all heads."""
+    batches: list[list[Group]] = []
     for group in groups:
         keys = sum(end - begin for begin, end in group.segments)
-        fits = calls and size * keys * (len(calls[-1]) + 1) <= MOVED * torch.get_num_threads()
-        if fits and sorted(group.segments) == sorted(calls[-1][0].segments):
-            calls[-1].append(group)
+        fits = batches and size * keys * (len(batches[-1]) + 1) <= MAX_MOVED * torch.get_num_threads()
+        if fits and sorted(group.segments) == sorted(batches[-1][0].segments):
+            batches[-1].append(group)
         else:
-            calls.append([group])
-    return calls
+            batches.append([group])
+    return batches
 
 
-def _attend_together(
+def _attend_batch(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring, scratch: Scratch | None
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``_attend`` in one call for groups that see the same keys. Shorter groups are padded."""
+    """Compute ``_attend`` in one call for groups that see the same keys. Pad groups with fewer queries."""
     heads = len(query)
     spans = sorted(groups[0].segments)
     orders = [sorted(range(len(spans)), key=group.segments.__getitem__) for group in groups]
     starts = torch.stack([group.starts[:, order] for group, order in zip(groups, orders, strict=True)])
-    moved = scoring.encoding.moved(key, spans, starts, scratch)
+    moved = scoring.encoding.move(key, spans, starts, scratch)
     moved, values = (
-        for_heads(x, heads).expand(len(groups), -1, -1, -1)  # [groups, H, K, d]
-        for x in (moved, listed(value, spans))
+        repeat_heads(x, heads).expand(len(groups), -1, -1, -1)  # [groups, H, K, d]
+        for x in (moved, select(value, spans))
     )
     counts = torch.tensor([end - begin for begin, end in (group.queries for group in groups)])
     index = torch.arange(int(counts.max()))  # index of a query within its group
@@ -125,7 +125,7 @@ def _attend_together(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, visible: Visible, scratch: Scratch | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention of encoded queries. If ``visible`` has starts, queries and keys must be ``paired``."""
+    """Compute attention of encoded queries. If ``visible`` has starts, queries and keys need adjacent rotary pairs."""
     segments, bias, bounds, causal = visible.segments, visible.bias, visible.bounds, visible.causal
     # in memory order, values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
@@ -134,36 +134,38 @@ def _attend(
     biases = None if bias is None else [bias[index] for index in order]
     if causal and (len(segments) > 1 or query.shape[1] != spans[0][1] - spans[0][0] or bias is not None):
         bounds, causal = causal_bounds(segments, query.shape[1], query.device), False
-    values = listed(value, spans)
+    values = select(value, spans)
     ordered = Visible(spans, None, biases, causal, bounds)
 
     @lru_cache(maxsize=1)  # all heads have the same mask
     def mask_of(begin: int) -> Tensor:
-        seen = None if bounds is None else (bounds[0][begin : begin + BLOCK], bounds[1][begin : begin + BLOCK])
-        return _mask(query[:, begin : begin + BLOCK], spans, last, seen, biases)
+        block = slice(begin, begin + BLOCK)
+        block_bounds = None if bounds is None else (bounds[0][block], bounds[1][block])
+        return _mask(query[:, block], spans, last, block_bounds, biases)
 
-    def attended(heads: slice, query: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
+    def attend_heads(heads: slice, query: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
         return _attend_moved(query, moved, values[heads], scoring.scale, ordered, mask_of)
 
     if visible.starts is None:
-        return attended(slice(None), query, listed(key, spans))
+        return attend_heads(slice(None), query, select(key, spans))
     starts = visible.starts[:, order]
     if len(starts) == 1:
-        return attended(slice(None), query, scoring.encoding.moved(key, spans, starts, scratch))
+        return attend_heads(slice(None), query, scoring.encoding.move(key, spans, starts, scratch))
     group = len(query) // len(key)
     size = group * values.shape[1] * query.shape[-1]
-    count = portion(len(key), MOVED * torch.get_num_threads() // size)  # number of key heads in one call
+    count = portion_size(len(key), MAX_MOVED * torch.get_num_threads() // size)  # number of key heads in one call
     parts = []
     for begin in range(0, len(key), count):
-        heads, own = slice(begin, begin + count), slice(group * begin, group * (begin + count))
-        parts.append(attended(heads, query[own], scoring.encoding.moved(key[heads], spans, starts[own], scratch)))
-    return concatenated(parts, dim=0)
+        heads, query_heads = slice(begin, begin + count), slice(group * begin, group * (begin + count))
+        moved = scoring.encoding.move(key[heads], spans, starts[query_heads], scratch)
+        parts.append(attend_heads(heads, query[query_heads], moved))
+    return concatenate(parts, dim=0)
 
 
 def _attend_moved(
     query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention to moved keys. ``mask_of(begin)`` returns the mask for ``BLOCK`` queries from ``begin``."""
+    """Compute attention to keys encoded at their positions. ``mask_of(i)`` is the mask of queries from index ``i``."""
     (heads, queries, dim), bounds = query.shape, visible.bounds
     # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)
@@ -174,37 +176,35 @@ def _attend_moved(
         output, lse = _flash(folded[:, :, block], moved[:, :, keys], value[:, :, keys], scale=scale, **options)
         return output.reshape(heads, -1, dim), lse.reshape(heads, -1)
 
-    everything = slice(None)
     if bounds is None and visible.bias is None:
-        return run(everything, everything, is_causal=visible.causal)
+        return run(slice(None), slice(None), is_causal=visible.causal)
     parts = []
     for begin in range(0, queries, BLOCK):
         block = slice(begin, begin + BLOCK)
-        seen = None if bounds is None else (bounds[0][block], bounds[1][block])
-        keys, blind = everything, None
-        if seen is not None and len(visible.segments) == 1:
-            keys, blind = _keys_seen(seen, moved.shape[2])
+        keys, blind = slice(None), None
+        if bounds is not None and len(visible.segments) == 1:
+            keys, blind = _visible_keys((bounds[0][block], bounds[1][block]), moved.shape[2])
         output, lse = run(block, keys, attn_mask=mask_of(begin)[None, None, :, keys])
         if blind is not None and blind.any():  # the kernel assumes that each query sees a key
             output, lse = output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)
         parts.append((output, lse))
-    return concatenated(parts)
+    return concatenate(parts)
 
 
-def _keys_seen(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
-    """Return the smallest slice with all visible keys, and a bool tensor ``[Q]``, true for queries without keys."""
+def _visible_keys(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
+    """Return the smallest slice with all visible keys, and bool ``[Q]``, true for queries that see no key."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
-def _mask(query: Tensor, spans: Segments, last: int, seen: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
-    """Return a mask ``[Q, K]`` with the bias of each segment, and ``-inf`` for hidden keys of segment ``last``."""
+def _mask(query: Tensor, spans: Segments, last: int, bounds: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
+    """Return a mask ``[Q, K]``: the bias of each segment, and ``-inf`` for keys of ``last`` outside the bounds."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])
     for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):
         mask[:, begin:end] += value
-    if seen is not None:
+    if bounds is not None:
         begin, end = edges[last], edges[last + 1]
-        mask[:, begin:end].masked_fill_(~within(seen, end - begin), -torch.inf)
+        mask[:, begin:end].masked_fill_(~visibility_mask(bounds, end - begin), -torch.inf)
     return mask

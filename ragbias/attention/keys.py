@@ -1,8 +1,8 @@
-"""Positional encodings, and the types for segments of keys, their visibility and their scoring.
+"""Positional encodings, and types for segments of keys, for visible keys, and for the scores of a layer.
 
-Encodings depend only on differences of positions. For a query at position ``p`` and a key at offset ``t`` of a segment
-that starts at ``s``, the key is encoded once, at ``t``, and the query at ``p - s``. Moving the segment only changes the
-encoding of the query.
+Scores depend only on differences of positions. Take a query at position ``p``, and a key at offset ``t`` of a segment
+that starts at ``s``. The key is encoded once, at ``t``, and the query at ``p - s``. If the segment moves, only the
+encoding of the query changes.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Scratch:
 
 
 class Encoding:
-    """Base class of positional encodings. This one changes nothing: positions are absent, or encoded before."""
+    """Base class of positional encodings. An instance of this class itself leaves queries and keys unchanged."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
         return x
 
-    def paired(self, x: Tensor) -> Tensor:
-        """Reorder encoded queries or keys ``[..., d]`` so that rotary pairs are adjacent, as ``moved`` requires."""
+    def with_adjacent_pairs(self, x: Tensor) -> Tensor:
+        """Reorder encoded queries or keys ``[..., d]`` so that rotary pairs are adjacent, as ``move`` requires."""
         return x
 
-    def moved(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
-        """Move ``paired`` keys ``[G, K, d]``, encoded at their offsets, to the positions of their segments.
+    def move(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
+        """Move keys ``[G, K, d]``, which are encoded at their offsets, to the positions of their segments.
 
-        ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result ``[..., H or G, K', d]`` is paired and lists
-        segment after segment. It has ``G`` heads if all heads share the starts or keys have no positions.
+        The keys have adjacent pairs. ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result
+        ``[..., H or G, K', d]`` has ``G`` heads if all heads share the starts, or if keys have no positions.
         """
         moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return moved.expand(*starts.shape[:-2], *moved.shape)
@@ -61,7 +61,7 @@ class Encoding:
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
-        """Return a bias of scores, ``[H, Q, K]`` or None. ``relative`` ``[H or 1, Q]`` is query minus segment start."""
+        """Return a bias ``[H, Q, K]`` or None. ``relative`` ``[H or 1, Q]`` is query position minus segment start."""
         return None
 
 
@@ -69,8 +69,8 @@ class Rotary(Encoding):
     """Rotary position embedding: ``<R(p) q, R(s + t) k> = <R(p - s) q, R(t) k>``.
 
     Args:
-        frequencies: float32 ``[r/2]``, angle per position; the first ``r`` of the ``d`` dimensions are rotated.
-        scaling: factor of cos and sin (yarn, longrope).
+        frequencies: float32 ``[r/2]``, angle per position. The first ``r`` of the ``d`` dimensions are rotated.
+        scaling: factor of cos and sin, for yarn and longrope.
         interleaved: whether the pairs are ``(x[2i], x[2i + 1])`` instead of ``(x[i], x[i + r/2])``.
 
     Source: Su et al., RoFormer, arXiv 2104.09864.
@@ -86,33 +86,33 @@ class Rotary(Encoding):
         """Rotate ``x`` ``[..., d]`` to positions, int64 or float, which broadcast against ``x[..., 0]``."""
         if positions.numel() == 0:
             return x
-        cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._looked_up(positions)
+        cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
-    def paired(self, x: Tensor) -> Tensor:
+    def with_adjacent_pairs(self, x: Tensor) -> Tensor:
         if self.interleaved:
             return x
         size = 2 * self.frequencies.shape[-1]
         pairs = x[..., :size].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
         return pairs if size == x.shape[-1] else torch.cat((pairs, x[..., size:]), dim=-1)
 
-    def moved(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
+    def move(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
         groups, _, dim = key.shape
-        turns = torch.complex(*self._looked_up(starts))  # [..., H or 1, n, r/2]; the scaling is in the keys already
+        turns = torch.complex(*self._cos_sin_from_table(starts))  # [..., H or 1, n, r/2]; keys are scaled already
         heads = groups if starts.shape[-2] == 1 else starts.shape[-2]
         turns = turns.unflatten(-3, (-1, heads // groups))
         total = sum(end - begin for begin, end in segments)
         moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
-        at = 0
+        done = 0
         for first, count, length in equal_runs(segments):  # one product rotates a run
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
-            target = moved[..., at : at + size, :].unflatten(-2, (count, length))
-            _turn_into(target, source, turns[..., first : first + count, None, :])
-            at += size
+            target = moved[..., done : done + size, :].unflatten(-2, (count, length))
+            _rotate_into(target, source, turns[..., first : first + count, None, :])
+            done += size
         return moved.flatten(-4, -3)
 
-    def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _cos_sin_from_table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         low, high = torch.stack(positions.aminmax()).tolist()
         if low < 0:  # some positions are before the start of a segment
             return self._cos_sin(positions)
@@ -150,7 +150,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)
 
 
-def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
+def _rotate_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
     """Rotate adjacent pairs of ``x`` ``[..., d]`` by complex ``turns`` ``[..., r/2]``, and write them to ``target``."""
     size = 2 * turns.shape[-1]
     pairs = _as_complex(x[..., :size].float())
@@ -167,7 +167,7 @@ def _as_complex(x: Tensor) -> Tensor:
 
 
 def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of adjacent, non-empty segments of equal length as (index of the first, count, length)."""
+    """Yield each run of adjacent, non-empty segments of equal length, as (index of the first, count, length)."""
     first = 0
     while first < len(segments):
         begin, end = segments[first]
@@ -180,7 +180,7 @@ def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
 
 
 class Alibi(Encoding):
-    """Attention with linear biases: each head subtracts ``slope`` from a score per position of distance.
+    """Attention with linear biases: each head subtracts its slope times the distance from a score.
 
     Args:
         slopes: float32 ``[H]``.
@@ -207,7 +207,7 @@ class Scoring:
         encoding: positional encoding.
         scale: scaling factor of the scores, usually ``d ** -0.5``.
         softcap: scores become ``softcap * tanh(score / softcap)``; None leaves them unchanged.
-        window: keys at an assigned distance of ``window`` or more are hidden; None hides no key.
+        window: keys at a distance of ``window`` positions or more are hidden; None hides no key.
         backend: see ``ragbias.attention.backends``.
     """
 
@@ -224,17 +224,17 @@ class Scoring:
 
     @property
     def position_in_keys(self) -> bool:
-        """Whether encoded keys contain all positions. Sliding windows and ALiBi need distances as well."""
+        """Whether scores follow from encoded queries and keys alone. Sliding windows and ALiBi also need distances."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
-def listed(x: Tensor, segments: Segments) -> Tensor:
-    """Return the keys or values ``[heads, K, d]`` of the segments, in order. A view if they are adjacent."""
-    pieces = [x[:, begin:end] for begin, end in joined(segments)]
+def select(x: Tensor, segments: Segments) -> Tensor:
+    """Return the keys or values ``[heads, K, d]`` of the segments, in order. Adjacent segments need no copy."""
+    pieces = [x[:, begin:end] for begin, end in merge_adjacent(segments)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 
-def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
+def concatenate(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
     """Concatenate outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` along queries, or along heads with ``dim=0``."""
     if len(parts) == 1:
         return parts[0]
@@ -242,12 +242,12 @@ def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[
     return torch.cat(outputs, dim=dim), torch.cat(lses, dim=dim)
 
 
-def for_heads(x: Tensor, heads: int) -> Tensor:
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
     """Repeat keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
 
 
-def joined(segments: Segments) -> list[tuple[int, int]]:
+def merge_adjacent(segments: Segments) -> list[tuple[int, int]]:
     """Merge adjacent segments."""
     spans: list[tuple[int, int]] = []
     for begin, end in segments:
@@ -260,11 +260,11 @@ def joined(segments: Segments) -> list[tuple[int, int]]:
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> KeyRanges:
     """Return ``bounds`` for ``attend`` that are equivalent to ``causal``."""
     begin, end = segments[-1]
-    first_not_seen = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
-    return torch.zeros_like(first_not_seen), first_not_seen
+    first_hidden = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
+    return torch.zeros_like(first_hidden), first_hidden
 
 
-def within(bounds: KeyRanges, keys: int) -> Tensor:
+def visibility_mask(bounds: KeyRanges, keys: int) -> Tensor:
     """Return bool ``[Q, K]``, true where a query may see a key."""
     offsets = torch.arange(keys, device=bounds[0].device)
     return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
@@ -272,7 +272,7 @@ def within(bounds: KeyRanges, keys: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that see the same segments of keys: the last one causally, all others fully.
+    """Queries that see the same segments of keys: the last segment causally, all others fully.
 
     Attributes:
         queries: span of the queries.
@@ -289,7 +289,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Visible:
-    """The visible keys of a call. For the fields, see ``primitive.attend``."""
+    """The keys that the queries of a call see. For the fields, see ``primitive.attend``."""
 
     segments: Segments
     starts: Tensor | None = None
@@ -299,7 +299,7 @@ class Visible:
 
 
 class EncodedKeys:
-    """A buffer of encoded keys, so that each step encodes only new keys."""
+    """A growing buffer of encoded keys. Each decoding step encodes only its new keys."""
 
     SPARE = 64  # a full buffer grows by at least this many keys
 
@@ -307,8 +307,8 @@ class EncodedKeys:
         self._buffer: Tensor | None = None
         self._count = 0
 
-    def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Return all keys ``[..., K, d]``, encoded. Keys of earlier calls are not encoded again.
+    def update(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """Encode the new keys in ``key`` ``[..., K, d]``, and return all keys, encoded.
 
         ``encode`` receives the new keys and the index of the first new key. The result is valid until the next call.
         """
@@ -324,21 +324,21 @@ class EncodedKeys:
         return self._buffer[..., :total, :]
 
 
-def portion(count: int, most: int) -> int:
-    """Return the portion size that splits ``count`` items into the fewest portions of at most ``most`` items."""
-    portions = -(-count // max(1, most))
+def portion_size(count: int, limit: int) -> int:
+    """Return the portion size that splits ``count`` items into the fewest portions of at most ``limit`` items."""
+    portions = -(-count // max(1, limit))
     return -(-count // max(1, portions))
 
 
 @contextmanager
-def launching(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Convert a kernel's ``RuntimeError`` or ``errors`` to ``BackendError``, except if memory runs out."""
-    refusals: tuple[type[Exception], ...] = (RuntimeError, *errors)
+def kernel_errors(backend: str, *errors: type[Exception]) -> Iterator[None]:
+    """Convert ``RuntimeError`` and the classes ``errors`` to ``BackendError``, except if memory runs out."""
+    converted: tuple[type[Exception], ...] = (RuntimeError, *errors)
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except refusals as error:
+    except converted as error:
         raise BackendError(
             f"backend {backend!r} failed with {type(error).__name__}: {error}; use backend='torch'"
         ) from error

@@ -1,6 +1,6 @@
 """The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
-``segment_mass`` and ``document_mass`` are attention to documents without positions, by which methods order documents.
+``segment_mass`` and ``document_mass`` measure attention to documents without positions. Methods order documents by it.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
 dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ragbias.attention import fused
-from ragbias.attention.backends import chosen
+from ragbias.attention.backends import choose_backend
 from ragbias.attention.keys import (
     Group,
     KeyRanges,
@@ -29,17 +29,17 @@ from ragbias.attention.keys import (
     Segments,
     Visible,
     causal_bounds,
-    concatenated,
+    concatenate,
     equal_runs,
-    joined,
-    listed,
-    portion,
-    within,
+    merge_adjacent,
+    portion_size,
+    select,
+    visibility_mask,
 )
 from ragbias.errors import ArgumentError
 
-FEW = 16  # for up to this many queries per key head, multiplying keys by queries is faster
-MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number in memory; on a CPU they should fit into a cache
+FEW_QUERIES = 16  # for up to this many queries per key head, multiplying keys by queries is faster
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number in memory; on a CPU they should fit into a cache
 
 
 def attend(
@@ -55,15 +55,15 @@ def attend(
     causal: bool = False,
     bounds: KeyRanges | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention with segment ``j`` at position ``starts[..., j]``, which may differ by query and head.
+    """Compute attention to segments of keys. Segment ``j`` starts at position ``starts[..., j]``.
 
-    The scores are computed in blocks, to save memory.
+    The starts may differ by query and head. Scores are computed in blocks, to save memory.
 
     Args:
         query: ``[H, Q, d]``, not encoded.
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
         value: ``[G, K, d]``.
-        positions: int64 ``[Q]``, positions of the queries; they may lie before the start of a segment.
+        positions: int64 ``[Q]``, positions of the queries; they may be before the start of a segment.
         scoring: encoding, scale, softcap and window of the layer.
         segments: spans of the visible keys; None for one segment of all keys.
         starts: int64 ``[H or 1, Q or 1, n]``; None if all segments start at 0.
@@ -77,13 +77,13 @@ def attend(
 
     Raises:
         ArgumentError: causal and bounds are both given.
-        BackendError: a named backend does not support this case, or its kernel fails.
+        BackendError: the backend in ``scoring`` does not support these arguments, or its kernel fails.
     """
     if causal and bounds is not None:
         raise ArgumentError("causal and bounds both limit the visible keys; pass only one of them")
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees all keys
-    backend = chosen(query, scoring)
+    backend = choose_backend(query, scoring)
     visible = Visible(segments, starts, bias, causal, bounds)
     if backend == "triton":
         from ragbias.attention import triton_backend
@@ -99,7 +99,7 @@ def attend(
             return fused.attend(query, key, value, positions, scoring, by_head)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
-    size = max(1, most_scores(key.device) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
+    size = max(1, max_scores(key.device) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
     for block in (slice(begin, begin + size) for begin in range(0, query.shape[1], size)):
         scores = segment_scores(
             query[:, block],
@@ -111,8 +111,8 @@ def attend(
             bias=bias,
             bounds=None if limits is None else (limits[0][block], limits[1][block]),
         )
-        parts.append(weigh(scores, listed(value, segments)))
-    return concatenated(parts)
+        parts.append(weigh(scores, select(value, segments)))
+    return concatenate(parts)
 
 
 def attend_groups(
@@ -123,7 +123,7 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
     """
-    backend = chosen(query, scoring)
+    backend = choose_backend(query, scoring)
     if backend == "triton":
         from ragbias.attention import triton_backend
 
@@ -138,9 +138,9 @@ def attend_groups(
     for group in groups:
         begin, end = group.queries
         positions = torch.arange(group.position, group.position + end - begin, device=query.device)
-        seen = dict[str, Any](segments=group.segments, starts=group.starts[:, None], causal=True)
-        parts.append(attend(query[:, begin:end], key, value, positions=positions, scoring=scoring, **seen))
-    return concatenated(parts)
+        options = dict[str, Any](segments=group.segments, starts=group.starts[:, None], causal=True)
+        parts.append(attend(query[:, begin:end], key, value, positions=positions, scoring=scoring, **options))
+    return concatenate(parts)
 
 
 def segment_scores(
@@ -154,10 +154,10 @@ def segment_scores(
     bias: Sequence[float] | None = None,
     bounds: KeyRanges | None = None,
 ) -> Tensor:
-    """Compute scores with segment ``j`` at position ``starts[..., j]``. For the arguments, see ``attend``.
+    """Compute the scores of queries for the keys of segments. For the arguments, see ``attend``.
 
     Returns:
-        float32 ``[H, Q, K]`` for the keys of the segments, ``-inf`` where a key is hidden.
+        float32 ``[H, Q, K]`` for the keys of all segments in order; ``-inf`` where a key is hidden.
     """
     segments = [(0, key.shape[1])] if segments is None else segments
     if starts is None:
@@ -174,7 +174,7 @@ def segment_scores(
             by_distance = scoring.encoding.bias(relative[index], piece.shape[-1])
             if by_distance is not None:
                 piece += by_distance
-            if (result := capped(piece, scoring.softcap)) is not piece:  # not in place if it needs a gradient
+            if (result := apply_softcap(piece, scoring.softcap)) is not piece:  # not in place if it needs a gradient
                 piece.copy_(result)
             if scoring.window is not None:
                 offsets = torch.arange(piece.shape[-1], device=piece.device)
@@ -183,64 +183,64 @@ def segment_scores(
                 piece += bias[index]
     if bounds is not None:
         last = scores[..., edges[-2] :]
-        last.masked_fill_(~within(bounds, last.shape[-1]), -torch.inf)
+        last.masked_fill_(~visibility_mask(bounds, last.shape[-1]), -torch.inf)
     return scores
 
 
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]`` without positions.
 
-    This applies the scale and softcap of ``scoring``. Keys are not copied for the heads of a group.
+    ``scoring`` gives the scale and the softcap. Keys are not copied for the query heads of a key head.
     """
-    return capped(_products(query * scoring.scale, key), scoring.softcap)
+    return apply_softcap(_products(query * scoring.scale, key), scoring.softcap)
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Multiply the keys of each segment by its encoded queries ``[n, H, Q, d]``. Return float32 ``[H, Q, K]``."""
+    """Multiply the keys of each segment by the queries ``[n, H, Q, d]`` for it. Return float32 ``[H, Q, K]``."""
     count, heads, rows, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
-    if folded.shape[2] > FEW:
-        pieces = [_products(own, key[:, begin:end]) for own, (begin, end) in zip(queries, segments, strict=True)]
+    if folded.shape[2] > FEW_QUERIES:
+        pieces = [_products(query, key[:, begin:end]) for query, (begin, end) in zip(queries, segments, strict=True)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
-    turned = folded.transpose(-1, -2)
+    transposed = folded.transpose(-1, -2)
     products = [key.new_empty(len(key), 0, folded.shape[2])]  # needed if all segments are empty
     for first, run, length in equal_runs(segments):
         spans = segments[first : first + run]
         if run > len(key):  # this branch has fewer calls
             keys = key[:, spans[0][0] : spans[-1][1]].unflatten(1, (run, length))
-            by_head = [own @ turned[first : first + run, head] for head, own in enumerate(keys)]
+            by_head = [of_head @ transposed[first : first + run, head] for head, of_head in enumerate(keys)]
             products.append(torch.stack(by_head).flatten(1, 2))
         else:
-            products += [key[:, begin:end] @ turned[first + index] for index, (begin, end) in enumerate(spans)]
+            products += [key[:, begin:end] @ transposed[first + index] for index, (begin, end) in enumerate(spans)]
     return torch.cat(products, dim=1).transpose(-1, -2).float().reshape(heads, rows, -1)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:
     heads, queries, _ = query.shape
     folded = query.reshape(key.shape[0], -1, query.shape[-1])
-    if folded.shape[1] <= FEW:
+    if folded.shape[1] <= FEW_QUERIES:
         products = (key @ folded.transpose(-1, -2)).transpose(-1, -2)
     else:
         products = folded @ key.transpose(-1, -2)
     return products.float().reshape(heads, queries, key.shape[1])
 
 
-def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Compute ``softcap * tanh(scores / softcap)``, in place unless scores need a gradient. None is the identity."""
+def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:
+    """Compute ``softcap * tanh(scores / softcap)``, in place unless scores need a gradient. None changes nothing."""
     if softcap is not None and scores.requires_grad:
         return (scores / softcap).tanh() * softcap
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
 def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``softmax(scores) @ value`` and ``logsumexp(scores)``: zeros and ``-inf`` for queries without keys.
+    """Compute ``softmax(scores) @ value`` and ``logsumexp(scores)``.
 
     Args:
         scores: float32 ``[H, Q, K]``; ``-inf`` hides a key.
         value: ``[G or H, K, d]``.
 
     Returns:
-        output ``[H, Q, d]`` and LSE float32 ``[H, Q]``.
+        output ``[H, Q, d]`` and LSE float32 ``[H, Q]``; zeros and ``-inf`` for queries that see no key.
     """
     lse = scores.logsumexp(-1)
     weights = (scores - lse.clamp_min(torch.finfo(torch.float32).min)[..., None]).exp_().to(value.dtype)
@@ -250,21 +250,21 @@ def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Merge pairs ``(output, lse)`` over disjoint sets of keys into the exact attention over all keys."""
+    """Merge outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` of attention to disjoint sets of keys. The result is exact."""
     outputs, lses = zip(*parts, strict=True)
     lse = torch.stack(lses).logsumexp(0)
     merged = sum(output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True))
     return merged.to(outputs[0].dtype), lse
 
 
-def most_scores(device: torch.device) -> int:
+def max_scores(device: torch.device) -> int:
     """Return the maximum number of scores in memory."""
-    return MOST_SCORES["cpu" if device.type == "cpu" else "cuda"]
+    return MAX_SCORES["cpu" if device.type == "cpu" else "cuda"]
 
 
 @torch.no_grad()
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
-    """Return each segment's share of each query's softmax over all segments, without positions.
+    """Return each segment's share of each query's attention to all segments, without positions.
 
     Args:
         query, key: ``[H, Q, d]`` and ``[G, K, d]``.
@@ -274,7 +274,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``. The shares of each query sum to 1.
     """
-    if chosen(query, scoring) == "triton":
+    if choose_backend(query, scoring) == "triton":
         from ragbias.attention import triton_backend
 
         return triton_backend.segment_mass(query, key, segments, scoring, total)
@@ -291,11 +291,11 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         scoring: only its scale and softcap are used.
 
     Returns:
-        float32 ``[H, n, n]``. Entry ``[h, i, j]`` is the attention from document ``i`` to document ``j`` in head ``h``,
-        summed over the tokens of both. The softmax is over the tokens of all documents except ``i``, so the diagonal
+        float32 ``[H, n, n]``. Entry ``[h, i, j]`` is the attention of document ``i`` to document ``j`` in head ``h``,
+        summed over the tokens of both. The softmax runs over the tokens of all documents except ``i``. The diagonal
         is 0.
     """
-    if chosen(query, scoring) == "triton":
+    if choose_backend(query, scoring) == "triton":
         from ragbias.attention import triton_backend
 
         return triton_backend.document_mass(query, key, spans, scoring)
@@ -303,46 +303,46 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
     if len(spans) < 2:
         return mass
     scratch = Scratch()
-    for first, end in _calls(spans, most_scores(key.device) * len(key) // len(query)):
+    for first, end in _batches(spans, max_scores(key.device) * len(key) // len(query)):
         if end - first > 1:
-            mass[:, first:end] = _mass_together(query, key, spans, first, end, scoring, scratch)
+            mass[:, first:end] = _batch_mass(query, key, spans, first, end, scoring, scratch)
         else:
             others = [j for j in range(len(spans)) if j != first]
-            own, seen = query[:, slice(*spans[first])], [spans[j] for j in others]
-            mass[:, first, others] = _segment_mass(own, key, seen, scoring, True, scratch)[:, 0]
+            queries, visible = query[:, slice(*spans[first])], [spans[j] for j in others]
+            mass[:, first, others] = _segment_mass(queries, key, visible, scoring, True, scratch)[:, 0]
     return mass
 
 
-def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``(first, end)`` of documents with at most ``most`` scores per head, or with one document."""
+def _batches(spans: Segments, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges ``(first, end)`` of documents with at most ``limit`` scores per head, or with one document."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0
     for index, length in enumerate(lengths):
-        if index > first and (queries + length) * keys > most:
+        if index > first and (queries + length) * keys > limit:
             yield first, index
             first, queries = index, 0
         queries += length
     yield first, len(spans)
 
 
-def _mass_together(
+def _batch_mass(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
     """Compute rows ``first`` to ``end - 1`` of ``document_mass``, with one product per block of heads."""
     of_document = one_hot(_segment_of_key(spans, key.device)).float()  # [K, n]
-    queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
+    queries, keys = select(query, spans[first:end]).float(), select(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]
-    own = [(edges[index] - edges[first], edges[index + 1] - edges[first]) for index in range(first, end)]
+    rows = [(edges[index] - edges[first], edges[index + 1] - edges[first]) for index in range(first, end)]
     group = len(queries) // len(keys)
-    count = portion(len(keys), most_scores(key.device) // (group * queries.shape[1] * keys.shape[1]))  # key heads
+    count = portion_size(len(keys), max_scores(key.device) // (group * queries.shape[1] * keys.shape[1]))  # key heads
     masses = []
     for heads, block in zip(keys.split(count), queries.split(group * count), strict=True):
         weights = _scores(block, [heads], scoring, scratch)
-        for index, (begin, stop) in enumerate(own, start=first):
+        for index, (begin, stop) in enumerate(rows, start=first):
             weights[:, begin:stop, edges[index] : edges[index + 1]] = -torch.inf
         weights = torch.softmax(weights, -1, out=weights)
-        by_key = torch.stack([weights[:, begin:stop].sum(1) for begin, stop in own], dim=1)
+        by_key = torch.stack([weights[:, begin:stop].sum(1) for begin, stop in rows], dim=1)
         masses.append(by_key @ of_document)
     return torch.cat(masses)
 
@@ -350,16 +350,16 @@ def _mass_together(
 def _segment_mass(
     query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool, scratch: Scratch
 ) -> Tensor:
-    pieces = joined(segments)
+    pieces = merge_adjacent(segments)
     of_segment = torch.eye(len(segments), device=key.device)[_segment_of_key(segments, key.device)]
     keys, group, queries = len(of_segment), query.shape[0] // key.shape[0], query.shape[1]
-    most = most_scores(key.device)
-    count = portion(len(key), most // max(1, group * queries * keys))  # number of key heads in one product
-    size = portion(queries, most // max(1, group * count * keys))  # number of queries in one product
+    limit = max_scores(key.device)
+    count = portion_size(len(key), limit // max(1, group * queries * keys))  # number of key heads in one product
+    size = portion_size(queries, limit // max(1, group * count * keys))  # number of queries in one product
     masses = []
-    for heads, own in zip(key.split(count), query.split(group * count), strict=True):
+    for heads, of_heads in zip(key.split(count), query.split(group * count), strict=True):
         parts = []
-        for block in own.split(size, dim=1):
+        for block in of_heads.split(size, dim=1):
             weights = _scores(block.float(), [heads[:, begin:end].float() for begin, end in pieces], scoring, scratch)
             weights = torch.softmax(weights, -1, out=weights)
             parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
@@ -375,16 +375,16 @@ def _segment_of_key(segments: Segments, device: torch.device) -> Tensor:
 
 
 def _scores(query: Tensor, keys: Sequence[Tensor], scoring: Scoring, scratch: Scratch) -> Tensor:
-    """Compute ``grouped_scores`` for several blocks of keys ``[G, K', d]``. Store ``[H, Q, K]`` in ``scratch``."""
+    """Compute ``grouped_scores`` ``[H, Q, K]`` for blocks of keys ``[G, K', d]``, in the memory of ``scratch``."""
     heads, queries, dim = query.shape
     groups, rows = len(keys[0]), heads * queries // len(keys[0])
-    if len(keys) == 1 and rows <= FEW:
+    if len(keys) == 1 and rows <= FEW_QUERIES:
         return grouped_scores(query, keys[0], scoring)
     folded = (query * scoring.scale).reshape(groups, rows, dim)
     scores = scratch.take((groups, rows, sum(piece.shape[1] for piece in keys)), folded)
-    at = 0
+    begin = 0
     for piece in keys:
-        end = at + piece.shape[1]
-        torch.bmm(folded, piece.transpose(-1, -2), out=scores[..., at:end])
-        at = end
-    return capped(scores.view(heads, queries, -1), scoring.softcap)
+        end = begin + piece.shape[1]
+        torch.bmm(folded, piece.transpose(-1, -2), out=scores[..., begin:end])
+        begin = end
+    return apply_softcap(scores.view(heads, queries, -1), scoring.softcap)

@@ -1,8 +1,8 @@
-"""The primitive with fused Triton kernels. They rotate queries for each segment and do not copy keys.
+"""Backend ``triton``: fused kernels that rotate queries for each segment and do not copy keys.
 
 The kernels run on CUDA devices. With ``TRITON_INTERPRET=1`` they run in Triton's interpreter on CPU tensors, for tests.
-Sums use no atomics, and their order depends only on the lengths of the segments. Therefore repeated calls give
-bit-identical results.
+The kernels sum without atomics, in an order that depends only on the lengths of the segments. Therefore repeated calls
+give bit-identical results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from math import inf
 from subprocess import SubprocessError
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,15 +22,15 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from ragbias.attention import triton_kernels as kernels
-from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible, launching
+from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible, kernel_errors
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a large GPU
-SPLITS = 64  # maximum number of parts of the keys, which are split if there are few queries
+SPLITS = 64  # maximum number of parts into which keys are split, to use the whole GPU for few queries
 KEYS_PER_PIECE = 128  # number of keys in a piece if keys are split
 PACKED_ROWS = 64  # up to this number of rows, a tile contains all query heads of a key head
-WASTE = 1.2  # maximum growth of segments by padding their last block
-MOST_LSES = 2**25  # maximum number of LSEs in memory
+WASTE = 1.2  # maximum growth of all segments when their last blocks are padded to 64 keys
+MAX_LSES = 2**25  # maximum number of LSEs in memory
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
 
@@ -59,14 +59,14 @@ class _Tables(NamedTuple):
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend``."""
+    """Implement ``primitive.attend``."""
     segments, starts = visible.segments, visible.starts
     if starts is None:
         starts = positions.new_zeros(1, 1, len(segments))
     sizes = _sizes(query, key, scoring, starts.shape[1] > 1, segments)
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
-    rows, heads = _launched(query, key, sizes)
-    splits = _splits(-(-rows // sizes.rows) * heads, segments)
+    rows, heads = _count_rows_and_heads(query, key, sizes)
+    splits = _count_splits(-(-rows // sizes.rows) * heads, segments)
     groups = (((0, query.shape[1]), columns),)
     tables = _tables(groups, rows // query.shape[1], sizes.rows, splits, query.device)
     return _run(query, key, value, positions, scoring, replace(visible, starts=starts), tables, sizes)
@@ -75,7 +75,7 @@ def attend(
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``primitive.attend_groups`` in one launch."""
+    """Implement ``primitive.attend_groups`` in one launch."""
     sizes = _sizes(query, key, scoring, False, [span for group in groups for span in group.segments])
     column = itertools.count()  # numbers the segments of all groups
     shape = tuple((group.queries, tuple((*span, next(column)) for span in group.segments)) for group in groups)
@@ -87,14 +87,14 @@ def attend_groups(
 
 
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
-    """Compute ``mass.segment_mass``."""
+    """Implement ``primitive.segment_mass``."""
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
-    return _masses(query, key, (((0, query.shape[1]), columns),), len(segments), scoring, total)
+    return _softmax_shares(query, key, (((0, query.shape[1]), columns),), len(segments), scoring, total)
 
 
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """Compute ``mass.document_mass``."""
-    return _masses(query, key, _other_documents(tuple(spans)), len(spans), scoring, True)
+    """Implement ``primitive.document_mass``."""
+    return _softmax_shares(query, key, _other_documents(tuple(spans)), len(spans), scoring, True)
 
 
 def _run(
@@ -107,7 +107,7 @@ def _run(
     tables: _Tables,
     sizes: _Sizes,
 ) -> tuple[Tensor, Tensor]:
-    """Launch attention of queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
+    """Launch attention of queries at ``positions`` ``[Q']``. The starts are ``[H or 1, Q or 1, columns]``."""
     starts, causal, bounds = visible.starts, visible.causal, visible.bounds
     assert starts is not None
     bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)
@@ -120,7 +120,7 @@ def _run(
     lse = query.new_empty(splits, heads, len(positions), dtype=torch.float32)
     lower, upper = bounds or (positions, positions)
     grid = len(tables.tiles), groups if sizes.packed else heads
-    with _launching(query):
+    with _launch_context(query):
         kernels.attention[grid](
             query, key, value, output, lse,
             query if rotary is None else rotary.frequencies.to(query.device),
@@ -130,24 +130,24 @@ def _run(
             output.stride(0), output.stride(1), output.stride(2), lse.stride(0), lse.stride(1),
             *(stride if size > 1 else 0 for size, stride in zip(starts.shape[:2], starts.stride()[:2], strict=True)),
             scoring.scale, 1.0 if rotary is None else rotary.scaling, scoring.softcap or 1.0, scoring.window or 0,
-            DIM=dim, DIMS=_block(dim), HALF=half, HALVES=_block(half), REST=dim - 2 * half,
-            RESTS=_block(dim - 2 * half), GROUP=heads // groups, PACKED=sizes.packed,
+            DIM=dim, DIMS=_block_size(dim), HALF=half, HALVES=_block_size(half), REST=dim - 2 * half,
+            RESTS=_block_size(dim - 2 * half), GROUP=heads // groups, PACKED=sizes.packed,
             INTERLEAVED=rotary is not None and rotary.interleaved, CAUSAL=causal, BOUNDED=bounds is not None,
             WINDOWED=scoring.window is not None, SOFTCAPPED=scoring.softcap is not None, BIASED=bias is not None,
-            PRECISION=_precision(query), UPCAST=_upcast(query), BLOCK_M=sizes.rows, BLOCK_N=sizes.keys,
-            num_warps=sizes.warps, num_stages=sizes.stages,
+            BLOCK_M=sizes.rows, BLOCK_N=sizes.keys, num_warps=sizes.warps, num_stages=sizes.stages,
+            **_dot_options(query),
         )  # fmt: skip
         if splits == 1:
             return output[0], lse[0]
         merged, merged_lse = torch.empty_like(output[0], dtype=value.dtype), torch.empty_like(lse[0])
         kernels.merge_splits[(lse[0].numel(),)](
             output, lse, merged, merged_lse, splits, output.stride(0), lse.stride(0),
-            DIM=dim, DIMS=_block(dim), SPLITS=triton.next_power_of_2(splits),
+            DIM=dim, DIMS=_block_size(dim), SPLITS=triton.next_power_of_2(splits),
         )  # fmt: skip
     return merged, merged_lse
 
 
-def _masses(
+def _softmax_shares(
     query: Tensor,
     key: Tensor,
     groups: tuple[tuple[tuple[int, int], Columns], ...],
@@ -155,37 +155,36 @@ def _masses(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return softmax shares by query, ``[H, Q, columns]``, or with ``total`` by group, ``[H, groups, columns]``."""
+    """Return the softmax share of each segment, ``[H, Q, columns]``, or its sum over each group with ``total``."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
-    seen = [(begin, end) for _, segments in groups for begin, end, _ in segments]
-    sizes = _sizes(query, key, scoring, False, seen)
-    rows, launched = _launched(query, key, sizes)
-    segments = [(begin, end) for begin, end, _ in groups[0][1]]
-    splits = _splits(-(-rows // sizes.rows) * launched, segments) if len(groups) == 1 else 1
+    visible = [(begin, end) for _, segments in groups for begin, end, _ in segments]
+    sizes = _sizes(query, key, scoring, False, visible)
+    rows, launched = _count_rows_and_heads(query, key, sizes)
+    splits = _count_splits(-(-rows // sizes.rows) * launched, visible) if len(groups) == 1 else 1
     tables = _tables(groups, group if sizes.packed else 1, sizes.rows, splits, query.device, whole=True)
     count = sum(end - begin for (begin, end), _ in groups)
     spans = _query_spans(tuple(queries for queries, _ in groups), query.device)
     masses = []
-    at_once = group * max(1, MOST_LSES // (count * columns * group))  # query heads
-    for first in range(0, heads, at_once):
-        queries = query[first : first + at_once]
-        keys = key[first // group : (first + at_once) // group]
+    step = group * max(1, MAX_LSES // (count * columns * group))  # query heads in one launch
+    for first in range(0, heads, step):
+        queries = query[first : first + step]
+        keys = key[first // group : (first + step) // group]
         lse = query.new_full((len(queries), count, columns), -torch.inf, dtype=torch.float32)
-        with _launching(query):
+        with _launch_context(query):
             kernels.segment_lse[(len(tables.tiles), len(keys) if sizes.packed else len(queries))](
                 queries, keys, lse, tables.tiles, tables.pieces,
                 queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1), lse.stride(0), lse.stride(1),
                 scoring.scale, scoring.softcap or 1.0,
-                DIM=dim, DIMS=_block(dim), GROUP=group, PACKED=sizes.packed,
-                SOFTCAPPED=scoring.softcap is not None, PRECISION=_precision(query), UPCAST=_upcast(query),
-                BLOCK_M=sizes.rows, BLOCK_N=sizes.keys, num_warps=sizes.warps, num_stages=sizes.stages,
+                DIM=dim, DIMS=_block_size(dim), GROUP=group, PACKED=sizes.packed,
+                SOFTCAPPED=scoring.softcap is not None, BLOCK_M=sizes.rows, BLOCK_N=sizes.keys,
+                num_warps=sizes.warps, num_stages=sizes.stages, **_dot_options(query),
             )  # fmt: skip
             if not total:
                 masses.append(lse.softmax(-1))
                 continue
             mass, block = lse.new_empty(len(queries), len(spans), columns), triton.next_power_of_2(columns)
-            kernels.summed_shares[(len(spans), len(queries))](
+            kernels.sum_shares[(len(spans), len(queries))](
                 lse, mass, spans, lse.stride(0), lse.stride(1), mass.stride(0), mass.stride(1),
                 COLUMNS=columns, COLUMN_BLOCK=block, ROWS=max(1, min(32, 4096 // block)),
             )  # fmt: skip
@@ -195,7 +194,7 @@ def _masses(
 
 def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segments: Segments) -> _Sizes:
     """Choose block sizes for tensor cores from the shapes and the dtype, within the device's shared memory."""
-    rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block(query.shape[2])
+    rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block_size(query.shape[2])
     small = dims > 128 or query.dtype == torch.float32
     packed = by_query or rows <= PACKED_ROWS
     block = min(64 if small or packed else 128, max(16, triton.next_power_of_2(rows if packed else query.shape[1])))
@@ -203,15 +202,15 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
     filled = sum(-(-length // 64) * 64 for length in lengths)
     keys = 32 if query.dtype == torch.float32 or filled > WASTE * sum(lengths) else 64
     sizes = _Sizes(packed, block, keys, 2 if small else 3)
-    return fitting(sizes, _halves(scoring), query.shape[2], query.element_size(), *_shared_memory(query.device))
+    return fit_sizes(sizes, _halves(scoring), query.shape[2], query.element_size(), *_shared_memory(query.device))
 
 
-def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce the sizes until ``attention`` fits into ``memory`` bytes. ``unread`` pipeline stages need none."""
-    width = (2 * _block(half) if half else 0) + (_block(dim - 2 * half) if dim > 2 * half else 0)
+def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
+    """Reduce the sizes until the kernel fits into ``memory`` bytes. ``unread`` pipeline stages need no memory."""
+    width = (2 * _block_size(half) if half else 0) + (_block_size(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
-        numbers = sizes.rows * width + buffers * sizes.keys * (width + _block(dim))
+        numbers = sizes.rows * width + buffers * sizes.keys * (width + _block_size(dim))
         if sizes.rows < 16 * sizes.warps:  # warps exchange weights
             numbers += sizes.rows * sizes.keys
         if itemsize * numbers + 1024 <= memory or sizes.rows == sizes.keys == 16:
@@ -234,28 +233,25 @@ def _shared_memory(device: torch.device) -> tuple[float, int]:
     return memory, 0 if torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
-def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
+def _count_rows_and_heads(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
     """Return the number of rows per head, and the number of heads (key heads in a packed launch)."""
     heads, groups = query.shape[0], key.shape[0]
     return (query.shape[1] * (heads // groups), groups) if sizes.packed else (query.shape[1], heads)
 
 
-def _splits(programs: int, segments: Segments) -> int:
+def _count_splits(programs: int, segments: Segments) -> int:
     """Return the number of parts into which keys are split, to run enough programs."""
     keys = sum(end - begin for begin, end in segments)
     return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
 
 
-def _block(size: int) -> int:
+def _block_size(size: int) -> int:
     return max(16, int(triton.next_power_of_2(size)))
 
 
-def _precision(query: Tensor) -> str:
-    return "ieee" if query.dtype == torch.float32 else "tf32"  # has no effect on 16 bits
-
-
-def _upcast(query: Tensor) -> bool:
-    return INTERPRETED and query.dtype == torch.bfloat16
+def _dot_options(query: Tensor) -> dict[str, Any]:
+    precision = "ieee" if query.dtype == torch.float32 else "tf32"  # has no effect on 16 bits
+    return {"PRECISION": precision, "UPCAST": INTERPRETED and query.dtype == torch.bfloat16}
 
 
 def _halves(scoring: Scoring) -> int:
@@ -264,10 +260,10 @@ def _halves(scoring: Scoring) -> int:
 
 
 @contextmanager
-def _launching(query: Tensor) -> Iterator[None]:
+def _launch_context(query: Tensor) -> Iterator[None]:
     """Launch kernels on the query's device. Convert their errors to ``BackendError``."""
     on_device = torch.cuda.device(query.device) if query.device.type == "cuda" else nullcontext()
-    with launching("triton", TritonError, SubprocessError), on_device:
+    with kernel_errors("triton", TritonError, SubprocessError), on_device:
         yield
 
 
@@ -289,8 +285,9 @@ def _tables(
         longest = KEYS_PER_PIECE if splits > 1 and not whole else max((b - a for a, b, _ in segments), default=0)
         for index, (a, b, column) in enumerate(segments):
             length = b - a if index == len(segments) - 1 else -1
-            pieces += [(at, min(longest, b - at), at - a, column, length) for at in range(a, b, max(1, longest))]
-        ranges = _divided([piece[1] for piece in pieces[first_piece:]], splits)
+            first_keys = range(a, b, max(1, longest))
+            pieces += [(first, min(longest, b - first), first - a, column, length) for first in first_keys]
+        ranges = _split_evenly([piece[1] for piece in pieces[first_piece:]], splits)
         parts = len(ranges)
         for first in range(0, (end - begin) * rows_per_query, block):
             for split, (low, high) in enumerate(ranges):
@@ -303,8 +300,8 @@ def _tables(
     )
 
 
-def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Divide pieces, given their numbers of keys, into at most ``parts`` ranges of similar total size."""
+def _split_evenly(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
+    """Divide pieces into at most ``parts`` ranges of similar size. ``counts`` are the keys in each piece."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0
@@ -319,13 +316,13 @@ def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=64)
 def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: torch.device) -> Tensor:
-    """Return the positions of the groups' queries, group after group."""
-    return torch.cat([torch.arange(at, at + end - begin) for (begin, end), at in groups]).to(device)
+
+    return torch.cat([torch.arange(first, first + end - begin) for (begin, end), first in groups]).to(device)
 
 
 @lru_cache(maxsize=64)
 def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], Columns], ...]:
-    """Return a group for each document, with all other documents as its segments."""
+    """Return a group for each document: the document's tokens as queries, all other documents as segments."""
     numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
     return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
 

@@ -1,31 +1,32 @@
-"""Triton kernels of the attention primitive. ``triton_backend`` builds their tables and launches them.
+"""Triton kernels for attention and for the importance of documents. ``triton_backend`` launches them.
 
 A row is a query of one head. A tile is a block of rows that one program computes. In a packed launch, a tile contains
-all query heads of one key head, query after query. Each key is read once for all these heads, and positions and starts
-may differ by row. In other launches, a tile contains neighbouring queries of one head, and all its rows see a segment
-at the same position.
+all query heads of one key head, query after query. The program reads each key once for all these heads, and positions
+and starts may differ by row. In other launches, a tile contains neighbouring queries of one head, and all its rows see
+a segment at the same position.
 
-Tables are int32. A tile is ``(begin, count, first, out, pieces_begin, pieces_end, split)``. Its group has ``count``
-queries from index ``begin``. Their results are stored from index ``out``. The tile starts at row ``first`` of the group
-and sees a range of pieces. If the keys of a row are split among tiles, ``split`` is the index of the part.
+The table of tiles has the columns ``begin, count, first, out, pieces_begin, pieces_end, split``. The tile's group has
+``count`` queries from index ``begin``. The tile begins at row ``first`` of the group. The results of the group are
+stored from index ``out``. The tile sees a range of pieces. If tiles share the keys of a row, ``split`` numbers them.
 
-A piece of a segment is ``(begin, count, offset, column, length)``. It has ``count`` keys from index ``begin``. Its
-first key is at ``offset`` in the segment. ``column`` is the index of the segment in ``starts`` and ``bias``. ``length``
-is the length of the whole segment for pieces of a group's last segment, and -1 for other pieces.
+A piece is a part of a segment. The table of pieces has the columns ``begin, count, offset, column, length``. A piece
+has ``count`` keys from index ``begin``. Its first key is at ``offset`` in the segment. ``column`` is the index of the
+segment in ``starts`` and ``bias``. ``length`` is the length of the whole segment if it is the last of its group, and -1
+otherwise. Both tables are int32.
 """
 
 import triton
 import triton.language as tl
 
-TILE = tl.constexpr(7)  # numbers in a tile
-PIECE = tl.constexpr(5)  # numbers in a piece
+TILE = tl.constexpr(7)  # columns of the table of tiles
+PIECE = tl.constexpr(5)  # columns of the table of pieces
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
 def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
-    """Return query heads (a scalar unless packed), the key head, queries, and the mask of existing rows."""
+    """Return query heads (one number unless packed), the key head, the queries, and a mask of existing rows."""
     rows = tl.load(tile + 2) + tl.arange(0, BLOCK_M)
     if PACKED:
         key_head = tl.program_id(1).to(tl.int64)
@@ -47,7 +48,7 @@ def _dot(left, right, sums, PRECISION: tl.constexpr, UPCAST: tl.constexpr):  # n
 
 
 @triton.jit
-def _capped(scores, softcap):
+def _apply_softcap(scores, softcap):
     """Compute ``softcap * tanh(scores / softcap)`` without overflow of exponentials."""
     falling = tl.exp(-2 * tl.abs(scores) / softcap)
     capped = softcap * (1 - falling) / (1 + falling)
@@ -67,9 +68,9 @@ def attention(
 ):  # fmt: skip
     """Compute output and LSE of one tile with an online softmax in float32.
 
-    Of the ``DIM`` dimensions, the first ``2 * HALF`` are rotated and the last ``REST`` are not. ``DIMS``, ``HALVES``,
-    ``RESTS`` are their block sizes. Queries are rotated to their positions once. For each segment, they are
-    rotated back by its start.
+    Of the ``DIM`` dimensions, the first ``2 * HALF`` are rotated, and the last ``REST`` are not. ``DIMS``, ``HALVES``
+    and ``RESTS`` are the block sizes for ``DIM``, ``HALF`` and ``REST``. Queries are rotated to their positions once.
+    For each segment, they are rotated back by the start of the segment.
     """
     tile = tiles + tl.program_id(0) * TILE
     out = tl.load(tile + 3)
@@ -145,7 +146,7 @@ def attention(
                 scores = _dot(rest, part, scores, PRECISION, UPCAST)
             scores *= scale
             if SOFTCAPPED:
-                scores = _capped(scores, softcap)
+                scores = _apply_softcap(scores, softcap)
             if BIASED:
                 scores += tl.load(bias + column)
             visible = inside[None, :]
@@ -198,7 +199,7 @@ def segment_lse(
     SOFTCAPPED: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute the LSE of a tile's scores for each segment, without positions. Pieces are whole segments."""
+    """Compute the LSE of each row's scores for each segment, without positions. Each piece is a whole segment."""
     tile = tiles + tl.program_id(0) * TILE
     head, key_head, row, valid = _rows_of(tile, GROUP, PACKED, BLOCK_M)
     dims = tl.arange(0, DIMS)
@@ -220,7 +221,7 @@ def segment_lse(
             scores = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             scores = _dot(queries, keys, scores, PRECISION, UPCAST) * scale
             if SOFTCAPPED:
-                scores = _capped(scores, softcap)
+                scores = _apply_softcap(scores, softcap)
             scores = tl.where(inside[None, :], scores * LOG2E, float("-inf"))
             new_highest = tl.maximum(highest, tl.max(scores, 1))
             total = total * tl.exp2(highest - new_highest) + tl.sum(tl.exp2(scores - new_highest[:, None]), 1)
@@ -229,11 +230,11 @@ def segment_lse(
 
 
 @triton.jit
-def summed_shares(
+def sum_shares(
     lse, mass, groups, l_head, l_row, m_head, m_row,
     COLUMNS: tl.constexpr, COLUMN_BLOCK: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Convert each row's segment LSEs to softmax shares. Sum the shares over the rows of a group, in order."""
+    """Convert the LSEs of each row to shares of its softmax. Sum these shares over the rows of a group, in order."""
     group, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     end = tl.load(groups + 2 * group + 1)
     columns = tl.arange(0, COLUMN_BLOCK)

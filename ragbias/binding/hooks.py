@@ -24,7 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ragbias.attention import Scoring
-from ragbias.attention.backends import chosen
+from ragbias.attention.backends import choose_backend
 from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, missing_documents, opening
 from ragbias.errors import MethodError, UnsupportedModelError
@@ -45,7 +45,7 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
     decoder = decoder_of(model, architecture)
     module = attention_modules(decoder, architecture)[0]
     scoring = Scoring(architecture.encoding(decoder, module, 1), 1.0, backend=backend)
-    return chosen(torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device), scoring)
+    return choose_backend(torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device), scoring)
 
 
 def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:

@@ -95,7 +95,7 @@ class SequenceCall:
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
         """Return all keys ``[G, K, d]``, encoded with ``encode(new_keys, index_of_first)`` and cached as ``name``."""
         cached: attention.keys.EncodedKeys = self.memory.setdefault(name, attention.keys.EncodedKeys())
-        return cached.extended(self.key, encode)
+        return cached.update(self.key, encode)
 
 
 @dataclass

@@ -85,7 +85,7 @@ class QueryContrast(AttentionMethod):
             last = positions[positions >= begin]
             found = sign * _attention(query[:, -len(last) :], keys, last, seen, begin)
             self.found = found if self.found is None else self.found + found
-        return attention.keys.concatenated(parts)
+        return attention.keys.concatenate(parts)
 
 
 def _attention(query: Tensor, keys: Tensor, positions: Tensor, seen: dict[str, Any], count: int) -> Tensor:

@@ -75,5 +75,5 @@ def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor,
         return result
 
     cached: attention.keys.EncodedKeys = call.memory_of(None).setdefault("keys", attention.keys.EncodedKeys())
-    key = cached.extended(call.key, lambda new, first: divided(new, first, by_key))
+    key = cached.update(call.key, lambda new, first: divided(new, first, by_key))
     return call.plain(divided(call.query, call.key.shape[2] - call.query.shape[2], by_query), key)

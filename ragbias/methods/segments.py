@@ -60,7 +60,7 @@ class SegmentMethod(AttentionMethod):
         if end:
             positions = seq.arange(end)
             parts.insert(0, seq.attend(seq.query[:, :end], keys, positions=positions, segments=[(0, end)], causal=True))
-        return attention.keys.concatenated(parts)
+        return attention.keys.concatenate(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Compute attention of the tokens of all documents. Each token sees its own document causally."""

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from ragbias.attention import triton_kernels as kernels
-from ragbias.attention.triton_backend import _block, _Sizes, fitting
+from ragbias.attention.triton_backend import _block_size, _Sizes, fit_sizes
 
 CAPABILITY = int(sys.argv[1])
 ALL_SIZES = "--all" in sys.argv
@@ -55,7 +55,7 @@ def chosen_sizes(dim, half, dtype):
     """Return the block sizes that the backend can choose, largest first."""
     small = dim > 128 or dtype == "fp32"
     found = {
-        fitting(_Sizes(False, rows, keys, 2 if small else 3), half, dim, ITEMSIZE[dtype], MEMORY, CAPABILITY < 90)
+        fit_sizes(_Sizes(False, rows, keys, 2 if small else 3), half, dim, ITEMSIZE[dtype], MEMORY, CAPABILITY < 90)
         for rows in (16, 32, 64, *([] if small else [128]))
         for keys in (32, *([] if dtype == "fp32" else [64]))
     }
@@ -64,9 +64,10 @@ def chosen_sizes(dim, half, dtype):
 
 for dim, half in (HEADS if ALL_SIZES else HEADS[1:]) + PARTIAL:
     for dtype in ITEMSIZE if ALL_SIZES else ["bf16"] if (dim, half) in PARTIAL else ["bf16", "fp32"]:
-        shape = dict(DIM=dim, DIMS=_block(dim), GROUP=4, PRECISION="ieee" if dtype == "fp32" else "tf32", UPCAST=False)
+        precision = "ieee" if dtype == "fp32" else "tf32"
+        shape = dict(DIM=dim, DIMS=_block_size(dim), GROUP=4, PRECISION=precision, UPCAST=False)
         rest = dim - 2 * half
-        rotated = dict(HALF=half, HALVES=_block(half), REST=rest, RESTS=_block(rest))
+        rotated = dict(HALF=half, HALVES=_block_size(half), REST=rest, RESTS=_block_size(rest))
         sizes = chosen_sizes(dim, half, dtype)
         # fp16 takes what bf16 takes
         for each in sizes if ALL_SIZES and dtype != "fp16" and (dim, half) in HEADS else sizes[:1]:
@@ -78,5 +79,5 @@ for dim, half in (HEADS if ALL_SIZES else HEADS[1:]) + PARTIAL:
             build(kernels.attention, dtype, **shape, **rotated, **blocks, **ALL, PACKED=True)
         if ALL_SIZES or (dim, half, dtype) in VARIED:
             build(kernels.segment_lse, dtype, **shape, **blocks, PACKED=True, SOFTCAPPED=True)
-build(kernels.summed_shares, COLUMNS=20, COLUMN_BLOCK=32, ROWS=32)
+build(kernels.sum_shares, COLUMNS=20, COLUMN_BLOCK=32, ROWS=32)
 build(kernels.merge_splits, DIM=80, DIMS=128, SPLITS=8)

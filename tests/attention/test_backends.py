@@ -12,7 +12,7 @@ import torch
 import ragbias
 from ragbias import DebiasedLM, Prompt, attention
 from ragbias.attention import Encoding, Scoring, attend, backends
-from ragbias.attention.backends import check_backend, chosen
+from ragbias.attention.backends import check_backend, choose_backend
 from ragbias.attention.keys import Alibi, Group, Rotary
 from ragbias.attention.primitive import attend_groups
 from ragbias.errors import BackendError, BackendFallbackWarning
@@ -36,17 +36,17 @@ def scoring(backend="auto", encoding=ROTARY, **extras):
 
 
 def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
-    monkeypatch.setattr(backends, "_verdicts", {})
-    monkeypatch.setattr(backends, "difference", lambda *case: "")
-    assert chosen(torch.zeros(4, DIM), scoring()) == "torch"
-    assert chosen(on_cuda(), scoring()) == "triton"
-    assert chosen(on_cuda(), scoring("torch")) == "torch"
-    assert chosen(on_cuda(torch.float64), scoring()) == "torch"
-    assert chosen(on_cuda(), scoring(encoding=Alibi(torch.ones(4)))) == "torch"
-    monkeypatch.setattr(backends, "_verdicts", {})
+    monkeypatch.setattr(backends, "_reasons_against_triton", {})
+    monkeypatch.setattr(backends, "describe_difference", lambda *case: "")
+    assert choose_backend(torch.zeros(4, DIM), scoring()) == "torch"
+    assert choose_backend(on_cuda(), scoring()) == "triton"
+    assert choose_backend(on_cuda(), scoring("torch")) == "torch"
+    assert choose_backend(on_cuda(torch.float64), scoring()) == "torch"
+    assert choose_backend(on_cuda(), scoring(encoding=Alibi(torch.ones(4)))) == "torch"
+    monkeypatch.setattr(backends, "_reasons_against_triton", {})
     monkeypatch.setattr(backends, "_import_error", lambda backend: "is not there")
     with pytest.warns(BackendFallbackWarning, match="is not there"):
-        assert chosen(on_cuda(), scoring()) == "torch"
+        assert choose_backend(on_cuda(), scoring()) == "torch"
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_a_named_backend_that_cannot_raises_and_says_why(query, how, reason, mon
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton_backend, "INTERPRETED", True)
     with pytest.raises(BackendError, match=reason):
-        chosen(query, how)
+        choose_backend(query, how)
 
 
 def test_triton_runs_on_cpu_tensors_in_its_interpreter_only(monkeypatch):
     for interpreted in (True, False):
         monkeypatch.setattr(triton_backend, "INTERPRETED", interpreted)
         if interpreted:
-            assert chosen(torch.zeros(4, DIM), scoring("triton")) == "triton"
+            assert choose_backend(torch.zeros(4, DIM), scoring("triton")) == "triton"
         else:
             with pytest.raises(BackendError, match="runs on CUDA"):
-                chosen(torch.zeros(4, DIM), scoring("triton"))
+                choose_backend(torch.zeros(4, DIM), scoring("triton"))
 
 
 def test_unknown_and_missing_backends_are_refused_at_once(llama, byte_tokenizer):
@@ -183,9 +183,9 @@ def test_flash_needs_a_gpu_of_compute_capability_8(monkeypatch):
     monkeypatch.setattr(backends, "_import_error", lambda backend: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(BackendError, match=r"'flash' needs a GPU of compute capability 8.0 or newer, .* has 7.5"):
-        chosen(on_cuda(), scoring("flash"))
+        choose_backend(on_cuda(), scoring("flash"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert chosen(on_cuda(), scoring("flash")) == "flash"
+    assert choose_backend(on_cuda(), scoring("flash")) == "flash"
 
 
 BROKEN_TRITON = """
@@ -198,18 +198,18 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]
 sys.path.insert(0, sys.argv[1])
 from ragbias.attention import Scoring
 from ragbias.attention.keys import Rotary
-from ragbias.attention.backends import check_backend, chosen
+from ragbias.attention.backends import check_backend, choose_backend
 from ragbias.errors import BackendError, BackendFallbackWarning
 
 query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(4, 64), requires_grad=False)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
-        print(chosen(query, Scoring(Rotary(torch.ones(4)), 1.0)))
+        print(choose_backend(query, Scoring(Rotary(torch.ones(4)), 1.0)))
 for each in caught:
     print(f"{each.category.__name__}: {each.message}")
 named = Scoring(Rotary(torch.ones(4)), 1.0, backend="triton")
-for refused in (lambda: chosen(query, named), lambda: check_backend("triton")):
+for refused in (lambda: choose_backend(query, named), lambda: check_backend("triton")):
     try:
         refused()
     except BackendError as error:
@@ -236,7 +236,7 @@ def inputs(queries, keys):
 @pytest.mark.parametrize("together", [2**16, 30], ids=["one call", "several calls"])
 @pytest.mark.parametrize("heads", [1, HEADS])
 def test_flash_groups_equal_torch(heads, together, exact, monkeypatch):
-    monkeypatch.setattr(exact, "TOGETHER", together)
+    monkeypatch.setattr(exact, "MAX_KEYS", together)
     query, key, value = inputs(25, 25)
     spans = [(5, 14), (14, 15), (15, 25)]
     groups = [

@@ -160,8 +160,8 @@ def test_fused_backend_equals_the_reference(dtype, heads, seen, name, blocks, mo
         bounds=(lower, lower + torch.tensor([1, 2, 8, 1, 3, 3, 1])) if seen == "bounds" else None,
     )
     monkeypatch.setattr(fused, "BLOCK", blocks)
-    monkeypatch.setattr(fused, "MOVED", blocks)
-    monkeypatch.setitem(primitive.MOST_SCORES, "cpu", blocks)
+    monkeypatch.setattr(fused, "MAX_MOVED", blocks)
+    monkeypatch.setitem(primitive.MAX_SCORES, "cpu", blocks)
     assert fused.available(query, arguments["scoring"])
     fast = attend(query, key, value, **arguments)
     monkeypatch.setattr(fused, "available", lambda *_: False)
@@ -215,7 +215,7 @@ def test_merging_parts_gives_attention_over_all_keys(cut, seed):
 @pytest.mark.parametrize("blocks", [2**20, 40], ids=["one block", "blocks of one query"])
 @pytest.mark.parametrize("queries", [1, 6])
 def test_segment_mass_is_the_softmax_summed_over_segments(queries, blocks, softcap, monkeypatch):
-    monkeypatch.setitem(primitive.MOST_SCORES, "cpu", blocks)
+    monkeypatch.setitem(primitive.MAX_SCORES, "cpu", blocks)
     segments = [(7, 10), (1, 6), (6, 7)]
     query, key, _ = inputs(queries, 12, seed=2)
     used = torch.cat([key[:, begin:end] for begin, end in segments], dim=1).repeat_interleave(HEADS // GROUPS, dim=0)
@@ -238,7 +238,7 @@ def test_encoded_keys_encode_each_key_once_and_grow():
 
     for total in (7, 8, 9, 100, 101, 300):
         expected = keys[:, :total] + torch.arange(total)[:, None]
-        assert torch.equal(encoded.extended(keys[:, :total], encode), expected)
+        assert torch.equal(encoded.update(keys[:, :total], encode), expected)
     assert seen == list(range(300))
 
 
@@ -288,7 +288,7 @@ def groups_of(heads, sees_others):
 def test_groups_computed_together_equal_each_by_itself(moved, heads, sees_others, name, dtype, monkeypatch):
     query, key, value = (x.to(dtype) for x in inputs(30, 30, seed=7))
     scoring, groups = Scoring(ENCODINGS[name], SCALE), groups_of(heads, sees_others)
-    monkeypatch.setattr(fused, "MOVED", moved)
+    monkeypatch.setattr(fused, "MAX_MOVED", moved)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     fast = attend_groups(query, key, value, groups, scoring)
     monkeypatch.setattr(fused, "available", lambda *_: False)
@@ -299,7 +299,7 @@ def test_groups_computed_together_equal_each_by_itself(moved, heads, sees_others
 
 @pytest.mark.parametrize("blocks", [2**20, 1500, 40], ids=["all at once", "some documents", "a query"])
 def test_document_mass_is_the_softmax_over_the_other_documents(blocks, monkeypatch):
-    monkeypatch.setitem(primitive.MOST_SCORES, "cpu", blocks)
+    monkeypatch.setitem(primitive.MAX_SCORES, "cpu", blocks)
     query, key, _ = inputs(30, 30, seed=8)
     scores = query @ key.repeat_interleave(HEADS // GROUPS, dim=0).transpose(-1, -2) * SCALE
     expected = torch.zeros(HEADS, len(SPANS), len(SPANS))
@@ -317,7 +317,7 @@ def test_document_mass_is_the_softmax_over_the_other_documents(blocks, monkeypat
 
 @pytest.mark.parametrize("sees_others", [True, False])
 def test_gradients_of_several_calls_equal_the_references(sees_others, monkeypatch):
-    monkeypatch.setattr(fused, "MOVED", 1)
+    monkeypatch.setattr(fused, "MAX_MOVED", 1)
 
     def gradients():
         leaves = [x.requires_grad_() for x in inputs(30, 30, seed=9)]

@@ -162,7 +162,7 @@ def test_masses_of_segments(queries, total, dtype):
 
 @pytest.mark.parametrize("scratch", [2**25, 100], ids=["all heads at once", "one key head after the other"])
 def test_masses_of_documents(scratch, monkeypatch):
-    monkeypatch.setattr(triton_backend, "MOST_LSES", scratch)
+    monkeypatch.setattr(triton_backend, "MAX_LSES", scratch)
     query, key, _ = inputs(70, 70, seed=3)
     for spans in (SPANS, SPANS[:1]):
         fast, slow = both(document_mass, query, key, scoring=Scoring(Encoding(), SCALE), spans=spans)
@@ -234,7 +234,7 @@ def test_kernels_compile_and_fit_the_least_shared_memory():
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     compiled = {line.split()[0] for line in done.stdout.splitlines()}
-    assert compiled == {"attention", "segment_lse", "summed_shares", "merge_splits"}
+    assert compiled == {"attention", "segment_lse", "sum_shares", "merge_splits"}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_kernels_compile_and_fit_the_least_shared_memory():
 def test_block_sizes_shrink_only_where_shared_memory_is_short(dim, itemsize, memory, unread, expected):
     small = dim > 128
     preferred = triton_backend._Sizes(False, 64 if small else 128, 64 if itemsize == 2 else 32, 2 if small else 3)
-    fitted = triton_backend.fitting(preferred, dim // 2, dim, itemsize, memory * 1024, unread)
+    fitted = triton_backend.fit_sizes(preferred, dim // 2, dim, itemsize, memory * 1024, unread)
     assert (fitted.rows, fitted.keys, fitted.stages) == expected
 
 
@@ -287,7 +287,7 @@ class Unlaunchable:
 def auto(monkeypatch):
     """Scoring whose backend ``auto`` considers Triton for the tensors here, before any self-check."""
     monkeypatch.setattr(backends, "_auto_device", DEVICE)
-    monkeypatch.setattr(backends, "_verdicts", {})
+    monkeypatch.setattr(backends, "_reasons_against_triton", {})
     return Scoring(ENCODINGS["rotary"], SCALE)
 
 
@@ -303,19 +303,19 @@ def test_a_kernel_that_cannot_be_launched_is_a_backend_error(monkeypatch):
 
 
 def test_auto_is_triton_after_a_self_check_that_runs_once(auto, monkeypatch):
-    checked, real = [], backends.difference
-    monkeypatch.setattr(backends, "difference", lambda *case: checked.append(case) or real(*case))
+    checked, real = [], backends.describe_difference
+    monkeypatch.setattr(backends, "describe_difference", lambda *case: checked.append(case) or real(*case))
     query = inputs(9, 9)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [backends.chosen(query, auto) for _ in range(3)] == ["triton"] * 3
-        assert backends.chosen(query[..., :8], auto) == "triton"
+        assert [backends.choose_backend(query, auto) for _ in range(3)] == ["triton"] * 3
+        assert backends.choose_backend(query[..., :8], auto) == "triton"
     assert checked == [("triton", query.device, torch.float32, dim) for dim in (DIM, 8)]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_the_self_check_passes_triton_in_every_dtype(dtype):
-    assert backends.difference("triton", torch.device(DEVICE), dtype, 64) == ""
+    assert backends.describe_difference("triton", torch.device(DEVICE), dtype, 64) == ""
 
 
 def wrong(operation):
@@ -365,4 +365,4 @@ def assert_auto_falls_back(auto, reason):
     expected = attend(query, key, value, scoring=torch_alone, **arguments)
     assert all(torch.equal(*pair) for result in (first, second) for pair in zip(result, expected, strict=True))
     assert torch.equal(mass, segment_mass(query, key, [(0, 9)], torch_alone))
-    assert backends.chosen(query, auto) == "torch"
+    assert backends.choose_backend(query, auto) == "torch"
