@@ -1,6 +1,6 @@
 """The supported model families and the structure of their attention.
 
-Reading the declarations imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Architecture:
     Attributes:
         attention: name of the attention module inside a decoder layer.
         layers: name of the list of layers inside the decoder.
-        fused: name of the joint projection for queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
-        per_head: whether the fused projection interleaves queries, keys and values by head.
-        norm: whether ``q_norm`` and ``k_norm``, if any, apply to each head or to the whole projection.
+        fused: name of the one projection of queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
+        per_head: whether the output of the fused projection lists query, key and value head by head.
+        norm: whether ``q_norm`` and ``k_norm`` apply to each head or to the whole projection; None without them.
         positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
         repeated: whether the model's cos and sin list angles as ``a, a, b, b`` instead of ``a, b, a, b``.
@@ -47,7 +47,7 @@ class Architecture:
     window: str = "max_position_embeddings"
 
     def project(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """Project hidden states to queries or keys without position, ``[batch, heads or key heads, T, d]``."""
+        """Project hidden states to queries or keys without positions: ``[batch, heads or key heads, T, d]``."""
         if self.fused is not None:
             output = module.get_submodule(self.fused)(hidden)
             return self.split(module, self.clipped(module, output))[of == "key"].transpose(1, 2)
@@ -79,7 +79,7 @@ class Architecture:
 
     @staticmethod
     def clipped(module: nn.Module, output: Tensor) -> Tensor:
-        """Clip the output of the projection to MPT's ``clip_qkv``."""
+        """Clip the output of a projection to ``clip_qkv``, which only MPT has."""
         clip = getattr(module, "clip_qkv", None)
         return output.clamp(-clip, clip) if clip else output
 
@@ -89,7 +89,7 @@ class Architecture:
         return half[:, None].float()
 
     def encoding_key(self, decoder: nn.Module, module: nn.Module, length: int) -> tuple[object, ...]:
-        """Return a cache key for ``encoding``. Equal keys have equal encodings."""
+        """Return a key for caching results of ``encoding``. Equal keys mean equal encodings."""
         kind = getattr(module, "layer_type", None)
         fixed = self.positions == "alibi" or _rope_type(decoder, kind)[0] in STATIC_ROPE
         return kind, getattr(module, "use_rope", True), 0 if fixed else length
@@ -109,7 +109,7 @@ class Architecture:
         rope_type, layer_type = _rope_type(decoder, getattr(module, "layer_type", None))
         prefix = f"{layer_type}_" if layer_type else ""
         frequencies = getattr(rotary, f"{prefix}inv_freq")
-        if rope_type in LENGTH_DEPENDENT_ROPE:  # earlier prompts have changed the buffer
+        if rope_type in LENGTH_DEPENDENT_ROPE:  # the buffer has the frequencies of an earlier prompt
             options = {"layer_type": layer_type} if layer_type else {}
             frequencies, _ = ROPE_INIT_FUNCTIONS[rope_type](
                 rotary.config, frequencies.device, seq_len=length, **options
@@ -118,7 +118,7 @@ class Architecture:
 
 
 def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
-    """Return the rope type of a layer, and the layer type if it determines the rope type."""
+    """Return the rope type of a layer, and the layer type if the model has a rope type per layer type."""
     kinds: Any = decoder.get_submodule("rotary_emb").rope_type
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
@@ -168,7 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family of a model's config. Raise an error with ``name`` if the family is unsupported."""
+    """Return the family of a config. Raise ``UnsupportedModelError``, with ``name``, if it is not supported."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(

@@ -1,4 +1,4 @@
-"""Bindings of a method to a model: the state of forward passes, and the active bindings per thread or task."""
+"""Bindings of a method to a model, with the state of forward passes. Each thread or task has its active bindings."""
 
 from __future__ import annotations
 
@@ -30,40 +30,38 @@ Rotation: TypeAlias = tuple[Tensor, Tensor] | None
 
 
 class PlainBinding:
-    """A binding that runs the plain model, even inside another binding. Base class of ``Binding``.
-
-    ``is_open`` becomes False when the context begins to exit.
-    """
+    """A binding that runs the plain model, even inside the context of another binding. Base class of ``Binding``."""
 
     def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
         self.decoder = decoder
         self.modules = modules  # includes at least the attention modules
-        self.is_open = True
+        self.is_open = True  # False when the context begins to exit
 
 
-opened: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened", default=())
+open_bindings: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened", default=())
 
 
 def binding_of(decoder: nn.Module) -> PlainBinding | None:
     """Return the innermost open binding on this decoder."""
-    return next((binding for binding in reversed(opened.get()) if binding.decoder is decoder and binding.is_open), None)
+    active = (binding for binding in reversed(open_bindings.get()) if binding.is_open)
+    return next((binding for binding in active if binding.decoder is decoder), None)
 
 
 @contextmanager
-def opening(binding: PlainBinding) -> Iterator[None]:
+def activate(binding: PlainBinding) -> Iterator[None]:
     """Activate the binding in this thread or task until the context ends.
 
     The context may end in another thread or task, for example if a generator is closed there.
     """
     try:
         try:
-            opened.set((*opened.get(), binding))
+            open_bindings.set((*open_bindings.get(), binding))
             yield
         finally:
             binding.is_open = False
     finally:
         binding.is_open = False  # repeated, in case an interrupt skipped the line above
-        opened.set(tuple(other for other in opened.get() if other.is_open))
+        open_bindings.set(tuple(other for other in open_bindings.get() if other.is_open))
 
 
 @dataclass
@@ -72,25 +70,25 @@ class Session:
 
     layouts: list[SequenceLayout]  # one layout for each sequence
     seen: int  # number of columns in the cache
-    permutation: Tensor | None  # int64 [batch, T]: the prompt's column for each column in the model; None if equal
+    permutation: Tensor | None  # int64 [batch, T]: prompt column of each model column; None if no column moves
     memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by (layer, sequence or None)
-    last_keys: Tensor | None = None  # keys [batch, G, d] of the last token, to detect moved sequences
+    last_keys: Tensor | None = None  # keys [batch, G, d] of the last prompt token, to detect moved sequences
 
 
-class _Pass(threading.local):
+class _ForwardPass(threading.local):
     """The current forward pass of a thread. Threads with copies of one context share a binding."""
 
     session: Session | None = None
     prefill: bool = True
-    noted: tuple[Tensor, Rotation] | None = None
-    projecting: bool = False
+    layer_input: tuple[Tensor, Rotation] | None = None
+    unchanged_inputs: bool = False
 
 
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    While a binding that is not ``private`` is attached, a forward pass in a thread without a binding raises
-    ``BindingError``. Otherwise a helper thread would run without the method, unnoticed.
+    While a binding with ``private=False`` is attached, a forward pass in a thread without a binding raises
+    ``BindingError``. Otherwise a helper thread would silently run without the method.
     """
 
     def __init__(
@@ -117,20 +115,20 @@ class Binding(PlainBinding):
             raise UnsupportedModelError(
                 f"{method.name} changes rotary positions, and {type(model).__name__} has {self.architecture.positions}"
             )
-        # the cache of a sliding layer drops keys that a method may move near the query
+        # a sliding layer's cache drops distant keys, but a method may move them close to the query
         self._slides = getattr(config, "sliding_window", None) is not None
         self._use_cache = config.use_cache
         self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
-        self.wants_positions = method.positions == "model"
+        self.uses_model_positions = method.positions == "model"
         self._argument_names = list(inspect.signature(decoder.forward).parameters)
         self._private = private
         self._spans = spans
         self._encodings: dict[tuple[object, ...], Encoding] = {}
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
-        self._now = _Pass()
+        self._pass = _ForwardPass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache that this method filled with the beginnings of prompts, including all documents."""
+        """Continue from a cache that this method filled. It has the beginning of each prompt, with all documents."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
@@ -138,7 +136,7 @@ class Binding(PlainBinding):
         if (session := self._sessions.get(cache)) is not None:
             self._sessions[copied] = copy.deepcopy(session)
 
-    def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def begin_forward(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Begin a forward pass of the decoder. Return new arguments, or None to keep them."""
         current = binding_of(decoder)
         if current is None and not self._private:
@@ -162,20 +160,20 @@ class Binding(PlainBinding):
             cache = self._with_full_layers(cache, kwargs.get("use_cache"))
             kwargs = {**kwargs, "past_key_values": cache}
         seen = 0 if cache is None else int(cache.get_seq_length())
-        self._now.prefill = seen == 0
-        if self._now.prefill:
-            self._now.session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
-            if self._now.session.permutation is not None:
-                tokens = _gathered(tokens, self._now.session.permutation)
+        self._pass.prefill = seen == 0
+        if self._pass.prefill:
+            self._pass.session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
+            if self._pass.session.permutation is not None:
+                tokens = _gather_columns(tokens, self._pass.session.permutation)
         else:
-            self._now.session = self._sessions.get(cache)
-            if self._now.session is None or self._now.session.seen != seen:
+            self._pass.session = self._sessions.get(cache)
+            if self._pass.session is None or self._pass.session.seen != seen:
                 raise BindingError(
-                    f"the cache contains {seen} tokens that did not enter under this debias(); pass the whole prompt "
+                    f"the cache contains {seen} tokens that did not run under this debias(); pass the whole prompt "
                     "in one forward pass, without a filled cache and without chunked prefill"
                 )
-            self._check_sequences(self._now.session, cache, len(tokens))
-        self._now.session.seen = seen + tokens.shape[1]
+            self._check_sequences(self._pass.session, cache, len(tokens))
+        self._pass.session.seen = seen + tokens.shape[1]
         return (), {**kwargs, name: tokens}
 
     def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
@@ -185,7 +183,7 @@ class Binding(PlainBinding):
             moved = not torch.allclose(self._last_keys(cache, session), session.last_keys, rtol=1e-2, atol=1e-2)
         if moved:
             raise BindingError(
-                f"the cache's sequences are not those of the {len(session.layouts)} prompts that entered under this "
+                f"the cache's sequences are not those of the {len(session.layouts)} prompts that ran under this "
                 "debias(); pass each sequence as a separate prompt"
             )
 
@@ -195,51 +193,51 @@ class Binding(PlainBinding):
         return keys[:, :, column]
 
     def _with_full_layers(self, cache: Any, use: bool | None) -> Any:
-        """Return the cache of this pass, with layers that store all keys."""
+        """Return the cache for this pass. Its layers store all keys, even if the model uses sliding windows."""
         if cache is None:
             return DynamicCache() if (self._use_cache if use is None else use) else None
         if cache.get_seq_length() == 0:
             cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
         return cache
 
-    def leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def end_forward(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """End a forward pass: record the cache, and restore the prompt's order in the output."""
-        if binding_of(decoder) is not self or self._now.session is None:
+        if binding_of(decoder) is not self or self._pass.session is None:
             return None
-        session, self._now.session, self._now.noted = self._now.session, None, None
+        session, self._pass.session, self._pass.layer_input = self._pass.session, None, None
         if isinstance(output, tuple):
             raise BindingError("return_dict=False is not supported; remove it")
         cache = output.past_key_values
         if cache is not None:
             self._sessions[cache] = session
-            if self._now.prefill:
+            if self._pass.prefill:
                 session.last_keys = self._last_keys(cache, session).clone()
-        if self._now.prefill and session.permutation is not None:
+        if self._pass.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
-            output.last_hidden_state = _gathered(output.last_hidden_state, back)
+            output.last_hidden_state = _gather_columns(output.last_hidden_state, back)
             if output.get("hidden_states") is not None:
-                output["hidden_states"] = tuple(_gathered(state, back) for state in output["hidden_states"])
+                output["hidden_states"] = tuple(_gather_columns(state, back) for state in output["hidden_states"])
         return output
 
-    def note(self, hidden: Tensor, rotation: Rotation) -> None:
-        """Record a layer's input and its ``(cos, sin)``."""
-        self._now.noted = (hidden, rotation)
+    def set_layer_input(self, hidden: Tensor, rotation: Rotation) -> None:
+        """Record the input of a layer, and its rotation ``(cos, sin)`` if it has one."""
+        self._pass.layer_input = (hidden, rotation)
 
     @contextmanager
-    def projecting(self) -> Iterator[None]:
-        """Disable changes of projection inputs in this context."""
-        self._now.projecting = True
+    def unchanged_inputs(self) -> Iterator[None]:
+        """Disable the method's changes of projection inputs in this context."""
+        self._pass.unchanged_inputs = True
         try:
             yield
         finally:
-            self._now.projecting = False
+            self._pass.unchanged_inputs = False
 
     def projection_input(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
         """Return the input that replaces ``hidden`` in the projection of queries or keys."""
-        if self._now.projecting:
+        if self._pass.unchanged_inputs:
             return hidden
         if of == "query":
-            return self.method.query_input(hidden, self.layers[module], self._now.prefill)
+            return self.method.query_input(hidden, self.layers[module], self._pass.prefill)
         return self.method.key_input(hidden, self.layers[module])
 
     def attention(
@@ -253,13 +251,13 @@ class Binding(PlainBinding):
         softcap: float | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """Compute the layer's attention with the method. ``plain`` is the model's own attention."""
-        session = self._now.session
-        if session is None or self._now.noted is None:
+        """Compute a layer's attention with the method: ``[batch, Q, H, d]``. For ``plain``, see ``AttentionCall``."""
+        session = self._pass.session
+        if session is None or self._pass.layer_input is None:
             raise BindingError("an attention layer was called outside its model; call the model instead")
         if window is not None and session.seen <= window:
             window = None
-        (hidden, rotation), layer = self._now.noted, self.layers[module]
+        (hidden, rotation), layer = self._pass.layer_input, self.layers[module]
         encodings = [self._encoding(module, layout.length) for layout in session.layouts]
         call = AttentionCall(
             layer=layer,
@@ -268,30 +266,30 @@ class Binding(PlainBinding):
             key=key,
             value=value,
             hidden=hidden,
-            prefill=self._now.prefill,
+            prefill=self._pass.prefill,
             layouts=session.layouts,
             scorings=[Scoring(encoding, scale, softcap, window, self.backend) for encoding in encodings],
             memory_of=lambda index: session.memory.setdefault((layer, index), {}),
             project=partial(self._project, module, query.device),
-            rotate=partial(self._rotated, rotation if getattr(module, "use_rope", True) else None),
+            rotate=partial(self._rotate, rotation if getattr(module, "use_rope", True) else None),
             plain=plain,
         )
         return self.method.attention(call)
 
     def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
         """Project hidden states to queries or keys ``[batch, heads, T, d]``, without positions or the method."""
-        with self.projecting():
+        with self.unchanged_inputs():
             return self.architecture.project(module, hidden.to(device), of)
 
-    def _rotated(self, rotation: Rotation, x: Tensor) -> Tensor:
+    def _rotate(self, rotation: Rotation, x: Tensor) -> Tensor:
         if rotation is None:  # the layer has no positions
             return x
         cos, sin = (part[..., -x.shape[2] :, :] for part in rotation)
         return rotate(x, cos, sin, self.architecture.interleaved)
 
     def _encoding(self, module: nn.Module, length: int) -> Encoding:
-        """Return the positional encoding that is still to be applied to queries and keys of this layer."""
-        if self.wants_positions and self.architecture.positions == "rotary":
+        """Return the positional encoding that the method applies to queries and keys of this layer."""
+        if self.uses_model_positions and self.architecture.positions == "rotary":
             return Encoding()
         key = self.architecture.encoding_key(self.decoder, module, length)
         if key not in self._encodings:
@@ -299,7 +297,7 @@ class Binding(PlainBinding):
         return self._encodings[key]
 
 
-def _gathered(states: Tensor, columns: Tensor) -> Tensor:
+def _gather_columns(states: Tensor, columns: Tensor) -> Tensor:
     """Return ``states[b, columns[b]]`` for ``[batch, T]`` or ``[batch, T, hidden]``."""
     index = columns.to(states.device)
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
@@ -307,7 +305,7 @@ def _gathered(states: Tensor, columns: Tensor) -> Tensor:
 
 def active_binding_of(module: nn.Module) -> Binding | None:
     """Return the innermost binding of the module's model if it acts on this module."""
-    for binding in reversed(opened.get()):
+    for binding in reversed(open_bindings.get()):
         if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None
     return None
@@ -325,13 +323,13 @@ def open_session(
         raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")
     repeat = batch // len(spans) if spans else 0  # beams and multiple return sequences repeat each prompt
     layouts, permutations = [], []
-    for index, pad in enumerate(_padding(attention_mask, batch, length)):
+    for index, pad in enumerate(_count_padding(attention_mask, batch, length)):
         columns = spans[index // repeat] if spans else []
         if method.needs_documents:
-            _check_spans_of(method, columns, pad, length)
+            _check_spans(method, columns, pad, length)
         order = list(range(len(columns)))
         if method.invariant:
-            order = method.document_order([_comparable(tokens[index, begin:end]) for begin, end in columns])
+            order = method.document_order([_sort_key(tokens[index, begin:end]) for begin, end in columns])
         begin, ordered = columns[0][0] if columns else 0, [columns[i] for i in order]
         edges = itertools.accumulate((right - left for left, right in ordered), initial=begin - pad)
         layouts.append(SequenceLayout(pad, length - pad, tuple(itertools.pairwise(edges)), tuple(order)))
@@ -343,17 +341,17 @@ def open_session(
     return Session(layouts, 0, torch.stack(permutations).to(tokens.device) if moved else None)
 
 
-def _comparable(document: Tensor) -> Sequence[Any]:
-    """Return the sort key of a document: token ids ``[L]``, or the bytes of embeddings ``[L, hidden]``."""
+def _sort_key(document: Tensor) -> Sequence[Any]:
+    """Return the sort key of a document: its token ids ``[L]``, or the bytes of its embeddings ``[L, hidden]``."""
     if document.dim() == 1:
         ids: list[int] = document.tolist()
         return ids
     return [embedding.tobytes() for embedding in document.float().cpu().numpy()]
 
 
-def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
+def _check_spans(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
     if not spans:
-        raise missing_documents(method.name)
+        raise no_documents_error(method.name)
     for left, right in itertools.pairwise(spans):
         if left[1] != right[0]:
             raise SpanError(
@@ -366,11 +364,11 @@ def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length
         raise SpanError(f"the last span {spans[-1]} ends the prompt; expected at least one token after the documents")
 
 
-def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
+def _count_padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
     """Return the number of padding columns at the left of each sequence."""
     if isinstance(attention_mask, Mapping):  # multimodal models use a mask [batch, 1, Q, K] per layer type
         attention_mask = attention_mask.get("full_attention")
-        if attention_mask is not None:  # the keys that the last query sees
+        if attention_mask is not None:  # select the keys that the last query sees
             attention_mask = attention_mask[:, 0, -1]
             attention_mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0
     if attention_mask is None:
@@ -391,8 +389,8 @@ def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch:
     return pads
 
 
-def missing_documents(method: str) -> NoDocumentsError:
-    """Create the error for a method that needs spans."""
+def no_documents_error(method: str) -> NoDocumentsError:
+    """Create the error for a method that needs spans and got none."""
     return NoDocumentsError(
         f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
     )

@@ -1,12 +1,12 @@
 """``debias``: run an unmodified transformers model with a method, using hooks on its attention modules.
 
-While a binding acts on a module, the module has our hooks, and a copy of its config that names our attention function.
-MPT's module does not call an attention function, so its ``forward`` is replaced. Each call looks up the active binding,
-so threads with different bindings or without a binding can share a model. Closing the last binding restores the module.
+While a binding acts on a module, the module has hooks, and a copy of its config that names an attention function of
+this library. MPT does not call such a function, so its ``forward`` is replaced. Each call looks up the active binding.
+Therefore threads with different bindings can share a model. When its last binding closes, a module is restored.
 
 An interrupt may occur between any two steps of attaching and detaching. Therefore the hooks on the model are the only
-record of attached bindings, and ``sweep`` removes unused hooks. It runs when a binding closes, before a binding is
-attached, and in the next forward pass with a leftover hook. The decoder's hooks are added first and removed last.
+record of attached bindings. ``remove_unused_hooks`` runs when a binding closes, before a binding is attached, and when
+a forward pass meets an unused hook. The decoder's hooks are added first and removed last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ragbias.attention import Scoring
 from ragbias.attention.backends import choose_backend
 from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
-from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, missing_documents, opening
+from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of, no_documents_error
 from ragbias.errors import MethodError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
 from ragbias.prompt import Span, check_spans
@@ -36,11 +36,11 @@ PROJECTIONS: tuple[Literal["query", "key"], ...] = ("query", "key")
 Spans = Sequence[Span] | Sequence[Sequence[Span]]
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
-_lock = threading.RLock()  # reentrant, because the garbage collector may close a binding during a sweep
+_lock = threading.RLock()  # reentrant, because the garbage collector may close a binding while hooks are removed
 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
-    """Return the attention backend for this model. Raise ``BackendError`` if the named backend does not support it."""
+    """Return the name of the backend that runs. Raise ``BackendError`` if a named one does not support the model."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     module = attention_modules(decoder, architecture)[0]
@@ -48,8 +48,8 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
     return choose_backend(torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device), scoring)
 
 
-def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
-    """Copy a cache that was filled in this context, to continue a prompt several times."""
+def copy_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
+    """Copy a cache that was filled under the active binding, to continue a prompt in several ways."""
     copied = copy.deepcopy(cache)
     current = binding_of(model.get_decoder())
     if isinstance(current, Binding):
@@ -60,19 +60,19 @@ def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
 def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
-    """Attach a method instance with checked spans, like ``debias``. For ``private``, see ``Binding``."""
+    """Attach a method to a model, like ``debias``, with checked spans. For ``private``, see ``Binding``."""
     if method.acts_on == "nothing":
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
         decoder: nn.Module = model.get_decoder()
-        return opening(PlainBinding(decoder, set(decoder.modules())))
+        return activate(PlainBinding(decoder, set(decoder.modules())))
     if not isinstance(method, AttentionMethod):
         raise MethodError(
             f"{method.name} acts on whole prompts, not inside the model; "
             "use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
     if method.needs_documents and not spans:
-        raise missing_documents(method.name)
+        raise no_documents_error(method.name)
     return hooked(Binding(model, method, spans, private, backend))
 
 
@@ -82,25 +82,25 @@ def debias(
 ) -> Iterator[PreTrainedModel]:
     """Run a transformers model with a method. The model is restored when the context ends, even after an error.
 
-    In this context, ``model(...)``, ``model.generate(...)`` and all code that uses them run with the method. Pass each
-    prompt in one forward pass. Several prompts may run in succession. Other threads may use the same model at the same
-    time, each in its own context.
+    In this context, ``model(...)`` and ``model.generate(...)`` run with the method, also if other code calls them. Pass
+    each prompt in one forward pass. Several prompts may run in succession. Other threads may use the same model at the
+    same time, if each opens ``debias`` itself.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
         spans: ``(begin, end)`` of each document in columns of ``input_ids``, including padding, without gaps; or a list
-            of such lists, one per sequence of the batch. Spans of repeated sequences, such as beams, are not repeated.
+            of such lists, one per prompt of the batch. Do not repeat spans for beams of a prompt.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method acts on whole prompts, or its parameters do not fit the model.
         NoDocumentsError: the method needs spans, and none are given.
-        SpanError: spans overlap or leave gaps. In the first forward pass: a span is outside the prompt.
+        SpanError: spans overlap or leave gaps; or, in the first forward pass, a span is outside the prompt.
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not supported.
-        BackendError: the backend is unknown or not installed. In the first forward pass: it does not support the case.
+        BackendError: the backend is unknown, not installed, or, in the first forward pass, does not support the model.
         BindingError: a forward pass has a cache that was filled elsewhere, or runs in a thread without ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
@@ -112,11 +112,11 @@ def debias(
         raise MethodError(
             f"{resolved.name} with a reader runs in two phases; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
-    with attach(model, resolved, _by_sequence(spans), backend=backend):
+    with attach(model, resolved, _spans_by_sequence(spans), backend=backend):
         yield model
 
 
-def _by_sequence(spans: Spans | None) -> list[list[Span]]:
+def _spans_by_sequence(spans: Spans | None) -> list[list[Span]]:
     """Return one list of spans per sequence. A single list applies to all sequences."""
     if spans is None or len(spans) == 0:
         return []
@@ -127,7 +127,7 @@ def _by_sequence(spans: Spans | None) -> list[list[Span]]:
 
 
 class Hook:
-    """A hook of this library, recognisable by its class."""
+    """A hook of this library. Its class distinguishes it from other hooks on the model."""
 
     def __init__(self, owner: object, act: Callable[..., Any]) -> None:
         self.owner = owner  # the attention module, or the binding if the hook is on the decoder
@@ -139,52 +139,52 @@ class Hook:
 
 @contextmanager
 def hooked(binding: Binding) -> Iterator[None]:
-    """Hook the decoder and the method's layers until the context ends, even after an error."""
+    """Hook the decoder and the method's layers in this context. Remove the hooks at its end, even after an error."""
     try:
-        with opening(binding):
+        with activate(binding):
             _add_hooks(binding)
             yield
     finally:
-        sweep(binding.decoder)
+        remove_unused_hooks(binding.decoder)
 
 
 def _add_hooks(binding: Binding) -> None:
-    """Hook the decoder and the attention modules of a binding. All bindings of a module share its hooks."""
+    """Hook the decoder and the attention modules of a binding. Bindings share the hooks of a module."""
 
-    def enter(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def begin_forward(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         if binding.is_open:
-            return binding.enter(decoder, args, kwargs)
-        sweep(decoder)  # an interrupt left this hook
+            return binding.begin_forward(decoder, args, kwargs)
+        remove_unused_hooks(decoder)  # this hook remains from an interrupt
         return None
 
     decoder = binding.decoder
     with _lock:
-        sweep(decoder)
-        shared = _needed(decoder)
-        decoder.register_forward_pre_hook(Hook(binding, enter), with_kwargs=True)
-        decoder.register_forward_hook(Hook(binding, binding.leave))
+        remove_unused_hooks(decoder)
+        shared = _owners_in_use(decoder)
+        decoder.register_forward_pre_hook(Hook(binding, begin_forward), with_kwargs=True)
+        decoder.register_forward_hook(Hook(binding, binding.end_forward))
         for module in binding.layers:
             if module not in shared:
                 _hook(module, binding.architecture)
 
 
-def sweep(decoder: nn.Module) -> None:
-    """Remove all hooks and replacements that no open binding needs."""
+def remove_unused_hooks(decoder: nn.Module) -> None:
+    """Remove all hooks, configs and forwards of this library that no open binding uses."""
     with _lock:
-        needed = _needed(decoder)
+        used = _owners_in_use(decoder)
         for module in reversed(list(decoder.modules())):  # the decoder comes last
             tables = vars(module)
             for kind in ("_forward_hooks", "_forward_pre_hooks"):
-                ours = {key: hook.owner for key, hook in tables[kind].items() if isinstance(hook, Hook)}
-                for key in (key for key, owner in ours.items() if owner not in needed):
+                owners = {key: hook.owner for key, hook in tables[kind].items() if isinstance(hook, Hook)}
+                for key in (key for key, owner in owners.items() if owner not in used):
                     tables[kind].pop(key, None)
                     tables[f"{kind}_with_kwargs"].pop(key, None)
-            if module not in needed:
+            if module not in used:
                 _restore(module)
 
 
-def _needed(decoder: nn.Module) -> set[object]:
-    """Return the open bindings on a decoder, and the modules of these bindings."""
+def _owners_in_use(decoder: nn.Module) -> set[object]:
+    """Return the owners of hooks that are in use: the open bindings on a decoder, and their attention modules."""
     hooks = decoder._forward_pre_hooks.values()
     bindings: list[Any] = [hook.owner for hook in hooks if isinstance(hook, Hook)]
     still_open = [binding for binding in bindings if binding.is_open]
@@ -207,32 +207,32 @@ def _hook(module: nn.Module, architecture: Architecture) -> None:
     module.register_forward_pre_hook(Hook(module, _before_attention(architecture)), with_kwargs=True)
     config: Any = copy.copy(module.config)
     config.ragbias_original = module.config
-    config._attn_implementation = _register(config._attn_implementation)
+    config._attn_implementation = _register_attention(config._attn_implementation)
     module.config = config
 
 
 def _restore(module: nn.Module) -> None:
-    """Restore the module's own config and forward."""
+    """Restore the original config and forward of a module."""
     for name in ("config", "forward"):
-        ours: Any = vars(module).get(name)
-        if not hasattr(ours, "ragbias_original"):
+        replacement: Any = vars(module).get(name)
+        if not hasattr(replacement, "ragbias_original"):
             continue
-        if ours.ragbias_original is None:  # the forward of the class
+        if replacement.ragbias_original is None:  # the forward of the class
             vars(module).pop(name, None)
         else:
-            setattr(module, name, ours.ragbias_original)
+            setattr(module, name, replacement.ragbias_original)
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
-    # torch omits kwargs if another thread removes a running hook; then no binding is active
+    # torch omits kwargs if another thread removes the hook while it runs; then no binding is active
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         active = active_binding_of(module)
         if active is None or kwargs is None:
             return None
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
-        active.note(hidden, (architecture.angles(cos), architecture.angles(sin)))
-        if active.wants_positions:
+        active.set_layer_input(hidden, (architecture.angles(cos), architecture.angles(sin)))
+        if active.uses_model_positions:
             return None
         identity = torch.ones_like(cos[:, :1]), torch.zeros_like(sin[:, :1])
         return args, {**kwargs, "position_embeddings": identity}
@@ -249,7 +249,7 @@ def _before_projection(attention: nn.Module, projection: Literal["query", "key"]
 
 
 def _after_fused_projection(attention: nn.Module, architecture: Architecture) -> Callable[..., Any]:
-    """Return a hook that projects queries and keys again, from the inputs that the method changed."""
+    """Return a hook that projects queries and keys again if the method changes the inputs of the projection."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
         active = active_binding_of(attention)
@@ -261,15 +261,15 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
         parts = list(architecture.split(attention, output))
         for index, changed in enumerate((query, key)):
             if changed is not args[0]:
-                with active.projecting():
+                with active.unchanged_inputs():
                     parts[index] = architecture.split(attention, module(changed))[index]
         return architecture.join(*parts)
 
     return hook
 
 
-class _Original:
-    """A view of a module with its original config, from which attention functions read the implementation."""
+class _WithOriginalConfig:
+    """A view of a module with its original config. Attention functions read the name of the implementation there."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)
@@ -278,8 +278,8 @@ class _Original:
         return getattr(self._module, name)
 
 
-def _register(implementation: str) -> str:
-    """Register our attention function, which wraps the model's own implementation. Return its name."""
+def _register_attention(implementation: str) -> str:
+    """Register an attention function that wraps the model's implementation. Return the name of the function."""
     name = PREFIX + implementation
     if name in ALL_ATTENTION_FUNCTIONS:
         return name
@@ -289,7 +289,7 @@ def _register(implementation: str) -> str:
     ) -> tuple[Tensor, Tensor | None]:
         eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
-        unhooked = _Original(module)
+        unhooked = _WithOriginalConfig(module)
         active = active_binding_of(module)
         if active is None:
             return original(unhooked, query, key, value, mask, **kwargs)
@@ -318,7 +318,7 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
         active = active_binding_of(module)
         if active is None:
             return original(hidden_states, position_bias, past_key_values, attention_mask, **kwargs)
-        active.note(hidden_states, None)
+        active.set_layer_input(hidden_states, None)
         projected = architecture.clipped(module, module.Wqkv(hidden_states))
         query, key, value = (part.transpose(1, 2) for part in architecture.split(module, projected))
         if past_key_values is not None:
@@ -336,7 +336,7 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
 def _mpt_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Compute softmax attention with a mask of hidden keys and a bias ``[H, 1, >= K]``, aligned at the last key."""
+    """Compute softmax attention with a bias ``[H, 1, >= K]``, aligned at the last key. ``mask`` marks hidden keys."""
     scores = query @ key.transpose(-1, -2) * scale + bias[..., -key.shape[2] :]
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(query.dtype).min)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.binding.hooks import copied_cache
+from ragbias.binding.hooks import copy_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite, prepared_model, suffix_likelihoods
@@ -112,7 +112,7 @@ def _logits(
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefilled(model, tokens.ids, start.cache)
         last = len(targets) - 1
-        copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
+        copies = (filled if index == last else copy_cache(model, filled) for index in range(len(targets)))
         logits = [continued(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
     return logits, likelihood
 

@@ -105,7 +105,7 @@ def test_a_cache_that_plain_tokens_entered_is_refused(model):
         cache.crop(-2)
         with ragbias.debias(model, "none"):
             model(IDS[:, -2:], past_key_values=cache)
-        with pytest.raises(BindingError, match="did not enter"):
+        with pytest.raises(BindingError, match="did not run under"):
             model(IDS[:, -1:], past_key_values=cache)
 
 
