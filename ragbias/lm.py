@@ -30,7 +30,7 @@ from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method
 from ragbias.models.control_tokens import render_chat
 from ragbias.models.loading import load
-from ragbias.models.named import EXPECTED, no_model
+from ragbias.models.named import EXPECTED, no_model_message
 from ragbias.prompt import Prompt, shield_documents, tokenise
 from ragbias.readers import check_readers, reader_of
 
@@ -121,7 +121,7 @@ class DebiasedLM:
         if not isinstance(name, str):
             raise WrongTypeError(f"name={shown(name)}; expected {EXPECTED}")
         if not name:
-            raise ArgumentError(no_model("DebiasedLM.from_pretrained('smollm2')"))
+            raise ArgumentError(no_model_message("DebiasedLM.from_pretrained('smollm2')"))
         check_dict("tokenizer_kwargs", tokenizer_kwargs)
         check_backend(backend)
         check_readers([method := methods.get(method, name, reader)])

@@ -1,4 +1,4 @@
-"""``DocumentCache``: keys and values of documents for later requests."""
+"""``DocumentCache`` stores the keys and values of documents for later requests."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ MEMORY = "2GB"
 DISK = "20GB"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
-_MOST = 10**18  # maximum number of bytes
+_MAX_BYTES = 10**18  # maximum number of bytes
 
 
 @dataclass(frozen=True)
 class CacheStats:
-    """Contents and use of a cache. Entries are documents and prefixes.
+    """Contents and usage of a cache. An entry is a document or a prefix.
 
     Attributes:
-        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents. The folder includes entries of all
-            processes.
-        memory_hits, disk_hits, misses: lookups since the cache was created.
+        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents. Those on disk are from all processes.
+        memory_hits, disk_hits, misses: number of lookups since the cache was created.
         tokens_reused, tokens_computed: number of tokens in entries that were found, and in entries that were computed.
-        broken: damaged files, which were renamed.
+        broken: number of damaged files, which the cache has renamed.
     """
 
     memory_entries: int
@@ -54,21 +53,22 @@ class CacheStats:
         return self.tokens_reused / total if total else 0.0
 
     def as_dict(self) -> dict[str, Any]:
+        """Return all numbers and the hit rate as JSON-compatible data."""
         return {**asdict(self), "hit_rate": self.hit_rate}
 
 
 class DocumentCache:
-    """Keys and values of documents after their prefix, for methods with reusable documents.
+    """A cache of the keys and values of documents after their prefix, for methods with reusable documents.
 
-    The cache is thread-safe, and processes can share its folder. It contains no text. Keys of entries are digests of
-    model, prefix and document, so that models that share a cache never read each other's entries.
+    The cache is thread-safe, and processes can share its folder. It contains no text. Entries are found by a digest of
+    model, prefix and document. Therefore models can share a cache, and never read each other's entries.
 
     Args:
         memory: maximum size in memory, in bytes or as text such as ``"4GB"``; None stores nothing in memory.
-        folder: persistent folder, created if missing; None stores nothing on disk.
+        folder: folder that keeps entries on disk, created if it does not exist; None stores nothing on disk.
         disk: maximum size of the folder, 20 GB by default.
         portable: whether entries may come from another device, backend, number of threads or version of torch, or from
-            vLLM. Then answers may differ from those without a cache by rounding.
+            vLLM. Rounding then differs, so answers may differ from those without a cache.
 
     Raises:
         ArgumentError: a size is invalid or zero, the folder is not writable, or neither memory nor folder is given.
@@ -87,9 +87,9 @@ class DocumentCache:
             raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave it out")
         if not isinstance(portable, bool):
             raise ArgumentError(f"portable={portable!r}; expected True or False")
-        self._memory = MemoryStore(0 if memory is None else size_of("memory", memory))
-        budget = size_of("disk", DISK if disk is None else disk)
-        self.folder = None if folder is None else _path(folder)
+        self._memory = MemoryStore(0 if memory is None else parse_size("memory", memory))
+        budget = parse_size("disk", DISK if disk is None else disk)
+        self.folder = None if folder is None else _folder_path(folder)
         self._disk = None if self.folder is None else FolderStore(self.folder, budget)
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
@@ -97,14 +97,14 @@ class DocumentCache:
         self._models: set[str] = set()
         self.salt, self.portable = "", portable
 
-    def salted(self, salt: str) -> DocumentCache:
-        """Return a view of this cache for one tenant, which only reads entries with the same salt."""
+    def with_salt(self, salt: str) -> DocumentCache:
+        """Return a view of this cache for one tenant. The view only reads and writes entries with this salt."""
         cache = DocumentCache.__new__(DocumentCache)
         vars(cache).update(vars(self), salt=salt)
         return cache
 
-    def register(self, model: str) -> None:
-        """Warn if the model with this identity shares the cache with other models."""
+    def register_model(self, model: str) -> None:
+        """Add a model, by its identity. Warn if other models use the cache."""
         if model in self._models:
             return
         owners = self._disk.models() if self._disk else set()
@@ -122,7 +122,7 @@ class DocumentCache:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
     def get(self, key: str, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States | None:
-        """Return the states under a key. Return None if they are missing, damaged, or of other shapes or dtypes."""
+        """Return the states for a key. Return None if they are missing, damaged, or of other shapes or dtypes."""
         if (states := self._memory.get(key)) is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
         elif self._disk is not None and (states := self._read(self._disk, key, shapes, dtypes)) is not None:
@@ -131,33 +131,36 @@ class DocumentCache:
         return states
 
     def put(self, key: str, states: States) -> None:
+        """Store computed states in memory and in the folder. Warn once if the folder cannot be written."""
         self._count("misses", "tokens_computed", states.tokens)
         self._memory.put(key, states)
         if self._disk is not None:
             try:
                 self._disk.put(key, states)
             except OSError as error:
-                self._warn_once("disk", f"documents are not cached in {self.folder}: {error}; requests run without it")
+                self._warn_once(
+                    "disk", f"documents are not cached in {self.folder}: {error}; requests run without the cache"
+                )
 
     def stats(self) -> CacheStats:
-        """Return the contents and use of the cache."""
+        """Return the contents and usage of the cache."""
         sizes = [size for _, _, size in self._disk.files()] if self._disk else []
-        broken = len(self._disk.broken()) if self._disk else 0
+        broken = len(self._disk.broken_files()) if self._disk else 0
         memory = self._memory
         return CacheStats(len(memory), memory.nbytes, len(sizes), sum(sizes), **self._counts, broken=broken)
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
-        """Read all files of the folder and return an error for each damaged file. Files do not change."""
-        wrong = {}
+        """Read all files of the folder, and return the error of each damaged file. ``progress`` gets each path."""
+        errors = {}
         for path, _, _ in list(self._disk.files()) if self._disk else []:
             try:
                 read_entry(path)
             except FileNotFoundError:
                 pass  # another process removed the file
             except BrokenEntryError as error:
-                wrong[path] = str(error)
+                errors[path] = str(error)
             progress(path)
-        return wrong
+        return errors
 
     def clear(self) -> None:
         """Remove all entries from memory and folder."""
@@ -166,7 +169,7 @@ class DocumentCache:
             self._disk.clear()
 
     def warn_unused(self, method: str, reason: str) -> None:
-        """Warn once per method that its requests do not use this cache."""
+        """Warn, once per method, that requests with this method do not use the cache."""
         self._warn_once(f"method {method}", f"{method} runs without its document cache: {reason}")
 
     def _warn_once(self, about: str, message: str) -> None:
@@ -180,7 +183,7 @@ class DocumentCache:
         try:
             return disk.get(key, shapes, dtypes)
         except BrokenEntryError as error:
-            self._warn_once("broken", f"{error}; it was renamed and is computed again")
+            self._warn_once("broken", f"{error}; the file was renamed, and its entry is computed again")
         except OSError as error:
             self._warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed again")
         return None
@@ -192,7 +195,7 @@ class DocumentCache:
 
     def __getstate__(self) -> NoReturn:
         raise WrongTypeError(
-            "a DocumentCache cannot be pickled or copied, nor can a model with one; create another in the other "
+            "a DocumentCache, or a model with one, cannot be pickled or copied; create another cache in the other "
             "process: caches can share a folder"
         )
 
@@ -201,20 +204,20 @@ class DocumentCache:
         return f"DocumentCache({len(self._memory)} entries, {size}, folder={self.folder})"
 
 
-def size_of(name: str, given: str | int) -> int:
-    """Parse a size such as ``"4GB"``, ``"512 MiB"`` or a positive number. Return bytes."""
-    if isinstance(given, str) and (match := _AMOUNT.fullmatch(given)) and match[2].upper() in _UNITS:
-        size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the number may be infinite
-    elif is_whole(given):
-        size = int(given)
+def parse_size(name: str, value: str | int) -> int:
+    """Return the bytes of a size such as ``"4GB"``, ``"512 MiB"`` or 1000. Errors name the argument ``name``."""
+    if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and match[2].upper() in _UNITS:
+        size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MAX_BYTES))  # the number may be infinite
+    elif is_whole(value):
+        size = int(value)
     else:
-        raise ArgumentError(f"{name}={shown(given)}; expected a number of bytes, or text such as '500MB' or '4GiB'")
-    if not 1 <= size <= _MOST:
-        raise ArgumentError(f"{name}={shown(given)}; expected more than zero bytes, and at most {_MOST:,}")
+        raise ArgumentError(f"{name}={shown(value)}; expected a number of bytes, or text such as '500MB' or '4GiB'")
+    if not 1 <= size <= _MAX_BYTES:
+        raise ArgumentError(f"{name}={shown(value)}; expected more than zero bytes, and at most {_MAX_BYTES:,}")
     return size
 
 
-def _path(folder: str | Path) -> Path:
+def _folder_path(folder: str | Path) -> Path:
     if not isinstance(folder, (str, Path)) or not str(folder):
         raise ArgumentError(f"folder={shown(folder)}; expected the path of a folder, or None")
     try:

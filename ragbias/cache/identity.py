@@ -1,4 +1,4 @@
-"""Cache keys. Two keys are equal if model, prefix and tokens are equal."""
+"""Cache keys: digests of the model, the prefix and the tokens of a document."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
-VERSION = 3  # version of the computation and names of states
-NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
+VERSION = 3  # changes with the computation of states or their names
+IGNORED_CONFIG = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
 ENVIRONMENT = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
-DEPTH = 4  # levels of containers and objects inside an attribute
-# attributes that change no result, or that ragbias and accelerate replace while they run a model
+DEPTH = 4  # levels of nested containers and objects in an attribute that are part of the digest
+# attributes that do not change results, or that ragbias and accelerate replace while they run a model
 _OF_MODULES = vars(nn.Module()).keys() - {"training"}
 _OF_MODELS = {"config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"}
-_OF_MODELS |= {"_tp_plan", "_pp_plan", "_ep_plan"}  # of parallelism; versions of transformers write different ones
+_OF_MODELS |= {"_tp_plan", "_pp_plan", "_ep_plan"}  # for parallelism; they depend on the version of transformers
 _OF_ACCELERATE = {"_hf_hook", "_old_forward", "_is_hf_initialized"}
 IGNORED = _OF_MODULES | _OF_MODELS | _OF_ACCELERATE
 
-_known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = WeakKeyDictionary()
+_known_digests: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = WeakKeyDictionary()
 
 
 def digest_of_model(model: PreTrainedModel) -> str:
-    """Return a SHA-256 of a model's configuration, weights and attributes of modules.
+    """Return a SHA-256 digest of a model's configuration, weights and module attributes.
 
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
-    and the scales of quantised weights. Tensors that were replaced or changed are hashed again.
+    and the scales of quantised weights. A tensor is hashed again only if it was replaced or changed.
 
-    Create a new model object or clear the cache after a change that the digest does not detect:
+    The digest does not detect these changes. After one of them, create a new model object or clear the cache:
 
     - a change in place through ``parameter.data`` or a numpy view;
     - a change of inference tensors, or of weights that accelerate has offloaded;
     - a hook, or a replaced ``forward``.
     """
-    named, attached, settings = _parts(model)
+    named, attached, settings = _collect_parts(model)
     tensors = named | attached
-    config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
+    config = {name: value for name, value in model.config.to_dict().items() if name not in IGNORED_CONFIG}
     settings["config"] = json.dumps(config, sort_keys=True, default=str)
-    seen = {name: _seen(tensor) for name, tensor in tensors.items()}
-    before, digests, identity = _known.get(model, ({}, {}, ""))
+    seen = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
+    before, digests, identity = _known_digests.get(model, ({}, {}, ""))
     if before == seen | settings:
         return identity
     unchanged = {name: digest for name, digest in digests.items() if before[name] == seen.get(name)}
     digests = unchanged | _digests(model, {name: tensor for name, tensor in tensors.items() if name not in unchanged})
     about = [str(VERSION), *(f"{name} {setting}" for name, setting in sorted(settings.items()))]
-    about += [f"{name} {_described(tensor)} {digests[name]}" for name, tensor in named.items()]
-    # sorted without names, because quantised layers rename scales in the first forward pass
-    about += sorted({f"{name.partition(':')[0]} {_described(t)} {digests[name]}" for name, t in attached.items()})
+    about += [f"{name} {_describe(tensor)} {digests[name]}" for name, tensor in named.items()]
+    # sorted without their names, because quantised layers rename scales in the first forward pass
+    about += sorted({f"{name.partition(':')[0]} {_describe(t)} {digests[name]}" for name, t in attached.items()})
     identity = hashlib.sha256("\n".join(about).encode()).hexdigest()
-    _known[model] = seen | settings, digests, identity
+    _known_digests[model] = seen | settings, digests, identity
     return identity
 
 
-def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Return parameters and buffers, tensors in attributes of modules and parameters, and other attributes, by name."""
+def _collect_parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """Return parameters and buffers, tensors in attributes of modules and parameters, and other attributes."""
     named = dict([*model.named_parameters(), *model.named_buffers()])
     attached: dict[str, Tensor] = {}
     settings: dict[str, Any] = {}
@@ -101,12 +101,12 @@ def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor]
     return named, attached, settings
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
-def _seen(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a value that changes with a tensor's content or memory, for example after ``module.to``."""
+def _fingerprint(tensor: Tensor) -> tuple[Any, ...]:
+    """Return a value that changes if the content or the memory of a tensor changes, for example by ``module.to``."""
     if tensor.is_meta:  # accelerate creates new meta tensors at each call
         return (True,)
     version = 0 if tensor.is_inference() else tensor._version
@@ -125,7 +125,7 @@ def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, s
 
 
 def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
-    """Return loaders of the weights that accelerate has offloaded to memory or disk, by name."""
+    """Return the weights that accelerate has offloaded to memory or disk: a loader function for each name."""
     loaders: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -149,7 +149,7 @@ def _digest(tensor: Tensor) -> str:
 def identity_of(model: PreTrainedModel, backend: str, portable: bool = False) -> str:
     """Return a digest of the model, devices, backend, number of threads and other factors that change results.
 
-    The identity for a ``portable`` cache leaves out factors that change only the rounding.
+    For a ``portable`` cache, leave out the factors that change only the rounding.
     """
     device = model.device.type
     cast = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
@@ -164,6 +164,6 @@ def identity_of(model: PreTrainedModel, backend: str, portable: bool = False) ->
 
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
-    """Return the key for the states of ``tokens`` after a prefix: the identity, and a digest of all tokens and salt."""
+    """Return the key of states: the model's identity, and a digest of the prefix, the tokens and the salt."""
     parts = [list(prefix), list(tokens), *([salt] if salt else [])]
     return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

@@ -1,7 +1,7 @@
-"""Keys and values of documents, in memory and in a folder.
+"""Stores for the keys and values of documents: one in memory, one in a folder.
 
-A folder has one safetensors file per entry, with a checksum and without any text. Processes can share it. Writes
-are atomic: a process never reads an incomplete file.
+A folder has one safetensors file per entry, with a checksum and without any text. Processes can share the folder.
+Writes are atomic: a process never reads an incomplete file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch import Tensor
 from ragbias.errors import ArgumentError
 from ragbias.files import irregular_kind
 
-SUFFIX = ".states.safetensors"  # differs from weights, which must never be removed; change it with the format
+SUFFIX = ".states.safetensors"  # differs from files of weights, which must never be removed; change it with the format
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
-Shapes = Sequence[tuple[int, int, int]]  # shape of the keys and of the values in each layer
-Dtypes = Collection[torch.dtype]  # dtypes that keys and values may have; any if empty
+Shapes = Sequence[tuple[int, int, int]]  # for each layer, the shape of its keys, and of its values
+Dtypes = Collection[torch.dtype]  # allowed dtypes of keys and values; all if empty
 UNCOUNTED = 0.05  # share of the budget that a process may write before it counts all files again
 
 
@@ -129,16 +129,16 @@ class FolderStore:
                 if stat.S_ISREG(status.st_mode):
                     yield path, status.st_mtime, status.st_size
 
-    def broken(self) -> list[Path]:
-        """Return the damaged files, which were renamed."""
+    def broken_files(self) -> list[Path]:
+        """Return the paths of damaged files, which ``get`` has renamed."""
         return list(self.path.glob(f"*{BROKEN}"))
 
     def models(self) -> set[str]:
-        """Return the identities of the models that wrote the entries."""
+        """Return the identities of the models whose entries are in the folder."""
         return {path.name.partition("-")[0] for path, _, _ in self.files()}
 
     def __contains__(self, key: str) -> bool:
-        return os.path.exists(self.path / (key + SUFFIX))  # False for a broken file system
+        return os.path.exists(self.path / (key + SUFFIX))  # False also after an error of the file system
 
     def get(self, key: str, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States | None:
         """Return the entry, or None if it does not exist. Rename a damaged file and raise ``BrokenEntryError``."""
@@ -156,7 +156,7 @@ class FolderStore:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Write an entry, unless it exists or is larger than the budget. An ``OSError`` leaves no partial file."""
+        """Write an entry, unless it exists or is larger than the budget. If this fails, no partial file remains."""
         path = self.path / (key + SUFFIX)
         if states.nbytes > self._budget or path.exists():
             return
@@ -174,7 +174,7 @@ class FolderStore:
             self._uncounted += size
 
     def _evict(self, needed: int) -> None:
-        """Remove entries until ``needed`` bytes fit. Sometimes count the files of other processes."""
+        """Remove entries until ``needed`` more bytes fit. Recount all files if this process has written many bytes."""
         with self._lock:
             if self._uncounted >= self._budget * UNCOUNTED:
                 self._recount()
@@ -191,12 +191,12 @@ class FolderStore:
                 self._size -= size
 
     def _recount(self) -> None:
-        """Count the entries in the folder, which is slow for large folders."""
+        """Count the entries of all processes in the folder. This is slow for large folders."""
         self._oldest_first = deque(sorted(self.files(), key=lambda file: file[1]))
         self._size, self._uncounted = sum(size for _, _, size in self._oldest_first), 0
 
     def clear(self) -> None:
-        for path in [*(file for file, _, _ in self.files()), *self.broken()]:
+        for path in [*(file for file, _, _ in self.files()), *self.broken_files()]:
             path.unlink(missing_ok=True)
         with self._lock:
             self._recount()
@@ -213,7 +213,7 @@ def write_entry(path: Path, key: str, states: States) -> None:
 
 
 def read_entry(path: Path, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States:
-    """Read states from a file named by their key. Raise ``BrokenEntryError`` if checksum, shapes or dtypes differ."""
+    """Read the states in a file. Raise ``BrokenEntryError`` if it is damaged, or its shapes or dtypes differ."""
     if kind := irregular_kind(path):
         raise BrokenEntryError(f"{path} is {kind}")
     data = path.read_bytes()  # read at once, because other processes may remove or change the file

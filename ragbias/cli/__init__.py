@@ -31,7 +31,7 @@ from ragbias.display import printable
 from ragbias.errors import RagBiasError, causes_of, find_memory_error
 from ragbias.extras import missing_extra_message
 from ragbias.files import NAMELESS
-from ragbias.models.named import no_model
+from ragbias.models.named import no_model_message
 from ragbias.models.threads import use_idle_cores
 
 REFUSED = 2  # exit code of errors that the user can fix
@@ -149,7 +149,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
 def _usage(error: BaseException) -> str:
     message = _shortened(error.format_message()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
     if message == "Missing option '--model'.":
-        message = no_model("--model smollm2")
+        message = no_model_message("--model smollm2")
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
 

@@ -14,7 +14,7 @@ from ragbias.checks import Bounds
 from ragbias.cli import terminal
 from ragbias.cli.terminal import whole
 from ragbias.methods import default_method
-from ragbias.models.named import no_model
+from ragbias.models.named import no_model_message
 
 ARRANGING = "canonical-order,long-context-reorder"  # methods that arrange text, for remote models
 
@@ -78,7 +78,7 @@ def audit(
     if upstream is not None and pipeline is not None:
         raise typer.BadParameter("--upstream and --pipeline are both given; give one of them")
     if model is None and pipeline is None and upstream is None:
-        raise typer.BadParameter(no_model("--model smollm2, or give --pipeline or --upstream"))
+        raise typer.BadParameter(no_model_message("--model smollm2, or give --pipeline or --upstream"))
     for option, path in (("--json", json_path), ("--html", html)):
         if path is not None and path.resolve() == questions.resolve():
             raise typer.BadParameter(f"{option} {path} is the file of --questions; give another file")

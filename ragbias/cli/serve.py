@@ -13,7 +13,7 @@ from ragbias.checks import Bounds
 from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries, whole
 from ragbias.extras import require, require_all
 from ragbias.methods import DEFAULT_METHOD
-from ragbias.models.named import no_model
+from ragbias.models.named import no_model_message
 
 PORTS = Bounds(0, 65_535)
 REPLICAS = Bounds(1, 10_000)
@@ -110,7 +110,9 @@ def serve(
     from ragbias.serving.settings import ModelSettings, ServerSettings
 
     if (model is None) == (named is None):
-        raise typer.BadParameter(no_model("`ragbias serve smollm2`") if model is None else "two models given; name one")
+        raise typer.BadParameter(
+            no_model_message("`ragbias serve smollm2`") if model is None else "two models given; name one"
+        )
     name = model or named or ""
     settings = ServerSettings(**fields_of(ServerSettings, options))
     chosen = ModelSettings(**fields_of(ModelSettings, {**options, "model": name, "name": served_name}))

@@ -27,7 +27,7 @@ from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
-from ragbias.models.named import no_model
+from ragbias.models.named import no_model_message
 
 API_KEY = "RAGBIAS_API_KEY"
 _PLACEMENT = ("dtype", "torch_dtype", "device", "device_map")
@@ -177,7 +177,7 @@ def open_model(
     tokenizer = options.tokenizer
     if model is None and not name:
         raise ArgumentError(
-            no_model(f'{name_field}="Qwen/Qwen2.5-7B-Instruct", or pass lm=DebiasedLM(...) or base_url=')
+            no_model_message(f'{name_field}="Qwen/Qwen2.5-7B-Instruct", or pass lm=DebiasedLM(...) or base_url=')
         )
     if model is None and tokenizer is None and options.tokenizer_name in (None, name):
         loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}

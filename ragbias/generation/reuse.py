@@ -75,7 +75,7 @@ class DocumentStates:
         self._backend = backend_of(model, backend)
         if cache is not None:
             self._identity = identity_of(model, self._backend, cache.portable)
-            cache.register(self._identity)
+            cache.register_model(self._identity)
         self._prefixes: dict[tuple[int, ...], States] = {}  # states by prefix tokens
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:

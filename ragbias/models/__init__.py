@@ -1,4 +1,4 @@
-"""Load models: the embedded ``tiny``, short names (``named``), GGUF files (``gguf``), hub models (``loading``)."""
+"""Load models: the embedded model ``tiny``, models with a short name, GGUF files, folders, and models of the hub."""
 
 from ragbias.models.named import local_path
 

@@ -1,7 +1,7 @@
-"""Tokenise untrusted text as data, so that strings such as ``<|im_end|>`` do not become control tokens.
+"""Tokenise untrusted text as data. Strings such as ``<|im_end|>`` then do not become control tokens.
 
-``shield`` marks such strings by replacing their first character. This preserves the text's length and all spans.
-``encode`` restores the text, and tokenises marked strings as ordinary characters.
+``ControlTokens.shield`` marks such strings by replacing their first character. The length of the text and all spans
+stay the same. ``encode`` restores the text, and tokenises marked strings as ordinary characters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ControlTokens:
         try:
             special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
             special = {*special, *tokenizer.all_special_tokens} - {""}
-        except NotImplementedError:  # mistral-common reads all text as data
+        except NotImplementedError:  # tokenizers of mistral-common tokenise all text as data
             special = set()
         longest_first = sorted(special, key=len, reverse=True)
         firsts = sorted({ord(token[0]) for token in longest_first})
@@ -39,9 +39,9 @@ class ControlTokens:
         self._tokenizer, self.size = ref(tokenizer), len(tokenizer)
 
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
-        """Mark all control-token strings in a text, or only strings that overlap one of the spans.
+        """Mark all control-token strings in a text, or only those that overlap one of the spans.
 
-        Marks of a ``ChatText`` remain.
+        The existing marks of a ``ChatText`` remain.
         """
 
         def mark(match: re.Match[str]) -> str:
@@ -56,20 +56,20 @@ class ControlTokens:
 
     @cached_property
     def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
-        """Copy a tokenizer so that it splits control-token strings. Without a copy, threads would share this option."""
+        """A copy that splits control-token strings. Threads share the original, so its options must not change."""
         copied = copy.deepcopy(self._tokenizer())
         assert copied is not None
         copied.split_special_tokens = True
         return copied
 
 
-_known: WeakKeyDictionary[PreTrainedTokenizerBase, ControlTokens] = WeakKeyDictionary()
+_controls_of: WeakKeyDictionary[PreTrainedTokenizerBase, ControlTokens] = WeakKeyDictionary()
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> ControlTokens:
-    """Return the control tokens of a tokenizer. Added tokens are taken into account."""
-    if (controls := _known.get(tokenizer)) is None or controls.size != len(tokenizer):
-        controls = _known[tokenizer] = ControlTokens(tokenizer)
+    """Return the control tokens of a tokenizer. The result is cached until tokens are added to the tokenizer."""
+    if (controls := _controls_of.get(tokenizer)) is None or controls.size != len(tokenizer):
+        controls = _controls_of[tokenizer] = ControlTokens(tokenizer)
     return controls
 
 
@@ -79,7 +79,7 @@ def is_shielded(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokenise a text without BOS. Marked strings and adjacent text, up to control tokens, are ordinary text."""
+    """Return the token ids of a text, without BOS. Marked strings become ordinary tokens."""
     if not is_shielded(text, tokenizer):
         return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
     controls, ids, plain = control_tokens(tokenizer), list[int](), ""
@@ -94,9 +94,9 @@ def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 class ChatText(str):
-    """A rendered conversation. In ``shielded``, control-token strings are marked as data.
+    """The text of a conversation. In ``shielded``, control-token strings of messages are marked as data.
 
-    Concatenation preserves the marks.
+    Concatenation with other text preserves the marks.
     """
 
     shielded: str
@@ -119,19 +119,19 @@ def render_chat(
     tools: Sequence[Any] | None,
     variables: Mapping[str, Any],
 ) -> str:
-    """Render a conversation. Return a ``ChatText`` if messages contain control-token strings."""
+    """Render a conversation with the chat template. Return a ``ChatText`` if it contains control-token strings."""
     controls = control_tokens(tokenizer)
 
-    def shielded(value: Any) -> Any:
+    def shield(value: Any) -> Any:
         if isinstance(value, str):
             return controls.shield(value)
         if isinstance(value, Mapping):
-            return {key: shielded(item) for key, item in value.items()}
-        return [shielded(item) for item in value] if isinstance(value, (list, tuple)) else value
+            return {key: shield(item) for key, item in value.items()}
+        return [shield(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    arguments = {"tokenize": False, "add_generation_prompt": True, **shielded(variables)}
+    arguments = {"tokenize": False, "add_generation_prompt": True, **shield(variables)}
     try:
-        text = str(tokenizer.apply_chat_template(shielded(list(messages)), tools=shielded(tools) or None, **arguments))
+        text = str(tokenizer.apply_chat_template(shield(list(messages)), tools=shield(tools) or None, **arguments))
     except Exception as error:  # templates raise errors of any class
         raise ChatTemplateError(
             f"the chat template fails on this conversation ({type(error).__name__}: {first_line(error)}); change the "

@@ -1,7 +1,7 @@
-"""Dequantise GGUF files to float32 once, and cache the result in a folder for ``from_pretrained``.
+"""Dequantise a GGUF file to float32 once, and cache this copy of the model in a folder for ``from_pretrained``.
 
-The copies are in ``RAGBIAS_CACHE`` or the platform's cache folder, and need four bytes per weight. Their names contain
-the file's digest and the version of transformers. They can be deleted at any time.
+The copies are in ``RAGBIAS_CACHE`` or in the platform's cache folder, and take four bytes per weight. The name of a
+copy contains the digest of the GGUF file and the version of transformers. Copies can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ragbias.files import digest_of_file, irregular_kind, sync, sync_folder
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
 MANIFEST = "files.json"  # sizes of the files of a copy
-NEEDED = ("gguf", "accelerate")  # transformers reads GGUF files with these
+NEEDED = ("gguf", "accelerate")  # packages with which transformers reads GGUF files
 MIB = 2**20
 
 
@@ -70,10 +70,10 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
         raise ModelFileError(f"model {name!r}: its file {gguf_file!r} cannot be found: {reason}") from error
 
 
-def dequantised(parts: Sequence[Path], name: str) -> Path:
-    """Return the folder with the dequantised model, config and tokenizer of a GGUF file. Create it on first use.
+def dequantise(parts: Sequence[Path], name: str) -> Path:
+    """Return the folder with the dequantised copy of a GGUF model. Create the copy on first use.
 
-    ``parts`` are the parts of the file in order, usually one. ``name`` is the model's name in errors.
+    ``parts`` are the parts of the GGUF file in order, usually one. ``name`` is the name of the model in errors.
     """
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
@@ -89,14 +89,14 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
         with FileLock(copies / ".lock"):  # one process writes while others wait
             if not _is_complete(copy):
                 shutil.rmtree(copy, ignore_errors=True)
-                _make(parts, name, copy)
+                _create_copy(parts, name, copy)
     except (OSError, SafetensorError, UnicodeEncodeError) as error:
-        raise ModelFileError(_no_space(name, copies, str(error))) from error
+        raise ModelFileError(_cannot_write(name, copies, str(error))) from error
     return copy
 
 
 def _is_complete(copy: Path) -> bool:
-    """Whether all files of a copy exist and have their full size. Users may have deleted some."""
+    """Whether all files of a copy exist and have their full size. Users may have deleted some files."""
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
         return all((copy / file).stat().st_size == size for file, size in sizes.items())
@@ -105,12 +105,12 @@ def _is_complete(copy: Path) -> bool:
 
 
 def cache_folder(name: str) -> Path:
-    """Return ``RAGBIAS_CACHE``, or ``ragbias`` in the platform's cache folder."""
+    """Return the folder for caches: ``RAGBIAS_CACHE``, or ``ragbias`` in the cache folder of the platform."""
     if chosen := os.environ.get("RAGBIAS_CACHE"):
         try:
             return Path(chosen).expanduser().absolute()
         except RuntimeError as error:
-            raise ModelFileError(_no_space(name, Path(chosen), str(error))) from error
+            raise ModelFileError(_cannot_write(name, Path(chosen), str(error))) from error
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "ragbias"
     if sys.platform == "darwin":
@@ -125,41 +125,41 @@ def _digest(parts: Sequence[Path]) -> str:
 
 @cache
 def _digest_of(file: Path, size: int, changed: int) -> bytes:
-    """Return the SHA-256 of a file. The result is cached until size or modification time change."""
+    """Return the SHA-256 digest of a file. The result is cached until its size or modification time changes."""
     return digest_of_file(file)
 
 
-def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
-    """Write the copy to a temporary folder and rename it."""
-    begun = copy.with_name(f"{copy.name}.begun")
-    shutil.rmtree(begun, ignore_errors=True)  # left by a killed process
-    begun.mkdir()
+def _create_copy(parts: Sequence[Path], name: str, copy: Path) -> None:
+    """Write the copy to a temporary folder, then rename the folder."""
+    temporary = copy.with_name(f"{copy.name}.begun")
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+    temporary.mkdir()
     try:
         file = parts[0]
         if len(parts) > 1:
-            file = begun / "parts.gguf"
+            file = temporary / "parts.gguf"
             with file.open("wb") as whole:
                 for part in parts:
                     with part.open("rb") as source:
                         shutil.copyfileobj(source, whole, MIB)
-        _write(file, name, begun)
+        _write_model(file, name, temporary)
         if len(parts) > 1:
             file.unlink()
-        sizes = {written.name: written.stat().st_size for written in begun.iterdir()}
-        (begun / MANIFEST).write_text(json.dumps(sizes))
-        for written in begun.iterdir():
+        sizes = {written.name: written.stat().st_size for written in temporary.iterdir()}
+        (temporary / MANIFEST).write_text(json.dumps(sizes))
+        for written in temporary.iterdir():
             sync(written)
-        os.rename(begun, copy)
+        os.rename(temporary, copy)
         sync_folder(copy.parent)
     finally:
-        shutil.rmtree(begun, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(file: Path, name: str, folder: Path) -> None:
+def _write_model(file: Path, name: str, folder: Path) -> None:
     source, settings = str(file.parent), dict[str, Any](gguf_file=file.name)
     if (config := getattr(transformers, "GgufConfig", None)) is not None:  # newer versions dequantise on request
         settings["quantization_config"] = config(dequantize=True)
-    with _readable(file, name):
+    with _gguf_errors(file, name):
         found: Any = AutoModelForCausalLM.from_pretrained(  # loaded first, because it reports unknown architectures
             source, **settings, dtype=torch.float32, output_loading_info=True
         )
@@ -177,14 +177,14 @@ def _write(file: Path, name: str, folder: Path) -> None:
     model.generation_config = packed.generation_config
     needed = sum(weight.nbytes for weight in model.state_dict().values())
     if (free := shutil.disk_usage(folder).free) < needed:
-        raise ModelFileError(_no_space(name, folder.parent, f"{needed // MIB} MiB are needed, {free // MIB} are free"))
+        raise ModelFileError(_cannot_write(name, folder.parent, f"needs {needed // MIB} MiB, {free // MIB} are free"))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 @contextmanager
-def _readable(file: Path, name: str) -> Iterator[None]:
-    """Convert errors of transformers' GGUF loader to errors of one line."""
+def _gguf_errors(file: Path, name: str) -> Iterator[None]:
+    """Convert errors while transformers loads a GGUF file to errors of one line."""
     if not _begins_as_gguf(file):
         raise ModelFileError(f"model {name!r}: {file} is not a GGUF file; expected a file that begins with 'GGUF'")
     try:
@@ -205,7 +205,7 @@ def _readable(file: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-def _no_space(name: str, folder: Path, why: str) -> str:
+def _cannot_write(name: str, folder: Path, why: str) -> str:
     return (
         f"model {name!r}: its dequantised copy cannot be written to {folder} ({why}); free space there, or set the "
         "environment variable RAGBIAS_CACHE to another folder"

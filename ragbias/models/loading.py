@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer. Custom code and pickled data need the user's permission."""
+"""Load a model and its tokenizer. Custom code and pickled data run only with the user's permission."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ragbias.models.gguf import MANIFEST, is_gguf
 from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_path
 
 GGUF = "gguf_file"
-HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file
-_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
+HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file in the hub
+_UNKNOWN_ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
 CONFIGS = ("config.json", "adapter_config.json")  # of a model, of an adapter
-STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # values of ``device_map`` that are no devices
+STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # values of ``device_map`` besides devices
 HUB_SECONDS = 10  # timeout for a response of the hub
 
 
@@ -45,8 +45,8 @@ def load(
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer. ``kwargs`` are for ``AutoTokenizer.from_pretrained``, or select a GGUF file."""
-    path, arguments = _resolved(name, kwargs)
+    """Load a tokenizer. ``kwargs`` are arguments of ``AutoTokenizer.from_pretrained``, or select a GGUF file."""
+    path, arguments = _resolve_name(name, kwargs)
     with _load_errors(name, path):
         _check_hub(path, arguments)
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -56,11 +56,11 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
 
 
 def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
-    """Load a model. ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``, ``device``, or select a GGUF file.
+    """Load a model. ``kwargs`` are ``device``, arguments of transformers' ``from_pretrained``, or select a GGUF file.
 
-    The models of ``ragbias.models.named`` load in float32 unless ``dtype`` is given.
+    Models of PyPI packages (``ragbias.models.named.PACKAGED``) load in float32 unless ``dtype`` is given.
     """
-    path, arguments = _resolved(name, kwargs)
+    path, arguments = _resolve_name(name, kwargs)
     target, device_map = torch_device(device := arguments.pop("device", None)), arguments.get("device_map")
     if target is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
@@ -77,7 +77,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None, name: str = "device") -> torch.device | None:
-    """Return a usable torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None without a GPU."""
+    """Return an available torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None without one."""
     if device is None or device == "auto":
         return torch.device("cuda") if device and torch.cuda.is_available() else None
     try:
@@ -90,7 +90,7 @@ def torch_device(device: int | str | torch.device | None, name: str = "device") 
 
 
 def check_dtype(dtype: object) -> None:
-    """Raise ``ArgumentError`` for a wrong dtype. A dict has the dtypes of a model's parts."""
+    """Raise ``ArgumentError`` for an invalid ``dtype``. A dict with the dtype of each part of the model is valid."""
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     floating = isinstance(named, torch.dtype) and named.is_floating_point
     if not (floating or isinstance(dtype, dict) or dtype in (None, "auto")):
@@ -98,8 +98,8 @@ def check_dtype(dtype: object) -> None:
         raise ArgumentError(f"dtype={shown(dtype)}; expected {expected}")
 
 
-def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path or hub name, and the arguments for transformers, without those for GGUF files."""
+def _resolve_name(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path or hub name of a model, and ``kwargs`` without those that select a GGUF file."""
     arguments = dict(kwargs)
     gguf_file = arguments.pop(GGUF, None)
     if gguf_file is None and not is_gguf(name):
@@ -108,7 +108,7 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``ModelFileError`` for a file other than GGUF, a folder without a model, or an irregular file."""
+    """Raise ``ModelFileError`` if a name is a file other than GGUF, an irregular file, or a folder without a model."""
     path = Path(name)
     if name in NAMES:
         return
@@ -146,10 +146,10 @@ def _load_errors(name: str, path: str) -> Iterator[None]:
     except Exception as error:  # damaged files raise errors of any class
         if find_memory_error(error):
             raise
-        raise _refusal(name, Path(path), error) from error
+        raise _convert_error(name, Path(path), error) from error
 
 
-def _refusal(name: str, path: Path, error: Exception) -> RagBiasError:
+def _convert_error(name: str, path: Path, error: Exception) -> RagBiasError:
     reason = first_line(error)
     if (path / MANIFEST).is_file() and isinstance(error, (OSError, JSONDecodeError, SafetensorError)):
         return ModelFileError(
@@ -157,14 +157,14 @@ def _refusal(name: str, path: Path, error: Exception) -> RagBiasError:
         )
     if isinstance(error, HFValidationError):
         return ModelFileError(
-            f"model {name!r} is no folder or file, and no hub name; {did_you_mean(name, NAMES)}expected {EXPECTED}"
+            f"model {name!r} is no folder, file or hub name; {did_you_mean(name, NAMES)}expected {EXPECTED}"
         )
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return ArgumentError(
             f"model {name!r} has custom code that would run here; if you trust it, load the model in Python "
             "with trust_remote_code=True"
         )
-    if isinstance(error, TypeError) and (unknown := _UNKNOWN.search(reason)):
+    if isinstance(error, TypeError) and (unknown := _UNKNOWN_ARGUMENT.search(reason)):
         return ArgumentError(
             f"model {name!r} takes no argument {unknown[1]!r}; expected one of DebiasedLM.from_pretrained, or of "
             "transformers' AutoModelForCausalLM.from_pretrained"

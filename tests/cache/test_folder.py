@@ -9,7 +9,7 @@ import torch
 
 from ragbias import DebiasedLM
 from ragbias.cache import DocumentCache
-from ragbias.cache.document_cache import size_of
+from ragbias.cache.document_cache import parse_size
 from ragbias.cache.stores import FolderStore, States, write_entry
 from ragbias.errors import ArgumentError, DocumentCacheWarning
 
@@ -38,7 +38,7 @@ def test_a_file_with_a_flipped_bit_is_set_aside_and_recomputed(tmp_path, at):
     data[at] ^= 1
     path.write_bytes(data)
     cache = DocumentCache(memory=None, folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="renamed and is computed again"):
+    with pytest.warns(DocumentCacheWarning, match="renamed, and its entry is computed again"):
         assert cache.get("model-a") is None
     assert cache.stats().broken == 1 and cache.stats().disk_entries == 0
     cache.put("model-a", states())
@@ -67,7 +67,7 @@ def test_a_file_that_another_process_has_removed_is_not_broken(tmp_path, recwarn
 @pytest.mark.parametrize("content", [b"", b"[]", b"\2\0\0\0\0\0\0\0[]", b"\2\0\0\0\0\0\0\0{}"], ids=len)
 def test_a_file_that_is_no_entry_is_set_aside(tmp_path, content):
     (tmp_path / "model-a.states.safetensors").write_bytes(content)
-    with pytest.warns(DocumentCacheWarning, match="renamed and is computed again"):
+    with pytest.warns(DocumentCacheWarning, match="renamed, and its entry is computed again"):
         assert DocumentCache(memory=None, folder=tmp_path).get("model-a") is None
 
 
@@ -76,7 +76,9 @@ def test_an_entry_of_other_shapes_is_set_aside(tmp_path, change):
     entry = states(tokens=4) if change == "fewer tokens" else States(states().keys[:2], states().values[:2])
     FolderStore(tmp_path, 10**6).put("model-a", entry)  # with the right checksum
     cache = DocumentCache(memory=None, folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="does not fit: .*; it was renamed and is computed again"):
+    with pytest.warns(
+        DocumentCacheWarning, match="does not fit: .*; the file was renamed, and its entry is computed again"
+    ):
         assert cache.get("model-a", [(2, 5, 8)] * 3) is None
     cache.put("model-a", states())
     assert equal(cache.get("model-a", [(2, 5, 8)] * 3), states())
@@ -112,7 +114,7 @@ def test_a_full_folder_is_not_listed_at_each_put(tmp_path, monkeypatch):
 def test_a_cache_says_that_it_cannot_be_pickled_or_copied(lm):
     cached = DebiasedLM(lm.model, lm.tokenizer, cache=DocumentCache())
     for copied in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(TypeError, match="a DocumentCache cannot be pickled or copied, nor can a model with one"):
+        with pytest.raises(TypeError, match="a DocumentCache, or a model with one, cannot be pickled"):
             copied(cached)
 
 
@@ -175,7 +177,7 @@ def small_disk():
 
 def test_a_full_disk_warns_once_and_leaves_nothing(tmp_path, small_disk):
     cache = DocumentCache(folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="not cached in .*; requests run without it") as caught:
+    with pytest.warns(DocumentCacheWarning, match="not cached in .*; requests run without the cache") as caught:
         put_all(cache, ["m-a", "m-b"])
     assert len(caught) == 1 and list(tmp_path.iterdir()) == []
     assert equal(cache.get("m-b"), states(1))  # from memory
@@ -205,4 +207,4 @@ def test_wrong_budgets_and_folders_are_named(given, expected):
 
 
 def test_amounts_may_be_written_as_people_write_them():
-    assert [size_of("memory", given) for given in ("4GB", "1.5 MiB", "200k", 7)] == [4 * 10**9, 1572864, 200_000, 7]
+    assert [parse_size("memory", given) for given in ("4GB", "1.5 MiB", "200k", 7)] == [4 * 10**9, 1572864, 200_000, 7]

@@ -70,7 +70,7 @@ def disk_of_one_megabyte(tmp_path):
 
 def test_a_disk_of_one_megabyte_that_runs_full_breaks_nothing(disk_of_one_megabyte):
     cache = DocumentCache(None, disk_of_one_megabyte, "1GB")
-    with pytest.warns(DocumentCacheWarning, match="requests run without it") as caught:
+    with pytest.warns(DocumentCacheWarning, match="requests run without the cache") as caught:
         cache_hammer.fill(cache, 30)
     assert len(caught) == 1
     found = all_right(disk_of_one_megabyte)

@@ -71,7 +71,9 @@ def test_an_entry_of_another_dtype_is_computed_anew(tmp_path):
         halves = States(*(tuple(map(Tensor.half, part)) for part in (states.keys, states.values)))
         path.unlink()
         folder.put(path.name.removesuffix(SUFFIX), halves)  # with the right checksum
-    with pytest.warns(DocumentCacheWarning, match="another shape or dtype .*; it was renamed and is computed again"):
+    with pytest.warns(
+        DocumentCacheWarning, match="another shape or dtype .*; the file was renamed, and its entry is computed again"
+    ):
         assert torch.equal(logits(model, prompt, "pcw", DocumentCache(memory=None, folder=tmp_path)), expected)
 
 

@@ -50,34 +50,34 @@ def test_model_and_tokenizer_match_the_file_and_then_its_copy(file, copies, monk
 
 def test_threads_make_one_copy_and_never_use_a_partial_one(file, copies, monkeypatch):
     made = []
-    monkeypatch.setattr(gguf, "_write", lambda *args, write=gguf._write: (made.append(1), write(*args)))
+    monkeypatch.setattr(gguf, "_write_model", lambda *args, write=gguf._write_model: (made.append(1), write(*args)))
     copies.mkdir(parents=True)
     name = f"{gguf._digest([file])[:32]}-transformers-"
     begun = copies / f"{name}{gguf.transformers.__version__}.begun"
     begun.mkdir()
     (begun / "config.json").write_text("{")
     with ThreadPoolExecutor(3) as pool:
-        folders = set(pool.map(lambda _: gguf.dequantised([file], "small"), range(3)))
+        folders = set(pool.map(lambda _: gguf.dequantise([file], "small"), range(3)))
     assert made == [1]
     assert only(copies) == list(folders)
 
 
 @pytest.mark.parametrize("lost", ["config.json", "model.safetensors", "tokenizer.json", "files.json"])
 def test_a_copy_that_lost_a_file_is_made_again(file, copies, lost):
-    copy = gguf.dequantised([file], "small")
+    copy = gguf.dequantise([file], "small")
     (copy / lost).unlink()
-    assert gguf.dequantised([file], "small") == copy and (copy / lost).exists()
+    assert gguf.dequantise([file], "small") == copy and (copy / lost).exists()
 
 
 def test_a_copy_whose_list_of_files_is_none_is_made_again(file, copies):
-    copy = gguf.dequantised([file], "small")
+    copy = gguf.dequantise([file], "small")
     (copy / "files.json").write_text("[]")
-    assert gguf.dequantised([file], "small") == copy and "config.json" in (copy / "files.json").read_text()
+    assert gguf.dequantise([file], "small") == copy and "config.json" in (copy / "files.json").read_text()
 
 
 @pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_damaged_copy_is_named_to_be_removed(file, copies, damaged):
-    copy = gguf.dequantised([file], "small")
+    copy = gguf.dequantise([file], "small")
     (copy / damaged).write_bytes(bytes((copy / damaged).stat().st_size))  # zeros, as a crash of the machine leaves them
     with pytest.raises(ModelFileError, match=rf"copy {copy} is damaged \(.*\); remove that folder"):
         DebiasedLM.from_pretrained(str(file))
@@ -96,7 +96,7 @@ def test_a_file_is_known_by_its_magic_and_a_folder_is_refused(file, tmp_path):
 def test_a_missing_home_folder_is_reported(file, monkeypatch):
     monkeypatch.setenv("RAGBIAS_CACHE", "~nobody-has-this-name/x")
     with pytest.raises(ModelFileError, match="set the environment variable RAGBIAS_CACHE to another folder"):
-        gguf.dequantised([file], "small")
+        gguf.dequantise([file], "small")
 
 
 def test_parts_are_joined_and_a_changed_file_gets_a_new_copy(file, copies, tmp_path):
@@ -104,12 +104,12 @@ def test_parts_are_joined_and_a_changed_file_gets_a_new_copy(file, copies, tmp_p
     parts = [tmp_path / "part0", tmp_path / "part1"]
     for part, piece in zip(parts, (content[:5000], content[5000:]), strict=True):
         part.write_bytes(piece)
-    folder = gguf.dequantised(parts, "small")
+    folder = gguf.dequantise(parts, "small")
     assert not list(folder.glob("*.gguf"))
     parts[1].write_bytes(content[5000:-1] + bytes([content[-1] ^ 1]))
-    assert gguf.dequantised(parts, "small") != folder
+    assert gguf.dequantise(parts, "small") != folder
     shutil.copy(write_gguf(tmp_path / "other.gguf", template="other"), parts[0])
-    assert gguf.dequantised(parts[:1], "small") != folder
+    assert gguf.dequantise(parts[:1], "small") != folder
     assert len(only(copies)) == 3
 
 

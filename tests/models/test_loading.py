@@ -84,7 +84,7 @@ def test_a_device_that_is_missing_is_refused():
 def test_a_name_that_no_model_has_is_refused(name):
     with pytest.raises(ModelFileError) as refused:
         DebiasedLM.from_pretrained(name)
-    assert str(refused.value) == f"model {name!r} is no folder or file, and no hub name; expected {EXPECTED}"
+    assert str(refused.value) == f"model {name!r} is no folder, file or hub name; expected {EXPECTED}"
 
 
 def test_a_model_that_fails_to_load_is_not_suggested():

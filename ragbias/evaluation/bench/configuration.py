@@ -26,7 +26,7 @@ from ragbias.evaluation import ACCURACY, Measure
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.task import Limit, Seed, Task, different, within
 from ragbias.files import irregular_kind
-from ragbias.models.named import no_model
+from ragbias.models.named import no_model_message
 
 
 def _split(value: Any) -> Any:
@@ -147,7 +147,7 @@ def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
     """Validate the settings. A ``RunError`` names the key and its ``source``, such as a file."""
     known = tuple(BenchConfiguration.model_fields)
     if not content.get("models"):
-        raise RunError(f"{source}: {no_model('--model smollm2, or models: smollm2 in a file')}")
+        raise RunError(f"{source}: {no_model_message('--model smollm2, or models: smollm2 in a file')}")
     if missing := [name for name in NEEDED if not content.get(name)]:
         needed = "; ".join(f"no {name}: give {NEEDED[name]}" for name in missing)
         raise RunError(f"{source}: {needed}")

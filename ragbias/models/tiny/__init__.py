@@ -1,7 +1,7 @@
-"""The embedded model, a small Llama that answers questions about retrieved passages and overlooks the middle ones.
+"""The embedded model ``tiny``: a small Llama that answers questions about passages, and often misses middle passages.
 
-It learned this position bias from training data in which the answer is usually at either end. The repository has its
-training code and results in ``training/``. ``world`` generates its questions.
+This position bias is from its training data, in which the answer is usually near either end. The repository has the
+training code and results in ``training/``. ``ragbias.models.tiny.world`` generates the questions.
 """
 
 from pathlib import Path

@@ -1,12 +1,12 @@
 """The synthetic world that the embedded model answers questions about.
 
-An entity has a name of two words ("Falcon Station"). A passage contains one to three facts about one entity between
-filler sentences. A hash selects a fifth of all names for evaluation. Training uses the others, so training and
+An entity has a name of two words ("Falcon Station"). A passage contains one to three facts about one entity, and
+filler sentences. A hash selects a fifth of all names for evaluation. Training uses the other names, so training and
 evaluation share neither names nor facts.
 
-``world.json`` contains word lists, and templates with ``{n}`` (name) and ``{v}`` (value). In each template of a fact,
-the value is close to the name and followed by punctuation. A value has one to three words, which are single tokens. A
-four-layer model can learn to look up such values.
+``world.json`` contains word lists, and templates with ``{n}`` for the name and ``{v}`` for the value. In each template
+of a fact, the value is close to the name and followed by punctuation. A value has one to three words, each a single
+token. A four-layer model can learn to look up such values.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from ragbias.errors import ArgumentError
 _DATA = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
 WORDS: dict[str, list[str]] = {name: " ".join(lines).split() for name, lines in _DATA["words"].items()}
 FILLERS: list[str] = _DATA["fillers"]
-PREFIX, SEPARATOR = "<s>Context:\n", "\n\n"  # of the prompts of evaluations
+PREFIX, SEPARATOR = "<s>Context:\n", "\n\n"  # of prompts in evaluations
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Attribute:
     """One property of an entity."""
 
     key: str
-    words: list[str]  # word lists; a value takes one word from each list
+    words: list[str]  # names of word lists; a value has one word from each list
     facts: list[str]  # templates
     questions: list[str]  # templates
-    distinct: int = 0  # if positive, a value is this number of different words of the first list
+    distinct: int = 0  # if positive, a value is this number of different words of the first list instead
 
     def value(self, rng: random.Random) -> str:
         """Return a random value."""
@@ -46,7 +46,7 @@ ATTRIBUTES = [Attribute(**attribute) for attribute in _DATA["attributes"]]
 
 @dataclass(frozen=True)
 class Passage:
-    """A retrieved document. The title is the entity's name, the text has a few sentences."""
+    """A retrieved document. Its title is the name of an entity, and its text has a few sentences about the entity."""
 
     title: str
     text: str
@@ -59,7 +59,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class WorldQuestion:
-    """A question, its answer (one to three words) and the passage with the answer."""
+    """A question, its answer of one to three words, and the gold passage, which contains the answer."""
 
     question: str
     answer: str
@@ -68,7 +68,7 @@ class WorldQuestion:
 
 @dataclass(frozen=True, order=True)
 class Fact:
-    """The content of one sentence. ``attribute`` is the key of an ``Attribute``."""
+    """A statement in a passage: the value of an attribute of an entity. ``attribute`` is the key of the attribute."""
 
     name: str
     attribute: str
@@ -92,7 +92,7 @@ _PATTERNS = [
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a name is reserved for evaluation, as a fifth of all names are, selected by SHA-256."""
+    """Whether a name is reserved for evaluation. SHA-256 selects a fifth of all names."""
     return hashlib.sha256(name.encode()).digest()[0] < 51
 
 
@@ -122,9 +122,9 @@ def draw_entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -
 
 
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
-    """Draw passages about different entities with common attributes, like retrieved passages.
+    """Draw passages about different entities. Like retrieved passages, they often have the same attributes.
 
-    ``attributes`` is the total number of attributes; None draws this number.
+    ``attributes`` is the number of different attributes in all passages; None draws this number.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -157,7 +157,7 @@ def held_out_corpus(size: int, seed: int) -> list[Passage]:
 
 
 def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
-    """Draw ``count`` different questions, each with exactly one answer in ``corpus``."""
+    """Draw ``count`` different questions. Each has exactly one answer in ``corpus``."""
     rng = random.Random(f"questions {seed}")
     stated = [(fact, passage) for passage in corpus for fact in facts(passage)]
     if count > len(stated):
@@ -166,16 +166,16 @@ def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list
 
 
 def prompt(documents: Sequence[str], question: str) -> str:
-    """Return the prompt of evaluations: the documents, then the question."""
+    """Return the prompt that evaluations use: the documents, then the question."""
     return f"{PREFIX}{SEPARATOR.join(documents)}\n\nQuestion: {question}\nAnswer:"
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
     """Draw ``count`` questions, each with ``documents - 1`` distractors that mostly have the same attributes."""
     rng = random.Random(f"evaluation {seed}")
-    made: list[tuple[WorldQuestion, list[Passage]]] = []
-    while len(made) < count:
+    drawn: list[tuple[WorldQuestion, list[Passage]]] = []
+    while len(drawn) < count:
         corpus = [entry.passage for entry in sample_entries(rng, documents, held_out=True)]
         question = held_out_questions(corpus, 1, rng.randrange(2**32))[0]
-        made.append((question, [passage for passage in corpus if passage is not question.gold]))
-    return made
+        drawn.append((question, [passage for passage in corpus if passage is not question.gold]))
+    return drawn
