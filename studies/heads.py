@@ -77,12 +77,12 @@ def part_of(heads: int) -> int:
 
 
 class LastToken(DocumentAttention):
-    """Record the attention weights of the prompt's last token: ``found[b]`` is float32 ``[n_layers, H, T]``."""
+    """Record the attention weights of the prompt's last token: ``weights[b]`` is float32 ``[n_layers, H, T]``."""
 
     name = "last-token"
     needs_documents = False
 
-    def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
+    def weights_to_record(self, seq: SequenceCall, weights: Tensor) -> Tensor:
         return weights
 
 
@@ -92,7 +92,7 @@ def token_weights(lm: DebiasedLM, tokens: TokenisedPrompt) -> Tensor:
     reader = LastToken()
     with attach(lm.model, reader, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
-    return reader.found[0]
+    return reader.weights[0]
 
 
 def measure(lm: DebiasedLM, samples: Sequence[Sample], alpha: float, track: Track) -> HeadAwareness:

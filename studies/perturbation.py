@@ -25,7 +25,7 @@ from ragbias.evaluation.report.tables import plain_table
 from ragbias.evaluation.tasks.task import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Profile
-from ragbias.methods.profiles import find, of_model
+from ragbias.methods.profiles import find_profile, profile_of_model
 from ragbias.prompt import TokenisedPrompt
 from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, perturbed_curves
 from studies.experiment import Result, Track, by_question, curves, intervals, page, parser, run
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--batch-size", type=int, default=8, help="strings per batch")
 
     def measured(lm: DebiasedLM, samples: list[Sample], track: Track, parsed: Namespace) -> Perturbations:
-        profile = of_model(parsed.model) if parsed.profile is None else find(parsed.profile)
+        profile = profile_of_model(parsed.model) if parsed.profile is None else find_profile(parsed.profile)
         if parsed.channel is not None:
             profile = replace(profile, channel=parsed.channel)
         length = parsed.length or min(PAPERS_LENGTH, lm.window)

@@ -19,7 +19,7 @@ from ragbias.checks import check_whole_between
 from ragbias.errors import ArgumentError
 from ragbias.generation.request import padded
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
-from ragbias.methods.parsing import split, without_blanks
+from ragbias.methods.parsing import split_outside_brackets, without_blanks
 from ragbias.models import local_path
 from ragbias.models.loading import load_model, refuse_irregular
 from ragbias.prompt import Span, TokenisedPrompt
@@ -101,7 +101,9 @@ def in_every_layer(name: str, model_name: str | None = None) -> Method:
 
 def methods_in_every_layer(text: str, model_name: str | None) -> dict[str, Method]:
     """Create the methods of a comma-separated list, by label."""
-    return {label: in_every_layer(label, model_name) for label in split(without_blanks(text), ",", text)}
+    return {
+        label: in_every_layer(label, model_name) for label in split_outside_brackets(without_blanks(text), ",", text)
+    }
 
 
 @dataclass(frozen=True)

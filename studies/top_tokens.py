@@ -21,7 +21,7 @@ from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
-from ragbias.methods.siw import HIGHEST, highest_by_document
+from ragbias.methods.siw import HIGHEST, count_highest
 from studies.experiment import Result, Track, by_question, curves, heat_map, method_of, named_layers, page, parser, run
 from studies.heads import token_weights
 
@@ -96,7 +96,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -
     measured = []
     for sample in track(samples):
         weights = token_weights(lm, sample.prompt).mean(1)
-        held = torch.stack([highest_by_document(layer, sample.prompt.spans) for layer in weights])
+        held = torch.stack([count_highest(layer, sample.prompt.spans) for layer in weights])
         dense = (held > siw.sigma * held.mean(1, keepdim=True)).float()
         measured.append(torch.stack([held / held.sum(1, keepdim=True).clamp_min(1), dense]))
     positions, both = by_question(samples, measured)

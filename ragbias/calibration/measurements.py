@@ -58,7 +58,7 @@ def attention_to(
         observer = DocumentAttention()
         with ragbias.debias(model, observer, spans):
             model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
-        attention += observer.found
+        attention += observer.weights
         progress(len(spans))
     return attention
 

@@ -54,7 +54,7 @@ class ModelAttention:
         ids += self.ids[self.spans[-1][1] :]
         observer = DocumentAttention(self.cancelled)
         self._run(observer, ids, [piece for piece in pieces if piece[0] < piece[1]])
-        masses = iter(observer.found[0].mean(0).tolist())
+        masses = iter(observer.weights[0].mean(0).tolist())
         mass = [next(masses) if begin < end else 0.0 for begin, end in pieces]
         scores = dict(zip(order, mass[::2], strict=True))
         return [scores[index] for index in range(len(order))]
@@ -82,8 +82,8 @@ class ModelAttention:
             )
         observer = QueryContrast((begin, len(self.ids)), self.cancelled)
         self._run(observer, [*self.ids, *without[begin:]], [])
-        assert observer.found is not None
-        return [observer.found[first:end].tolist() for first, end in self.spans]
+        assert observer.contrast is not None
+        return [observer.contrast[first:end].tolist() for first, end in self.spans]
 
     @torch.no_grad()
     def _run(self, observer: methods.AttentionMethod, ids: Sequence[int], spans: list[Span]) -> None:

@@ -30,8 +30,8 @@ from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.models.control_tokens import control_tokens
 from ragbias.prompt import FlatText, Prompt, Span, TokenisedPrompt, shield_documents, split_text, tokenise_whole
 
-PARTS_ARE_LEFT = "the documents are numbered, but a prompt that is passed in parts is not changed"
-OWN_NUMBERS_ARE_LEFT = (
+PARTS_REMAIN = "the documents are numbered, but a prompt that is passed in parts is not changed"
+OWN_NUMBERS_REMAIN = (
     "numbers, letters or words that follow the order of the documents remain, because they may belong to the "
     "documents; remove them from the template"
 )
@@ -131,7 +131,7 @@ def in_parts(
         prompt = prompt if tokenizer is None else shield_documents(prompt, tokenizer)
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
         numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
-        return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", FlatText.of(prompt))
+        return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_REMAIN), "", FlatText.of(prompt))
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
@@ -152,7 +152,7 @@ def in_parts(
     except AmbiguousSegmentsError as error:
         parts, flat = Prompt(prompt, (), ""), FlatText(prompt, ())
         return InParts(parts, _numbered(boundaries, numbers, False), str(error), flat)
-    return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_ARE_LEFT), "", flat)
+    return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN), "", flat)
 
 
 def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, why_left: str = "") -> Boundaries:

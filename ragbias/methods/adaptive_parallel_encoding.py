@@ -14,11 +14,12 @@ FACTOR = Bounds(0.001, 1_000)
 
 @dataclass(frozen=True)
 class AdaptiveParallelEncoding(ParallelContextWindows):
-    """Parallel context windows with sharper and scaled attention to the documents.
+    """Parallel context windows with sharper attention among the documents, and scaled attention to all of them.
 
-    A token after the documents attends to the keys of all documents with scores ``s / T``, which gives output and LSE
-    ``out_C, lse_C``. It attends to all other visible keys with plain scores, which gives ``out_O, lse_O``. The outputs
-    are merged with weights ``softmax([S T lse_C, lse_O])``. ``T = S = 1`` is bit-identical to parallel context windows.
+    A token after the documents attends to the keys of all documents with scores ``s / T``. The result is an output
+    ``out_C`` and an LSE ``lse_C``. The token attends to all other visible keys with plain scores, with the result
+    ``out_O, lse_O``. Both outputs are merged with weights ``softmax([S T lse_C, lse_O])``. With ``T = S = 1``, answers
+    are bit-identical to those of parallel context windows.
 
     Args:
         temperature: ``T``, 0.001 to 1,000; below 1 it sharpens the attention among documents.

@@ -22,9 +22,9 @@ from ragbias.methods.base import (
 
 @dataclass(frozen=True)
 class AttentionSorting(ReorderingMethod):
-    """Sort the documents by the attention of the prompt's last token, highest last, in one or more rounds.
+    """Sort the documents by the attention of the prompt's last token to each, highest last, in one or more rounds.
 
-    Rounds may not converge: a later round may return to an earlier order.
+    Rounds need not converge: a later round may return to an earlier order.
 
     Args:
         rounds: number of sorts, 1 to 1,000; each costs one prefill.
@@ -44,7 +44,7 @@ class AttentionSorting(ReorderingMethod):
         check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """Sort the documents in several rounds. Scores are from the last round."""
+        """Sort the documents. The scores in the ranking are those of the last round."""
         order, scores = list(range(len(documents))), [0.0]
         for _ in range(self.rounds):
             scores = scorer(order)
@@ -55,9 +55,9 @@ class AttentionSorting(ReorderingMethod):
 
 
 class DocumentAttention(AttentionMethod):
-    """The plain model. Records the attention of the prompt's last token to each document.
+    """The plain model, which also records the attention of the prompt's last token to each document.
 
-    ``found[b]`` is the attention in sequence ``b``, averaged over heads: float32 ``[n_layers, n]``.
+    ``weights[b]`` is the attention in sequence ``b``, averaged over heads: float32 ``[n_layers, n]``.
     """
 
     name = "document-attention"
@@ -66,24 +66,24 @@ class DocumentAttention(AttentionMethod):
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self._cancelled = cancelled
-        self._found: dict[int, list[Tensor]] = {}
+        self._weights: dict[int, list[Tensor]] = {}
 
     @property
-    def found(self) -> list[Tensor]:
+    def weights(self) -> list[Tensor]:
         import torch
 
-        return [torch.stack(by_layer) for _, by_layer in sorted(self._found.items())]
+        return [torch.stack(by_layer) for _, by_layer in sorted(self._weights.items())]
 
     def attention(self, call: AttentionCall) -> Tensor:
         check_not_cancelled(self._cancelled)
         for seq in call.sequences():
             last = seq.arange(seq.key.shape[1])[-1:]
             scores = attention.segment_scores(seq.query[:, -1:], seq.key, positions=last, scoring=seq.scoring)
-            self._found.setdefault(seq.index, []).append(self.recorded(seq, scores.softmax(-1)[:, 0]).cpu())
+            self._weights.setdefault(seq.index, []).append(self.weights_to_record(seq, scores.softmax(-1)[:, 0]).cpu())
         return call.plain(call.query, call.key)
 
-    def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
-        """Return the attention to each document ``[n]``, given the weights ``[H, T]`` of one layer."""
+    def weights_to_record(self, seq: SequenceCall, weights: Tensor) -> Tensor:
+        """Return the attention to each document ``[n]`` from the attention weights ``[H, T]`` of one layer."""
         import torch
 
         mean = weights.mean(0)

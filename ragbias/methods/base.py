@@ -1,4 +1,4 @@
-"""Base classes of methods, and their input: calls of an attention layer, for a batch and for each sequence."""
+"""Base classes of methods, and their input: the call of an attention layer, for a batch or for one sequence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ QUERIES_AT_ONCE = 64  # limits the memory for scores with all keys
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """Layout of one sequence of a batch. Spans count from the first token that is not padding.
+    """Padding, length and documents of one sequence in a batch. Spans count from the first token after the padding.
 
     Attributes:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
-        spans: the documents in the model's order, which is canonical for invariant methods.
+        spans: ``(begin, end)`` of the documents in the order that the model reads, canonical for invariant methods.
         order: the document at ``spans[i]`` has index ``order[i]`` in the user's prompt.
     """
 
@@ -42,18 +42,18 @@ class SequenceLayout:
 
 @dataclass
 class SequenceCall:
-    """One sequence in a call of an attention layer, without padding. A token's position is its index.
+    """One sequence in a call of an attention layer, without padding. Positions in the prompt are token indices.
 
     Attributes:
         index: index of the sequence in the batch.
         layer: index of the layer.
-        pad: padding columns of this sequence in the queries of this call.
-        query: ``[H, Q, d]``. In the prefill ``Q`` is the prompt's length, later the number of new tokens.
+        pad: number of padding columns of this sequence in the queries of this call.
+        query: ``[H, Q, d]``. ``Q`` is the prompt's length in the prefill, and the number of new tokens later.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
         spans, lengths: spans and lengths of the documents, which are between ``prefix`` and ``documents_end``.
-        new_tail: number of queries that follow the documents.
-        scoring: how the layer computes scores, including the positional encoding to apply.
+        new_tail: number of queries after the documents.
+        scoring: how the layer computes scores. It includes the positional encoding that the method applies.
     """
 
     index: int
@@ -89,7 +89,7 @@ class SequenceCall:
         return torch.arange(*bounds, device=self.key.device)
 
     def attend(self, query: Tensor, keys: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Call ``attention.attend`` with the sequence's values, and its scoring unless ``options`` contains one."""
+        """Call ``attention.attend`` with the values of this sequence. Its scoring is the default."""
         return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
 
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -100,18 +100,18 @@ class SequenceCall:
 
 @dataclass
 class AttentionCall:
-    """Call of one attention layer with a batch.
+    """One call of an attention layer with a batch.
 
     Attributes:
-        layer: index among ``n_layers``.
+        layer: index of the layer, below ``n_layers``.
         query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as in the cache.
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
-        prefill: whether this pass contains the whole prompt.
+        prefill: whether this forward pass contains the whole prompt.
         layouts, scorings: layout and scoring of each sequence.
-        memory_of: returns the method's state in this layer for a sequence, or for the batch (``None``).
+        memory_of: returns the method's state in this layer for the sequence with an index, or with None for the batch.
         project: projects hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` without positions.
         rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
-        plain: computes the model's own attention ``[batch, Q, H, d]`` of queries, keys and optionally values.
+        plain: computes the attention of the plain model, ``[batch, Q, H, d]``, from queries, keys and optional values.
     """
 
     layer: int
@@ -148,10 +148,10 @@ class AttentionCall:
 
 
 class DocumentScorer(Protocol):
-    """Measures attention for reordering methods. Documents are numbered in the retriever's order."""
+    """Measures a model's attention for reordering methods. Documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """Return the attention of the prompt's last token to each document, for documents in this order.
+        """Return the attention of the prompt's last token to each document, in a prompt with this order.
 
         Attention is summed over a document's tokens and averaged over layers and heads. Costs a prefill.
         """
@@ -168,7 +168,7 @@ class DocumentScorer(Protocol):
 
 @dataclass(frozen=True)
 class Ranking:
-    """A new order of a prompt's documents, which are numbered in the retriever's order.
+    """A new order of the documents. They are numbered in the retriever's order.
 
     ``order[i]`` is the document at position ``i``. ``scores[j]`` is the score of document ``j``, if there are scores.
     """
@@ -179,31 +179,31 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _WithReader:
-    """The field of all methods, in a separate class because class attributes of ``Method`` must not become fields."""
+    """The field ``reader`` of all methods. ``Method`` itself is no dataclass, so its attributes are not fields."""
 
     reader: str = field(default="", kw_only=True)
 
 
 class Method(_WithReader):
-    """Base class of all methods, with their declarations.
+    """Base class of all methods. Subclasses declare the attributes.
 
     Args:
-        reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty: none.
+        reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty for none.
 
-    Callers check for ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, never for one method.
+    Other code checks for ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, never for a single method.
 
     Attributes:
         name: the name that users type.
         acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (chosen from the logits of several
             prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
-        needs_documents: whether it needs the spans of the documents.
-        fewest_documents: minimum number of documents, if it needs documents. With fewer, the plain model runs.
+        needs_documents: whether the method needs the spans of the documents.
+        fewest_documents: if it needs documents, their minimum number. With fewer, the plain model runs.
         invariant: whether the answer is order-invariant.
         reusable_documents: whether a document's keys and values depend only on the prefix and that document.
         selective: whether ``DebiasedLM`` chooses between the method and the plain model for each request.
-        needs_rotary: whether it requires rotary positions.
-        default_layers: description of its default layers.
-        cost: description of its cost relative to the plain model.
+        needs_rotary: whether the method requires rotary positions.
+        default_layers: description of the layers in which the method acts by default.
+        cost: description of the cost compared to the plain model.
         source: the paper or other origin.
     """
 
@@ -221,12 +221,12 @@ class Method(_WithReader):
 
     @property
     def takes_reader(self) -> bool:
-        """Whether reader adapters are supported: for the plain model and attention methods that need documents."""
+        """Whether the method supports reader adapters, as the plain model and most methods inside attention do."""
         return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> Self:
-        """Create the method from parsed parameters. ``model_name`` is for methods with a profile per model."""
+        """Create the method from parsed parameters. ``model_name`` selects the profile if the method has profiles."""
         check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
@@ -239,7 +239,7 @@ class Method(_WithReader):
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the orders of a vote, as indices into ``documents`` (token ids). Empty if the method does not vote."""
+        """Return the orders for a vote, as indices into ``documents`` (token ids). Empty for methods without a vote."""
         return []
 
 
@@ -249,10 +249,10 @@ class AttentionMethod(Method):
     If the method is invariant, the model reads the documents in a canonical order.
 
     Attributes:
-        positions: ``"none"`` if queries and cached keys have no positions; ``"model"`` if they have the model's
-            rotation.
-        layers: first and last layer in which it acts, both included. ``(2, None)`` ends at the last layer of the
-            model. ``None`` means all layers.
+        positions: ``"none"`` if the method gets queries and cached keys without positions; ``"model"`` if it gets them
+            with the model's rotation.
+        layers: first and last layer in which the method acts, both included. ``(2, None)`` ends at the last layer of
+            the model. ``None`` means all layers.
     """
 
     acts_on = "attention"
@@ -262,22 +262,22 @@ class AttentionMethod(Method):
 
     def attention(self, call: AttentionCall) -> Tensor:
         """Compute the layer's attention output, ``[batch, queries, heads, d]``."""
-        return by_sequence(call, lambda seq: self.attend_sequence(seq, call.prefill)[0])
+        return attend_each(call, lambda seq: self.attend_sequence(seq, call.prefill)[0])
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         """Compute the attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        """Return the input of the query projection. It replaces ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the input for the query projection, in place of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return the input of the key projection. It replaces ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the input for the key projection, in place of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
-        """Return the order of the documents (token ids) inside the model, for an invariant method."""
+        """Return the order in which the model reads the documents (token ids). Only invariant methods use it."""
         return canonical_order(documents)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
@@ -309,8 +309,8 @@ def in_layers(layers: LayerRange | None, layer: int) -> bool:
     return first <= layer and (last is None or layer <= last)
 
 
-def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
-    """Apply a rule to each sequence and join the outputs ``[H, Q, d]`` to ``[batch, Q, H, d]``. Padding gets zeros."""
+def attend_each(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
+    """Apply ``rule`` to each sequence, and join the outputs ``[H, Q, d]`` to ``[batch, Q, H, d]``. Padding is zero."""
     import torch
 
     output = torch.zeros_like(call.query).transpose(1, 2)
@@ -320,7 +320,7 @@ def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> 
 
 
 def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indices that sort documents by token ids; equal documents stay in order."""
+    """Return the indices that sort documents by their token ids. Equal documents keep their order."""
     return sorted(range(len(documents)), key=lambda index: tuple(documents[index]))
 
 
@@ -331,7 +331,7 @@ class ReorderingMethod(Method):
     needs_documents = True
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """Return the new order of the documents, which are token ids in the retriever's order."""
+        """Return the new order of ``documents``, which are token ids in the retriever's order."""
         raise NotImplementedError
 
 
@@ -339,7 +339,7 @@ class JointMethod(Method):
     """A method that runs several prompts, each with some of the documents, and combines their logits for each token.
 
     Attributes:
-        needs_likelihoods: whether it uses the probability of the prompt's end after each prompt's documents.
+        needs_likelihoods: whether ``fused`` uses the probability of the text after the documents in each prompt.
     """
 
     acts_on = "tokens"
@@ -347,14 +347,14 @@ class JointMethod(Method):
     needs_likelihoods: bool = False
 
     def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return, for each prompt, the indices of its documents. ``documents`` are the token ids of all documents."""
+        """Return the indices of the documents in each prompt. ``documents`` are the token ids of all documents."""
         raise NotImplementedError
 
     def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
-        """Compute the scores of the next token, float32 ``[V]``, from logits ``[prompts, V]``.
+        """Compute the scores of the next token, float32 ``[V]``, from the logits ``[prompts, V]`` of all prompts.
 
-        ``previous`` is the token before it, None at the first token. ``memory`` is the method's state between tokens.
-        Only ``memory["likelihoods"]`` is given: the log-probabilities ``[prompts]`` of the prompt's end without its
-        first token, for a method that needs them.
+        ``previous`` is the id of the token before, None for the first. ``memory`` is the method's state between tokens.
+        If ``needs_likelihoods``, it begins with ``memory["likelihoods"]``: in each prompt, the log-probability
+        ``[prompts]`` of the text after the documents, without its first token.
         """
         raise NotImplementedError

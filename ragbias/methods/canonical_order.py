@@ -1,4 +1,4 @@
-"""An order of the documents that depends only on their content."""
+"""Sorting of the documents by their content."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ragbias.display import shown
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionCall, LayerRange, Tensor, in_layers
 from ragbias.methods.compose import Reweightable
-from ragbias.methods.profiles import Profile, find, of_model
+from ragbias.methods.profiles import Profile, find_profile, profile_of_model
 from ragbias.methods.siw import SIW
 
 
@@ -22,15 +22,15 @@ class ChannelScaling(Reweightable):
     """Scale one channel of the hidden state for the queries of the last token and for all keys.
 
     ``h`` is the output of the layer norm before attention. ``h'`` is ``h`` with channel ``c`` multiplied by ``s``.
-    ``q, k, v`` are projections of ``h``, and ``q', k'`` of ``h'``. The prefill computes plain attention of
-    ``(q, k, v)``, and replaces the attention of the last token by attention of ``(q', k', v)``. The cache contains
-    ``k'`` instead of ``k``, so that generated tokens attend like the last token at no extra cost.
+    ``q, k, v`` are projections of ``h``, and ``q', k'`` are projections of ``h'``. The prefill computes plain attention
+    from ``(q, k, v)``. The last token attends with ``(q', k', v)`` instead. The cache contains ``k'`` instead of ``k``.
+    Therefore generated tokens attend like the last token at no extra cost.
 
     Args:
         channel: index ``c`` into the hidden state, or a tuple of channels (the paper's ablation has two).
         factor: ``s``; 0 removes the channel, 1 changes nothing.
         layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
-        last: number of queries at the end of the prompt that are recomputed, or ``"all"``.
+        last: number of tokens at the end of the prompt that attend with ``(q', k', v)``, or ``"all"``.
     """
 
     channel: int | tuple[int, ...]
@@ -73,14 +73,14 @@ class ChannelScaling(Reweightable):
             MethodError: there is no profile for this model, or the file is invalid. Attaching the method to a model of
                 another shape also raises this error.
         """
-        profile = find(profile)
+        profile = find_profile(profile)
         method = cls(profile.channel, profile.factor, profile.layers, last)
         object.__setattr__(method, "_calibrated_for", (profile.hidden_size, profile.n_layers))
         return method
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
-        """Create the method from its parameters or from a ``profile``. The default is the profile of the model."""
+        """Create the method from its parameters or from a ``profile``. The default is the model's shipped profile."""
         values = dict(parameters)
         profile = values.pop("profile", None)
         if values.keys() - {"last"}:
@@ -89,7 +89,8 @@ class ChannelScaling(Reweightable):
             alone = f", or {cls.name!r} alone for the model's profile"
             check_parameters(cls.name, cls, parameters, alone)
             return cls(**parameters)
-        return cls.from_profile(of_model(model_name or "(unnamed model)") if profile is None else profile, **values)
+        default = profile_of_model(model_name or "(unnamed model)") if profile is None else None
+        return cls.from_profile(default or profile, **values)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         if self._calibrated_for is not None and self._calibrated_for != (hidden_size, n_layers):
@@ -102,18 +103,18 @@ class ChannelScaling(Reweightable):
         check_channel_exists("channel-scaling: channel", self.channel, hidden_size)
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        return self._scaled(hidden) if in_layers(self.layers, layer) else hidden
+        return self._scale(hidden) if in_layers(self.layers, layer) else hidden
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
         plain = (prefill and self.last != "all") or not in_layers(self.layers, layer)
-        return hidden if plain else self._scaled(hidden)
+        return hidden if plain else self._scale(hidden)
 
     def attention(self, call: AttentionCall) -> Tensor:
         if not call.prefill or self.last == "all" or not in_layers(self.layers, call.layer):
             return call.plain(call.query, call.key)
         outputs = call.plain(call.query, call.rotate(call.project("key", call.hidden)))
         last = min(self.last, call.query.shape[2])
-        query = call.rotate(call.project("query", self._scaled(call.hidden[:, -last:])))
+        query = call.rotate(call.project("query", self._scale(call.hidden[:, -last:])))
         for seq in call.sequences():
             count = seq.key.shape[1]
             replaced = min(last, count)
@@ -130,7 +131,7 @@ class ChannelScaling(Reweightable):
         """``channel`` as a tuple."""
         return self.channel if isinstance(self.channel, tuple) else (self.channel,)
 
-    def _scaled(self, hidden: Tensor) -> Tensor:
+    def _scale(self, hidden: Tensor) -> Tensor:
         scaled = hidden.clone()
         scaled[..., list(self.channels)] *= self.factor
         return scaled

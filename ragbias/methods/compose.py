@@ -14,16 +14,16 @@ class Reweightable(AttentionMethod):
     """Base class of the methods that ``Compose`` combines with SIW."""
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """Compute the attention of a prompt with SIW's changes of weights: ``[batch, queries, heads, d]``."""
+        """Compute the attention of a prompt with the weights that SIW changes: ``[batch, queries, heads, d]``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, init=False)
 class Compose(AttentionMethod):
-    """SIW on top of channel scaling, or on top of Self-Extend.
+    """SIW combined with channel scaling or with Self-Extend.
 
     In layers where both act, SIW changes the attention weights of the other method. With channel scaling, SIW changes
-    the weights of plain attention before the attention of the last queries is replaced.
+    the weights of plain attention. Then channel scaling replaces the attention of the last tokens.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.
@@ -42,9 +42,9 @@ class Compose(AttentionMethod):
         if len(methods) != 2 or len(siw) != 1 or len(others) != 1:
             names = ", ".join(method.name if isinstance(method, Method) else repr(method) for method in methods)
             raise MethodError(f"Compose({names}): {_reason(methods)}")
-        own = dict(siw=siw[0], other=others[0], name=f"{siw[0].name}+{others[0].name}")
+        values = dict(siw=siw[0], other=others[0], name=f"{siw[0].name}+{others[0].name}")
         declared = dict(positions=others[0].positions, needs_rotary=others[0].needs_rotary)
-        for name, value in (own | declared).items():
+        for name, value in (values | declared).items():
             object.__setattr__(self, name, value)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:

@@ -20,17 +20,17 @@ from ragbias.methods.base import (
     Tensor,
 )
 
-OUTLIER = 2  # number of standard deviations below the mean from which tokens are dropped
+OUTLIER = 2  # a token this number of standard deviations below the mean, or lower, is an outlier
 
 
 @dataclass(frozen=True)
 class InContextReranking(ReorderingMethod):
-    """Sort the documents by the attention that the query adds to them, highest first.
+    """Sort the documents by the additional attention that they get from the query, highest first.
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
     heads. ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" as the query. A document's score is the sum of
-    ``x(t)`` over its tokens without outliers. Outliers are at least two standard deviations (``n - 1`` in the
-    denominator) below the document's mean. One pass measures both values of ``a(t)``, see ``QueryContrast``.
+    ``x(t)`` over its tokens, except outliers. Outliers are at least two standard deviations below the mean of the
+    document, with ``n - 1`` in the denominator. A single forward pass measures both values of ``a(t)``.
     """
 
     name = "icr"
@@ -38,13 +38,12 @@ class InContextReranking(ReorderingMethod):
     source = "Chen et al., arXiv 2410.02642"
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        scores = [_score(contrast) for contrast in scorer.contrast()]
+        scores = [_sum_without_outliers(contrast) for contrast in scorer.contrast()]
         best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
         return Ranking(tuple(best_first), tuple(scores))
 
 
-def _score(contrast: Sequence[float]) -> float:
-    """Sum the values without outliers."""
+def _sum_without_outliers(contrast: Sequence[float]) -> float:
     if len(contrast) == 1:
         return contrast[0]
     least = mean(contrast) - OUTLIER * stdev(contrast)
@@ -52,10 +51,11 @@ def _score(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """The plain model. It measures ``x(t)`` on a prompt with an appended copy of its end, in which the query is "N/A".
+    """The plain model, which also measures ``x(t)`` of in-context re-ranking in one forward pass.
 
-    ``queries`` is the span of the original end, after the documents. The copy begins at the same position and does not
-    see the original. ``found`` is ``x``, float64, for each token before ``queries``.
+    The prompt's end, after the documents, is appended once more, with "N/A" as the query. This second end begins at the
+    same position as the first, and does not see it. ``queries`` is the span of the first end. ``contrast`` is ``x``,
+    float64 ``[begin of queries]``.
     """
 
     name = "query-contrast"
@@ -65,7 +65,7 @@ class QueryContrast(AttentionMethod):
     def __init__(self, queries: tuple[int, int], cancelled: threading.Event | None = None) -> None:
         self._begin, self._end = queries
         self._cancelled = cancelled
-        self.found: Tensor | None = None
+        self.contrast: Tensor | None = None
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         import torch
@@ -79,25 +79,24 @@ class QueryContrast(AttentionMethod):
             (slice(0, end), first, [(0, end)], [0], 1),
             (slice(end, total), second, [(0, begin), (end, total)], [0, begin], -1),
         ):
-            seen: dict[str, Any] = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
+            options: dict[str, Any] = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
             query = seq.query[:, queries]
-            parts.append(seq.attend(query, keys, positions=positions, causal=True, **seen))
+            parts.append(seq.attend(query, keys, positions=positions, causal=True, **options))
             last = positions[positions >= begin]
-            found = sign * _attention(query[:, -len(last) :], keys, last, seen, begin)
-            self.found = found if self.found is None else self.found + found
+            mass = sign * _attention(query[:, -len(last) :], keys, last, options, begin)
+            self.contrast = mass if self.contrast is None else self.contrast + mass
         return attention.keys.concatenate(parts)
 
 
-def _attention(query: Tensor, keys: Tensor, positions: Tensor, seen: dict[str, Any], count: int) -> Tensor:
-    """Return the attention of queries ``[H, Q, d]`` at the end of a segment to the first ``count`` keys, float64."""
+def _attention(query: Tensor, keys: Tensor, positions: Tensor, options: dict[str, Any], count: int) -> Tensor:
+    """Return the mean attention of the last queries ``[H, Q, d]`` to the first ``count`` keys, summed over heads."""
     import torch
 
-    begin, end = seen["segments"][-1]
-    first_not_seen = torch.arange(end - begin - len(positions) + 1, end - begin + 1, device=positions.device)
+    lower, upper = attention.keys.causal_bounds(options["segments"], len(positions), positions.device)
     total = torch.zeros(count, dtype=torch.float64)
-    for at in range(0, len(positions), QUERIES_AT_ONCE):
-        block = slice(at, at + QUERIES_AT_ONCE)
-        bounds = torch.zeros_like(first_not_seen[block]), first_not_seen[block]
-        scores = attention.segment_scores(query[:, block], keys, positions=positions[block], bounds=bounds, **seen)
+    for first in range(0, len(positions), QUERIES_AT_ONCE):
+        block = slice(first, first + QUERIES_AT_ONCE)
+        bounds = lower[block], upper[block]
+        scores = attention.segment_scores(query[:, block], keys, positions=positions[block], bounds=bounds, **options)
         total += scores.softmax(-1)[..., :count].sum((0, 1)).double().cpu()
     return total / len(positions)

@@ -1,4 +1,4 @@
-"""The reordering of LangChain's ``LongContextReorder`` and Haystack's ``LostInTheMiddleRanker``."""
+"""Reordering as in LangChain's ``LongContextReorder`` and Haystack's ``LostInTheMiddleRanker``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 @dataclass(frozen=True)
 class LongContextReorder(ReorderingMethod):
-    """Place the best documents at both ends of the context. The retriever's order must be best first.
+    """Move the best documents to both ends of the context. The retriever must list the best document first.
 
     Args:
         style: ``"langchain"`` puts the best document last if the number of documents is even, and first if it is odd.

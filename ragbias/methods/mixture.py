@@ -11,12 +11,12 @@ from ragbias.methods.base import JointMethod, Tensor, canonical_order
 
 @dataclass(frozen=True)
 class Mixture(JointMethod):
-    """Run one prompt per document, and average their probabilities of each token.
+    """Run one prompt per document, and average the token probabilities of all prompts.
 
-    The weight of document ``d`` is the probability that the model gives to the prompt's end ``q`` and the answer so far
-    after ``d``: ``w_d = p(q, a_<t | d)``, normalised over the documents. So ``p(a)`` is the exact mean of ``p(a | d)``
-    with the weights ``p(q | d)``. Shi et al. weight documents by a retriever's scores instead. Merth et al. use
-    ``p(q | d)`` to choose documents.
+    ``q`` is the text after the documents, and ``a_<t`` is the answer so far. The weight of document ``d`` is the
+    probability of both after ``d``: ``w_d = p(q, a_<t | d)``, normalised over the documents. Therefore ``p(a)`` is the
+    exact mean of ``p(a | d)`` with the weights ``p(q | d)``. Shi et al. weight documents by a retriever's scores
+    instead. Merth et al. use ``p(q | d)`` to choose documents.
     """
 
     name = "mixture"
@@ -35,7 +35,7 @@ class Mixture(JointMethod):
         return [[index] for index in canonical_order(documents)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
-        """Return the log-probability of each token. ``memory`` has the weights and the last log-probabilities."""
+        """Return the log-probability of each token. ``memory`` has the weights and the previous log-probabilities."""
         weights = memory["likelihoods"] if previous is None else memory["weights"] + memory["logprobs"][:, previous]
         logprobs = logits.log_softmax(-1)
         memory |= {"weights": weights, "logprobs": logprobs}

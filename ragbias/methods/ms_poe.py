@@ -11,7 +11,7 @@ from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor
-from ragbias.methods.position_interpolation import RATIO, rescaled
+from ragbias.methods.position_interpolation import RATIO, attend_with_ratios
 
 Variant: TypeAlias = Literal["paper", "released", "ranked"]
 Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", "random"]
@@ -21,9 +21,8 @@ Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", 
 class MsPoE(AttentionMethod):
     """Divide positions by a ratio per head: ``t / r_h`` in head ``h``. The prefill determines the ratios of each layer.
 
-    The score of a head is the share of keys whose weight for the prompt's last token exceeds ``alpha`` times the mean.
-    The head with the highest score is the most position-aware and gets ``min_ratio``. Ratios grow in equal steps by
-    rank.
+    The score of a head is the share of keys whose weight for the prompt's last token is above ``alpha`` times the mean.
+    The head with the highest score is the most position-aware, and gets ``min_ratio``. Ratios grow in equal steps.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
@@ -33,9 +32,9 @@ class MsPoE(AttentionMethod):
             is the authors' code: weights are computed without positions, and head ``h`` has the ratio
             ``min + (max - min) * order[h] / H``, where ``order`` lists the heads by score. Keys have the ratio of the
             first query head of their group. ``"ranked"`` uses the rank of head ``h`` instead of ``order[h]``.
-        heads: selects the head with the smallest ratio. ``"by-awareness"`` is the rule above. The paper also evaluates
-            ``"entropy"`` (lowest entropy of the weights), ``"sequential"`` (the first head) and ``"random"`` (drawn for
-            each layer). ``"reversed"``, the last head, is from the released script.
+        heads: the order of the heads, from the smallest ratio. ``"by-awareness"`` is the rule above. The paper also
+            evaluates ``"entropy"`` (lowest entropy of the weights first), ``"sequential"`` (by index) and ``"random"``
+            (drawn for each layer). ``"reversed"`` (by index, last first) is from the authors' script.
         alpha: weights above this multiple of the mean are outliers, 0.001 to 1,000,000.
         seed: seed for ``heads="random"``, 0 to 2**31 - 1.
     """
@@ -66,7 +65,7 @@ class MsPoE(AttentionMethod):
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def attention(self, call: AttentionCall) -> Tensor:
-        return rescaled(call, partial(self._ratios, call.layer))
+        return attend_with_ratios(call, partial(self._ratios, call.layer))
 
     def _ratios(self, layer: int, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """Return the ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
@@ -80,7 +79,7 @@ class MsPoE(AttentionMethod):
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
     def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
-        """Return the steps between the smallest ratio and the ratio of each head: int64 ``[H / group]``."""
+        """Return the number of steps from the smallest ratio to the ratio of each head: int64 ``[H / group]``."""
         import torch
 
         count = seq.query.shape[0] // group
@@ -95,7 +94,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _awareness(self, seq: SequenceCall) -> Tensor:
-        """Return the score of each head ``[H]``: the outliers of the last query's weights, or the negative entropy."""
+        """Return the score of each head ``[H]``: the number of outliers in its weights, or their negative entropy."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

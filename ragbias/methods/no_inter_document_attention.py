@@ -1,11 +1,11 @@
-"""Attention without links between documents, a baseline in Wang et al., arXiv 2407.01100."""
+"""No attention between documents, a baseline in Wang et al., arXiv 2407.01100."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ragbias.methods.base import SequenceCall, Tensor
-from ragbias.methods.segments import SegmentMethod, as_given
+from ragbias.methods.segments import SegmentMethod, input_starts
 
 
 @dataclass(frozen=True)
@@ -17,4 +17,4 @@ class NoInterDocumentAttention(SegmentMethod):
     source = "baseline in Wang et al., arXiv 2407.01100"
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        return as_given(seq)
+        return input_starts(seq)

@@ -9,9 +9,9 @@ from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, Ten
 
 @dataclass(frozen=True)
 class NoPositions(AttentionMethod):
-    """Do not rotate queries and keys, so that only the causal mask depends on positions.
+    """Attention without rotation of queries and keys. Only the causal mask then depends on positions.
 
-    This is for experiments. Models without such training answer badly.
+    This is for experiments. Models that were trained with positions answer badly.
 
     Args:
         layers: first and last layer, both included; ``None`` for all layers.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ragbias.methods.base import SequenceCall, Tensor
-from ragbias.methods.segments import SegmentMethod, after_prefix
+from ragbias.methods.segments import SegmentMethod, starts_after_prefix
 
 
 @dataclass(frozen=True)
 class ParallelContextWindows(SegmentMethod):
     """Documents cannot attend to each other, and all start at position ``P``, the length of the prefix.
 
-    Later tokens see all tokens. They start at ``P + max L_j``, where ``L_j`` is the length of document ``j``. Set-Based
-    Prompting has the same positions and visibility (McIlroy-Young et al., arXiv 2406.06581).
+    Later tokens see all tokens before them. Their positions start at ``P + max L_j``, where ``L_j`` is the length of
+    document ``j``. Set-Based Prompting (McIlroy-Young et al., arXiv 2406.06581) has the same positions and mask.
     """
 
     name = "pcw"
@@ -23,7 +23,7 @@ class ParallelContextWindows(SegmentMethod):
     source = "Ratner et al., arXiv 2212.10947"
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        return after_prefix(seq)
+        return starts_after_prefix(seq)
 
     def tail_begin(self, seq: SequenceCall) -> int:
         return seq.prefix + max(end - begin for begin, end in seq.spans)

@@ -11,7 +11,7 @@ from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.errors import MethodError
 from ragbias.methods.base import JointMethod, Tensor, canonical_order
 
-LEAST = 1e-9  # lower bound of probabilities in the released code's divergence
+LEAST = 1e-9  # lower bound of probabilities in the divergence, as in the released code
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class ParallelExperts(JointMethod):
     Expert ``k`` has logits ``s_k``. The amateur, a prompt without documents, has logits ``s_0``. The expert's scores
     are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The token with the highest score of all experts is appended to all
     prompts. ``b_k`` is the Jensen-Shannon divergence between expert and amateur at the first token. Sampling is our
-    addition: it uses the softmax of each token's highest score.
+    addition: it draws from the softmax over the highest score of each token.
 
     Args:
-        contrast: ``b_k`` of all experts, 0 to 100; None uses the divergence.
+        contrast: ``b_k`` for all experts, 0 to 100; None uses the divergence.
         prior: ``r_k`` > 0, the relevance of the document at each position; None if all are equal. With a prior, the
             method is not order-invariant.
         gamma: ``g``, the weight of the prior, 0 to 100.
@@ -85,7 +85,7 @@ class ParallelExperts(JointMethod):
         return best
 
     def _divergence(self, experts: Tensor, amateur: Tensor) -> Tensor:
-        """Return ``b`` per expert, float32 ``[n, 1]``, or per expert and token, ``[n, V]``."""
+        """Return ``b`` for each expert, float32 ``[n, 1]``, or for each expert and token, ``[n, V]``."""
         p, q = amateur.softmax(-1).clamp_min(LEAST), experts.softmax(-1).clamp_min(LEAST)
         log_mean = ((p + q) / 2).log()
         terms = (p * (p.log() - log_mean) + q * (q.log() - log_mean)) / 2

@@ -1,6 +1,6 @@
-"""Create methods from text such as ``pine`` or ``siw+self-extend``, and write methods as text.
+"""Create methods from text such as ``pine`` or ``siw+self-extend``, and convert methods to text.
 
-Other distributions register methods in the entry point group ``ragbias.methods``::
+Other distributions can add methods with the entry point group ``ragbias.methods``::
 
     [project.entry-points."ragbias.methods"]
     my-method = "my_package:MyMethod"
@@ -26,9 +26,9 @@ _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
-# blanks inside words are kept, because they may be part of a path
+# this does not match blanks inside words, because they may be part of a path
 _BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
-DECLARED = ("acts_on", "cost", "source")  # every method declares these besides its name
+DECLARED = ("acts_on", "cost", "source")  # attributes that every method declares besides its name
 Named = TypeVar("Named")
 
 
@@ -46,19 +46,19 @@ def method_class(name: str) -> type[Method]:
     if name in methods.METHODS:
         return methods.METHODS[name]
     if name in _entry_points():
-        return _load(name)
+        return _load_entry_point(name)
     names = method_names()
     raise UnknownMethodError(f"unknown method {name!r}; {did_you_mean(name, names)}known methods: {', '.join(names)}")
 
 
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of other distributions by name, without names of this package."""
+    """Return the entry points of other distributions by name, except names of methods in this package."""
     return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in methods.METHODS}
 
 
 @cache
-def _load(name: str) -> type[Method]:
+def _load_entry_point(name: str) -> type[Method]:
     entry = _entry_points()[name]
     described = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
     try:
@@ -75,12 +75,12 @@ def _load(name: str) -> type[Method]:
 
 
 def get(method: str | Method | None, model_name: str | None = None, reader: str = "") -> Method:
-    """Create a method from text, or return an instance. Add the reader adapter, if any.
+    """Create a method from text, or return an instance. If a reader is given, add it to the method.
 
     Args:
         method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), a combination of two
             methods (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals, but words
-            and paths need no quotes. ``None``: ``default_method(model_name)``.
+            and paths need no quotes. ``None`` is the default method of the model.
         model_name: name of the model, for its default method and for methods with a profile per model.
         reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
 
@@ -103,15 +103,15 @@ def get(method: str | Method | None, model_name: str | None = None, reader: str 
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list with ``get``. Keys are their texts without white space."""
-    found: dict[str, Method] = {}
-    for label in split(without_blanks(text), ",", text):
+    """Create the methods of a comma-separated list. Return them by their text, without white space."""
+    parsed: dict[str, Method] = {}
+    for label in split_outside_brackets(without_blanks(text), ",", text):
         method = _parse(label, model_name)
-        for other, same in found.items():
+        for other, same in parsed.items():
             if method == same:
                 raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
-        found[label] = method
-    return found
+        parsed[label] = method
+    return parsed
 
 
 def without_blanks(text: str) -> str:
@@ -119,40 +119,41 @@ def without_blanks(text: str) -> str:
     return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
 
 
-def split(text: str, at: str, whole: str) -> list[str]:
-    """Split a text at separators outside of brackets and quotes. Errors quote ``whole``."""
+def split_outside_brackets(text: str, separator: str, whole: str) -> list[str]:
+    """Split a text at separators outside of brackets and quotes. Error messages quote ``whole``."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in "([{") - (token in ")]}")
         if depth < 0:
             break
-        if token == at and depth == 0:
+        if token == separator and depth == 0:
             parts.append("")
         else:
             parts[-1] += token
     if depth != 0:
         raise MethodError(f"{whole!r}: the brackets do not match; expected e.g. 'attention-sorting(rounds=2)'")
     if not all(parts):
-        raise MethodError(f"{whole!r}: nothing before or after {at!r}; expected e.g. 'a{at}b'")
+        raise MethodError(f"{whole!r}: nothing before or after {separator!r}; expected e.g. 'a{separator}b'")
     return parts
 
 
 def _parse(label: str, model_name: str | None) -> Method:
-    parts = [_single(part, model_name) for part in (split(label, "+", label) if "+" in label else [label])]
+    labels = split_outside_brackets(label, "+", label) if "+" in label else [label]
+    parts = [_parse_single(part, model_name) for part in labels]
     return parts[0] if len(parts) == 1 else Compose(*parts)
 
 
-def _single(label: str, model_name: str | None) -> Method:
-    cls, values = class_and_values(label, "method", method_class)
-    if not values:
-        return cls.from_parameters({}, model_name)
+def _parse_single(label: str, model_name: str | None) -> Method:
+    cls, values = parse_call(label, "method", method_class)
     try:
         return cls.from_parameters(values, model_name)
     except MethodError as error:
+        if not values:
+            raise
         raise MethodError(f"method {label!r}: {error}") from error
 
 
-def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
+def parse_call(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
     """Parse ``name(parameter=value,...)`` without blanks. Return ``find(name)`` and the parameters."""
     match = _ENTRY.fullmatch(label)
     if match is None:
@@ -160,7 +161,7 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
     name, arguments = match.groups()
     found = find(name)
     values: dict[str, Any] = {}
-    for argument in split(arguments, ",", label) if arguments else ():
+    for argument in split_outside_brackets(arguments, ",", label) if arguments else ():
         parameter, equals, value = argument.partition("=")
         if not equals or not value:
             raise MethodError(f"{kind} {label!r}: {argument!r}; expected parameter=value")
@@ -177,12 +178,12 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
 
 
 def format_method(method: Method) -> str:
-    """Return the text of a method for ``get``. Raise ``MethodError`` if a parameter has no literal."""
+    """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
-    given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}
-    given = {name: value for name, value in given.items() if name != "reader" or value}
-    text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
+    values = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+    parameters = [f"{name}={value!r}" for name, value in values.items() if name != "reader" or value]
+    text = f"{method.name}({','.join(parameters)})" if parameters else method.name
     try:
         same = get(text) == method
     except MethodError:

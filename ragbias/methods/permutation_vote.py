@@ -1,4 +1,4 @@
-"""Majority vote over document orders, based on Tang et al., arXiv 2310.07712, who compute a central ranking instead."""
+"""Majority vote over document orders. It is based on Tang et al., arXiv 2310.07712, who compute a central ranking."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ragbias.methods.base import Method, canonical_order
 
 @dataclass(frozen=True)
 class PermutationVote(Method):
-    """Answer several shuffles of the documents and return the majority answer.
+    """Answer with several orders of the documents, and return the majority answer.
 
-    The shuffles are distinct. If there are not more possible orders than samples, every order runs
+    The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, each order runs
     ``samples // orders`` times. For example, two documents and 5 samples give two answers per order. Ties are broken by
     the mean log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
 
@@ -40,12 +40,12 @@ class PermutationVote(Method):
         check_whole_between("permutation-vote: seed", self.seed, Bounds(0, 2**32 - 1))
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the shuffles, as indices into ``documents`` (token ids of each document)."""
+        """Return the orders, as indices into ``documents`` (token ids)."""
         rng, canonical = random.Random(int(self.seed)), canonical_order(documents)
         orders = math.factorial(len(canonical))
         if self.samples >= orders:
             return [list(order) for order in permutations(canonical)] * (self.samples // orders)
-        drawn: dict[tuple[int, ...], None] = {}  # keeps the order of drawing
-        while len(drawn) < self.samples:
-            drawn[tuple(rng.sample(canonical, len(canonical)))] = None
-        return [list(order) for order in drawn]
+        shuffles: dict[tuple[int, ...], None] = {}  # a set that keeps its order
+        while len(shuffles) < self.samples:
+            shuffles[tuple(rng.sample(canonical, len(canonical)))] = None
+        return [list(order) for order in shuffles]

@@ -11,35 +11,35 @@ from ragbias import attention
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.base import LAYER_INDEX, LayerRange, SequenceCall, Tensor, in_layers
-from ragbias.methods.segments import SegmentMethod, after_prefix, as_given, ending_at
+from ragbias.methods.segments import SegmentMethod, input_starts, starts_after_prefix, starts_up_to
 
 Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
 
 
 @dataclass(frozen=True)
 class Pine(SegmentMethod):
-    """Documents see each other in both directions. For each query, important documents have near positions.
+    """Documents see each other in both directions. Important documents have positions close to the query.
 
     ``P`` tokens precede the documents, document ``j`` has length ``L_j``, and ``E = P + sum L_j``. In each head:
 
-    - For the tokens of document ``i`` as queries, ``a = softmax(q k^T / sqrt(d))`` is attention without positions to
-      the tokens of the other documents, and ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j`` is the importance of
-      document ``j``. Document ``i`` ends at position ``E - 1``. The most important other document ends before it, then
-      the second most important, and so on. Document ``i`` sees itself causally, and the prefix and all others fully.
+    - The tokens of document ``i`` attend to the tokens of the other documents without positions:
+      ``a = softmax(q k^T / sqrt(d))``. Document ``j`` has the importance ``sum_{t in i, s in j} a[t, s] / L_j``.
+      Document ``i`` ends at position ``E - 1``. The most important other document ends before it, then the second most
+      important, and so on. Document ``i`` sees itself causally, and the prefix and all others fully.
     - For a token after the documents, the importance is computed over all documents. The most important document ends
       at ``E - 1``. The token has its true position and sees all tokens before it.
 
-    In layers where documents are separate, document ``i`` sees only the prefix and itself. It begins at ``P``, or at
+    Outside of ``from_layer`` to ``to_layer``, document ``i`` sees only the prefix and itself. It begins at ``P``, or at
     its true position with ``order="input"``. Below ``from_layer``, its keys and values depend on no other document.
 
     Args:
         order: ``"importance"`` is the rule above. ``"reverse"`` and ``"input"`` are ablations in the paper.
-            ``"reverse"`` puts the most important document farthest away. ``"input"`` does not move documents, so that
-            only the mask differs from the plain model and the method is not order-invariant. ``"canonical"`` is our
-            addition: the other documents are sorted by token ids, without measuring importance.
+            ``"reverse"`` puts the most important document farthest away. ``"input"`` does not move documents: only the
+            mask differs from the plain model, and the method is not order-invariant. ``"canonical"`` is our addition:
+            the other documents are sorted by token ids, without measuring importance.
         layers: first and last layer, both included; ``None`` for all. Other layers run the plain model's attention.
         from_layer, to_layer: first and last layer in which documents see each other, 0 to 9,999. ``None`` is the last
-            layer of the model. In all other layers documents are separate. The paper uses 0 and ``None``.
+            layer of the model. The paper uses 0 and ``None``.
     """
 
     order: Order = "importance"
@@ -79,38 +79,35 @@ class Pine(SegmentMethod):
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
         if self.order == "input":
-            return as_given(seq)
+            return input_starts(seq)
         if not self.together_in(seq.layer):
-            return after_prefix(seq)
+            return starts_after_prefix(seq)
         if self.order == "canonical":
-            nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
+            nearness = self._canonical_nearness(seq).repeat(1, len(seq.spans), 1)
         else:
             mass = attention.primitive.document_mass(seq.query, seq.key, seq.spans, seq.scoring)
             nearness = self._nearness(mass, seq)
         nearness.diagonal(dim1=-2, dim2=-1).fill_(math.inf)  # a document is always nearest to itself
-        return self._laid_out(nearness, seq)
+        return self._starts_by_nearness(nearness, seq)
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         if self.order == "input":
             return super().tail_starts(seq, query)
         if self.order == "canonical":
-            return self._laid_out(self._canonical(seq), seq)
+            return self._starts_by_nearness(self._canonical_nearness(seq), seq)
         mass = attention.primitive.segment_mass(query, seq.key, seq.spans, seq.scoring)
-        return self._laid_out(self._nearness(mass, seq), seq)
+        return self._starts_by_nearness(self._nearness(mass, seq), seq)
 
-    def _canonical(self, seq: SequenceCall) -> Tensor:
-        """Return the nearness of documents in canonical order, with the last one nearest: float32 ``[1, 1, n]``."""
+    def _canonical_nearness(self, seq: SequenceCall) -> Tensor:
+        """Return the nearness of the documents in canonical order: float32 ``[1, 1, n]``. The last one is nearest."""
         return seq.arange(len(seq.spans)).float()[None, None]
 
     def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
-        """Return the nearness of each document (greater is nearer) from its attention ``[H, Q, n]``."""
+        """Return the nearness of each document ``[H, Q, n]`` from the attention to it. A greater value is nearer."""
         importance = mass / seq.lengths
         return importance if self.order == "importance" else -importance
 
-    def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Return starts of documents without gaps up to ``E``, sorted by ``nearness``: int64 ``[H or 1, Q or 1, n]``.
-
-        Ties are broken by document order.
-        """
+    def _starts_by_nearness(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
+        """Return starts ``[H or 1, Q or 1, n]`` of documents up to ``E`` by ``nearness``. The sort is stable."""
         nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
-        return ending_at(seq.documents_end, seq.lengths, nearest_first)
+        return starts_up_to(seq.documents_end, seq.lengths, nearest_first)

@@ -1,4 +1,4 @@
-"""The two baselines: the plain model on the prompt in one piece, and on separately tokenised documents."""
+"""Two baselines: the plain model on the prompt in one piece, and on separately tokenised documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ragbias.methods.base import Method
 
 @dataclass(frozen=True)
 class NoMethod(Method):
-    """The plain model with the prompt tokenised in one piece, as without this library. This is the baseline."""
+    """The plain model on the prompt in one piece, as without this library."""
 
     name = "none"
     acts_on = "nothing"
@@ -19,10 +19,10 @@ class NoMethod(Method):
 
 @dataclass(frozen=True)
 class Segmented(Method):
-    """The plain model with each document tokenised separately, to measure the effect of segmentation alone.
+    """The plain model on separately tokenised documents.
 
-    Methods that need documents tokenise each separately, so that its tokens do not depend on its position. Compare such
-    methods with this baseline to measure the effect of the method alone.
+    Methods that need documents tokenise each document separately, so that its tokens do not depend on its position.
+    Compare them with this baseline to measure the effect of the method without that of tokenisation.
     """
 
     name = "segmented"

@@ -1,4 +1,4 @@
-"""Position interpolation, Chen et al., arXiv 2306.15595, with one ratio or a ratio per layer."""
+"""Position interpolation, Chen et al., arXiv 2306.15595, with one ratio for all layers or one per layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATIO = Bounds(0.001, 1_000_000)
 
 @dataclass(frozen=True)
 class PositionInterpolation(AttentionMethod):
-    """Divide positions by a ratio, which is the same in all layers or differs by layer.
+    """Divide positions by a ratio. It is the same in all layers, or differs by layer.
 
     With a ratio per layer, this is LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional
     Embedding Scaling, Findings of ACL 2026, arXiv 2606.27705). Ms-PoE has a ratio per head instead.
@@ -54,13 +54,13 @@ class PositionInterpolation(AttentionMethod):
 
         of_layer = self.ratio[call.layer] if isinstance(self.ratio, tuple) else self.ratio
         ratio = torch.tensor([of_layer], dtype=torch.float32, device=call.query.device)
-        return rescaled(call, lambda _: (ratio, ratio))
+        return attend_with_ratios(call, lambda _: (ratio, ratio))
 
 
-def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
+def attend_with_ratios(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
     """Compute plain attention with positions divided by a ratio per head.
 
-    ``ratios`` returns the ratios of a sequence's query heads ``[H or 1]`` and of its key heads ``[G or 1]``.
+    ``ratios`` returns, for a sequence, the ratios of the query heads ``[H or 1]`` and of the key heads ``[G or 1]``.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""RoToR, which places documents in a global circular order, Yoon et al., arXiv 2502.08662."""
+"""RoToR, in which documents have a circular order, Yoon et al., arXiv 2502.08662."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ragbias.errors import MethodError
 from ragbias.methods.base import SequenceCall, Tensor, canonical_order
-from ragbias.methods.segments import SegmentMethod, ending_at
+from ragbias.methods.segments import SegmentMethod, starts_up_to
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class RoToR(SegmentMethod):
     """PINE with a fixed circular order of the documents, instead of an order by importance.
 
     The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document has the last positions
-    before ``E``. Document ``i + 1`` precedes it, then ``i + 2``, and so on around the circle. For tokens after the
-    documents, document 1 has the last positions, document 2 precedes it, and so on.
+    before ``E``, the end of the documents. Document ``i + 1`` precedes it, then ``i + 2``, and so on around the circle.
+    For tokens after the documents, document 1 has the last positions, document 2 precedes it, and so on.
 
     Args:
-        key: sort key, a function of a document's token ids. Ties are broken by token ids. None sorts by token ids, or
-            by embeddings if the model's input is embeddings.
-        selective: use the plain model if it is at least as confident of its first token as RoToR. This needs
+        key: function that returns the sort key of a document's token ids. Ties are broken by token ids. None sorts by
+            token ids, or by embeddings if the model's input is embeddings.
+        selective: whether to use the plain model if it is at least as confident of its first token as RoToR. This needs
             ``DebiasedLM`` and two more prefills, and is not order-invariant.
     """
 
@@ -51,4 +51,4 @@ class RoToR(SegmentMethod):
     def document_starts(self, seq: SequenceCall) -> Tensor:
         order = seq.arange(len(seq.spans))
         circles = (order[:, None] + order) % len(order)  # i, i + 1, ..., n - 1, 0, ..., i - 1
-        return ending_at(seq.documents_end, seq.lengths, circles)[None]
+        return starts_up_to(seq.documents_end, seq.lengths, circles)[None]

@@ -9,33 +9,33 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 class SegmentMethod(AttentionMethod):
     """A method in which documents see the prefix and themselves, and later tokens see all tokens before them.
 
-    The prefix runs as in the plain model. Subclasses determine whether documents also see each other, the positions of
-    the documents for each query, and the position of the first token after the documents.
+    The prefix runs as in the plain model. Subclasses determine three things: whether documents also see each other, the
+    positions of the documents for each query, and the position of the first token after the documents.
 
     Attributes:
-        sees_others: whether a document sees all tokens of the other documents.
+        sees_others: whether each document sees all tokens of the other documents.
     """
 
     needs_documents = True
     sees_others: bool = False
 
     def together_in(self, layer: int) -> bool:
-        """Whether a document sees the other documents in this layer."""
+        """Whether documents see each other in this layer."""
         return self.sees_others
 
     @property
     def follows_query(self) -> bool:
-        """Whether later tokens or heads differ in the positions of the documents."""
+        """Whether the positions of the documents depend on the token after them, or on the head."""
         return False
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        """Return the position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""
+        """Return the position at which document ``j`` starts for tokens of document ``i``: int64 ``[H or 1, n, n]``."""
         raise NotImplementedError
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Return the documents' positions for later tokens ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
+        """Return the starts of the documents for ``query`` ``[H, Q, d]``, whose tokens follow the documents.
 
-        By default, these are the positions for the tokens of the first document.
+        The result is int64 ``[H or 1, Q or 1, n]``. The default is the starts for tokens of the first document.
         """
         return self.document_starts(seq)[:, :1]
 
@@ -44,7 +44,7 @@ class SegmentMethod(AttentionMethod):
         return seq.documents_end
 
     def document_bias(self, seq: SequenceCall) -> float:
-        """Return the bias of the documents' scores for the tokens after them."""
+        """Return the bias that is added to the scores of documents for the tokens after them."""
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
@@ -70,14 +70,14 @@ class SegmentMethod(AttentionMethod):
         positions = starts[0].diagonal().tolist()
         groups = []
         for i, span in enumerate(seq.spans):
-            seen = [j for j in range(len(seq.spans)) if j != i and self.together_in(seq.layer)] + [i]
-            segments = [(0, seq.prefix), *(seq.spans[j] for j in seen)]
-            with_prefix = pad(starts[:, i, seen], (1, 0))  # at 0
+            visible = [j for j in range(len(seq.spans)) if j != i and self.together_in(seq.layer)] + [i]
+            segments = [(0, seq.prefix), *(seq.spans[j] for j in visible)]
+            with_prefix = pad(starts[:, i, visible], (1, 0))  # the prefix starts at 0
             groups.append(attention.keys.Group(span, positions[i], segments, with_prefix))
         return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of later tokens that all see the documents at the same positions. Encode keys once."""
+        """Compute attention of later tokens if all see the documents at the same positions. Encode each key once."""
 
         def at_positions(new: Tensor, first: int) -> Tensor:
             if "starts" not in seq.memory:  # all tokens have the same starts
@@ -90,10 +90,11 @@ class SegmentMethod(AttentionMethod):
     def attend_tail(
         self, seq: SequenceCall, keys: Tensor, documents: attention.keys.Segments, starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Compute attention of the suffix or of generated tokens.
+        """Compute attention of the tokens after the documents, in the prompt or generated.
 
-        Without ``starts``, the ``keys`` ``[G, K, d]`` are encoded at their positions. Otherwise they are encoded at
-        their offsets in prefix, ``documents`` and suffix, which have the ``starts`` ``[H or 1, Q or 1, n + 2]``.
+        Without ``starts``, the ``keys`` ``[G, K, d]`` are encoded at their positions. With ``starts``, they are encoded
+        at their offsets in the prefix, in each of the ``documents``, and in the suffix. ``starts`` are then the
+        positions of these segments, ``[H or 1, Q or 1, n + 2]``.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -104,19 +105,19 @@ class SegmentMethod(AttentionMethod):
         return seq.attend(query, keys, positions=positions, segments=segments, starts=starts, bias=biases, causal=True)
 
     def _starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Return the starts of prefix, documents and suffix for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
+        """Return the starts of prefix, documents and suffix for later tokens: ``[H or 1, Q or 1, n + 2]``."""
         from torch.nn.functional import pad
 
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
 
     def tail_positions(self, seq: SequenceCall) -> Tensor:
-        """Return the positions of this call's tokens after the documents: int64 ``[Q]``."""
+        """Return the positions of the queries after the documents: int64 ``[Q]``."""
         last = self.tail_begin(seq) + seq.key.shape[1] - seq.documents_end
         return seq.arange(last - seq.new_tail, last)
 
 
 def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return the segment index and the offset of ``count`` keys from index ``first``."""
+    """Return the segment index of ``count`` keys from index ``first``, and their offsets in these segments."""
     import torch
 
     indices = seq.arange(first, first + count)
@@ -132,18 +133,18 @@ def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
     return seq.scoring.encoding(keys, _segment_and_offset(seq, first, keys.shape[1])[1])
 
 
-def as_given(seq: SequenceCall) -> Tensor:
-    """Return starts ``[1, n, n]``, int64, at the positions of the documents in the prompt, for all queries."""
+def input_starts(seq: SequenceCall) -> Tensor:
+    """Return ``document_starts`` ``[1, n, n]`` at the positions that the documents have in the prompt."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
-def after_prefix(seq: SequenceCall) -> Tensor:
-    """Return starts ``[1, n, n]``, int64, at the end of the prefix, for all documents and queries."""
+def starts_after_prefix(seq: SequenceCall) -> Tensor:
+    """Return ``document_starts`` ``[1, n, n]`` at the end of the prefix, for all documents."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 
-def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return starts ``[..., n]`` of documents without gaps up to ``end``, ordered by ``nearest_first``."""
+def starts_up_to(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
+    """Return starts ``[..., n]`` of documents that fill the positions before ``end``, ordered by ``nearest_first``."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_whole_between
-from ragbias.methods.base import AttentionCall, SequenceCall, Tensor, by_sequence
+from ragbias.methods.base import AttentionCall, SequenceCall, Tensor, attend_each
 from ragbias.methods.compose import Reweightable
 from ragbias.methods.siw import SIW
 
@@ -16,12 +16,12 @@ from ragbias.methods.siw import SIW
 class SelfExtend(Reweightable):
     """Group the positions of far keys. Keys less than ``window`` positions away have their true positions.
 
-    For a far key ``j``, query ``i`` is at ``floor(i / group) + window - floor(window / group)`` and the key at
-    ``floor(j / group)``. One softmax runs over near and far keys.
+    For a far key ``j``, query ``i`` has the position ``floor(i / group) + window - floor(window / group)``, and the key
+    has the position ``floor(j / group)``. One softmax runs over near and far keys.
 
     Args:
         group: number of positions in a group, 1 to 1,000,000; 1 changes nothing.
-        window: number of near positions, including the query's, 1 to 10,000,000.
+        window: number of near positions, including that of the query, 1 to 10,000,000.
     """
 
     group: int = 4
@@ -70,7 +70,7 @@ class SelfExtend(Reweightable):
         return output, lse
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        return by_sequence(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq, prefill=True), self.scores))
+        return attend_each(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq, prefill=True), self.scores))
 
     def scores(self, seq: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:
         """Score the first ``count`` keys for queries ``[H, Q, d]`` at positions ``i``: ``[H, Q, count]``."""

@@ -1,4 +1,4 @@
-"""SIW, scaling of the initial token's weight, Qiang et al., arXiv 2512.13109."""
+"""SIW scales the attention weight of the initial token, Qiang et al., arXiv 2512.13109."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
-from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, by_sequence
+from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, attend_each
 
-HIGHEST = 0.3  # share of the prompt's tokens with the highest weights
+HIGHEST = 0.3  # share of tokens that count as those with the highest weights
 
-# (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores, float32 [H, Q, K], with the first K keys
+# (sequence, query [H, Q, d], its positions [Q], K) -> scores for the first K keys, float32 [H, Q, K]
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 
 
@@ -35,7 +35,7 @@ class SIW(AttentionMethod):
         dense, sparse: values of ``alpha``, 0.001 to 1,000,000. Usually ``dense`` < 1 < ``sparse``.
         sigma: documents with more than this multiple of the mean count are dense, 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` for the middle half.
-        outside: ``"sparse"`` or ``"keep"``, for tokens before and after the documents.
+        outside: ``"sparse"`` or ``"keep"``, for tokens outside the documents, see 3.
     """
 
     dense: float = 0.9
@@ -65,16 +65,16 @@ class SIW(AttentionMethod):
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
 
     def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Compute the attention of a prompt, ``[batch, Q, H, d]``, from encoded queries and keys."""
+        """Compute attention with changed weights, ``[batch, Q, H, d]``, from encoded queries and keys of a prompt."""
 
         def rule(seq: SequenceCall) -> Tensor:
             plain = seq.attend(seq.query, seq.key, positions=seq.arange(seq.key.shape[1]), causal=True)
             return self.corrected(seq, *plain, _scores)
 
-        return by_sequence(replace(call, query=query, key=key), rule)
+        return attend_each(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """Change the weights on token 0 in the ``output`` ``[H, T, d]`` of a prompt. ``lse`` is ``[H, T]``."""
+        """Change the weights on token 0 in the attention ``output`` ``[H, T, d]`` of a prompt with LSE ``[H, T]``."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
@@ -87,7 +87,7 @@ class SIW(AttentionMethod):
         """Return ``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
         import torch
 
-        counts = highest_by_document(weights, seq.spans)
+        counts = count_highest(weights, seq.spans)
         alpha = weights.new_full(weights.shape, self.sparse if self.outside == "sparse" else 1.0)
         for (begin, end), dense in zip(seq.spans, counts > self.sigma * counts.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
@@ -95,8 +95,8 @@ class SIW(AttentionMethod):
         return alpha
 
 
-def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Count each document's tokens ``[n]`` among the ``HIGHEST`` share of all weights ``[T]``."""
+def count_highest(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Count the tokens of each document ``[n]`` among those with the highest weights ``[T]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))

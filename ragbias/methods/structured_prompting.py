@@ -11,9 +11,9 @@ from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 @dataclass(frozen=True)
 class StructuredPrompting(ParallelContextWindows):
-    """Parallel context windows in which later tokens attend to each of ``n`` documents with ``1/n`` of the weight.
+    """Parallel context windows with less attention from later tokens to the ``n`` documents.
 
-    A bias of ``-log n`` is added to the scores before the softmax.
+    Before the softmax, ``log n`` is subtracted from the scores of all document tokens.
     """
 
     name = "structured-prompting"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ragbias.checks import check_parameters
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import MethodError
-from ragbias.methods.parsing import class_and_values, split, without_blanks
+from ragbias.methods.parsing import parse_call, split_outside_brackets, without_blanks
 from studies.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
 from studies.interventions.base import Intervention
 from studies.interventions.channels import AddToChannel, ScaleChannel
@@ -28,11 +28,11 @@ def parse_interventions(text: str) -> tuple[Intervention, ...]:
     """
     if not isinstance(text, str):
         raise MethodError(f"expected interventions as text, got {shown(text)}")
-    return tuple(_single(label) for label in split(without_blanks(text), "+", text))
+    return tuple(_single(label) for label in split_outside_brackets(without_blanks(text), "+", text))
 
 
 def _single(label: str) -> Intervention:
-    found, values = class_and_values(label, "intervention", _class)
+    found, values = parse_call(label, "intervention", _class)
     try:
         check_parameters(found.name, found, values)
         return found(**values)

@@ -8,7 +8,7 @@ import pytest
 from lm_eval.api.registry import model_registry
 
 from ragbias.methods import parse_methods
-from ragbias.methods.profiles import find
+from ragbias.methods.profiles import find_profile
 from studies.interventions import parse_interventions
 from support.documented_commands import parse_command, run_script
 
@@ -23,7 +23,7 @@ PAPERS = ("2407.01100", "2406.02536", "2512.13109", "2403.04797", "2310.01427")
 def test_every_command_parses(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     if not command.startswith("ragbias calibrate"):  # which would refuse to overwrite it
-        find("tiny").save("profile.json")
+        find_profile("tiny").save("profile.json")
     known = {name: model for name, model in model_registry._objs.items() if name != "ragbias"}
     monkeypatch.setattr(model_registry, "_objs", known)  # another test may have registered the lm-eval model
     program, *words = shlex.split(command)

@@ -93,7 +93,7 @@ def test_document_attention_equals_the_models_attention_weights():
     plain = model(ids).logits
     with ragbias.debias(model, observer, spans):
         assert torch.equal(model(ids).logits, plain)
-    assert observer.found[0].mean(0).tolist() == pytest.approx(expected, rel=1e-4)
+    assert observer.weights[0].mean(0).tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_attention_to_thirds_uses_scaled_queries_and_keys(lm):
         prompt, observer = thirds(sample.prompt), DocumentAttention()
         with torch.no_grad(), ragbias.debias(lm.model, observer, prompt.spans):
             lm.model(torch.tensor([prompt.ids]))
-        masses.append(observer.found[0][1:3].mean(0))
+        masses.append(observer.weights[0][1:3].mean(0))
     assert given.shape == (1, 2, len(FACTORS), 2)
     expected = torch.stack(masses)[:, [0, 2]]
     torch.testing.assert_close(given[0, :, FACTORS.index(1.0)], expected, atol=1e-6, rtol=1e-4)

@@ -30,7 +30,7 @@ class Profile:
         channel: index into the hidden state.
         factor: factor of the channel.
         layers: first and last layer, both included.
-        measured: other measurements and settings, as plain data; empty for the paper's profiles.
+        measured: further measurements and settings, as JSON-compatible data; empty for the paper's profiles.
 
     Raises:
         MethodError: a value is out of range.
@@ -94,9 +94,9 @@ class Profile:
         return cls(**values, measured={name: data[name] for name in data if name not in ("version", *FIELDS)})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the profile as plain data for JSON."""
+        """Return the profile as JSON-compatible data."""
         values = {name: getattr(self, name) for name in FIELDS}
-        numbers = {name: int(values[name]) for name in ("hidden_size", "n_layers", "channel")}  # may be NumPy's
+        numbers = {name: int(values[name]) for name in ("hidden_size", "n_layers", "channel")}  # JSON has no NumPy
         layers = list(map(int, self.layers))
         return {"version": VERSION, **values, **numbers, "layers": layers, **self.measured}
 
@@ -105,13 +105,13 @@ class Profile:
         write_atomically(Path(path), (json.dumps(self.as_dict(), indent=1) + "\n").encode())
 
 
-def shipped() -> dict[str, Profile]:
-    """Return the profiles in this package by model name. They are from the paper or from calibration."""
+def shipped_profiles() -> dict[str, Profile]:
+    """Return the profiles in this package by model name."""
     profiles = map(Profile.load, sorted(SHIPPED.glob("*.json")))
     return {profile.model: profile for profile in profiles}
 
 
-def find(profile: str | os.PathLike[str] | Profile) -> Profile:
+def find_profile(profile: str | os.PathLike[str] | Profile) -> Profile:
     """Return a profile by model name or file. A ``Profile`` is returned unchanged.
 
     Text is a path if the file exists or the text ends with ``.json``. Names ignore organisation and case.
@@ -123,12 +123,12 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
     name = os.fspath(profile)
     if not isinstance(profile, str) or name.endswith(".json") or os.path.isfile(name):
         return Profile.load(name)
-    return of_model(name)
+    return profile_of_model(name)
 
 
-def of_model(name: str) -> Profile:
+def profile_of_model(name: str) -> Profile:
     """Return the shipped profile for a model name or path. Raise ``MethodError`` if there is none."""
-    known = shipped()
+    known = shipped_profiles()
     for model, profile in known.items():
         if _bare(model) == _bare(name):
             return profile

@@ -10,7 +10,7 @@ import pytest
 import ragbias
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling, Profile, get
-from ragbias.methods.profiles import find, shipped
+from ragbias.methods.profiles import find_profile, shipped_profiles
 
 PROFILE = Profile("some/model", 64, 3, 7, -0.5, (1, 2), {"check": {"loss": 0.5}, "curve": list(range(200))})
 METHOD = ChannelScaling(7, -0.5, layers=(1, 2))
@@ -120,7 +120,9 @@ def test_a_profile_of_another_shape_is_refused_when_attached(llama):
 
 
 def test_all_shipped_profiles_are_valid_and_the_papers():
-    found = {name: (p.hidden_size, p.channel, p.factor, p.layers) for name, p in shipped().items() if not p.measured}
+    found = {
+        name: (p.hidden_size, p.channel, p.factor, p.layers) for name, p in shipped_profiles().items() if not p.measured
+    }
     assert found == {
         "meta-llama/Llama-2-7b-chat-hf": (4096, 2393, -1, (10, 25)),
         "meta-llama/Llama-2-13b-chat-hf": (5120, 4283, -1, (10, 34)),
@@ -141,7 +143,7 @@ def test_the_profile_of_tiny_was_measured_and_fits_the_model():
 
 @pytest.mark.parametrize("name", ["tiny", "smollm2", "gemma3-270m"])
 def test_our_profiles_say_what_was_measured(name):
-    measured = shipped()[name].measured
+    measured = shipped_profiles()[name].measured
     assert {"check", "choice", "losses", "layer_search", "channel_search", "curve", "settings"} <= measured.keys()
     check = measured["check"]
     assert measured["beats_plain"] == (check["difference"] < -2 * check["standard_error"])
@@ -155,4 +157,6 @@ def test_a_file_of_a_model_is_not_read_as_its_profile(tmp_path):
 
 
 def test_a_model_alias_and_its_hub_name_share_a_profile():
-    assert find("smollm2") == find("HuggingFaceTB/SmolLM2-135M-Instruct") == shipped()["smollm2"]
+    assert (
+        find_profile("smollm2") == find_profile("HuggingFaceTB/SmolLM2-135M-Instruct") == shipped_profiles()["smollm2"]
+    )
