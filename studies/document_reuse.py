@@ -28,7 +28,7 @@ from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.report.tables import Grid, fitted
 from ragbias.generation import Request
 from ragbias.generation.request import check_length
-from ragbias.generation.scoring import continuation_ids, teacher_forced
+from ragbias.generation.scoring import continuation_ids, score_continuations
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods
 from studies import arguments_of
@@ -139,7 +139,7 @@ def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
     longest = max(map(len, targets), default=1)
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
-    scores = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
+    scores = score_continuations(lm.model, request, targets, lm.backend, lm.cache)
     return scores.next_token, max(scores.logprobs, default=None)
 
 

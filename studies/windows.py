@@ -18,7 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from ragbias.adaptation.training import Reader
 from ragbias.generation.decoding import sequence_logprobs
-from ragbias.generation.scoring import continuation_ids, fused_logits
+from ragbias.generation.scoring import continuation_ids, fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Mixture
 from studies.readers import Case, orders_of, prompt_of
@@ -218,7 +218,7 @@ def mixture_logprobs(
         first += len(row.windows)
         suffix, answer = model.lm_head(of_row).float().split([len(row.suffix) - 1, len(row.target)], dim=1)
         likelihoods.append(sequence_logprobs(suffix, torch.tensor(row.suffix[1:], device=hidden.device)))
-        mixed.append(fused_logits(MIXTURE, likelihoods[-1], answer, row.target))
+        mixed.append(fuse_logits(MIXTURE, likelihoods[-1], answer, row.target))
     real = padded([row.target for row in rows], hidden.device)[1]
     return nn.utils.rnn.pad_sequence(mixed, batch_first=True), real, likelihoods
 

@@ -19,7 +19,7 @@ from ragbias.errors import MethodError, ReaderError, find_memory_error, first_li
 from ragbias.files import write_atomically
 from ragbias.generation.decoding import prepared_model, sequence_logprobs
 from ragbias.generation.request import padded
-from ragbias.generation.scoring import fused_logits
+from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.methods.segments import SegmentMethod
@@ -104,7 +104,7 @@ def _joint_logits(
         ids = after[:-1].expand(len(prompts), -1)
         logits = lm.model(ids, past_key_values=start.cache, use_cache=True).logits.float()
     suffix, answer = logits.split([len(prompt.suffix) - 1, len(target)], dim=1)
-    return fused_logits(method, sequence_logprobs(suffix, after[1 : len(prompt.suffix)]), answer, target)
+    return fuse_logits(method, sequence_logprobs(suffix, after[1 : len(prompt.suffix)]), answer, target)
 
 
 def rate(step: int, settings: AdaptSettings) -> float:

@@ -17,7 +17,7 @@ from ragbias.binding.hooks import attach, hooked
 from ragbias.calibration.samples import Sample, random_strings
 from ragbias.calibration.settings import CalibrationPlan
 from ragbias.generation.request import padded
-from ragbias.generation.scoring import prefilled
+from ragbias.generation.scoring import prefill
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, ChannelScaling, NoMethod, SequenceLayout
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -130,7 +130,7 @@ def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScal
     answer = torch.tensor(sample.answer, device=model.device)
     recorded = _RecordedCalls()
     with attach(model, recorded, [], private=True):
-        prefilled(model, before)
+        prefill(model, before)
         return [float(cross_entropy(_continued(model, recorded.calls, ids, method), answer)) for method in methods]
 
 

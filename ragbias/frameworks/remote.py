@@ -16,7 +16,7 @@ from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.request import Origin, in_parts, planned_report
+from ragbias.generation.request import Origin, create_report, in_parts
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
@@ -121,7 +121,7 @@ class RemoteLM:
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Return a request for this prompt, with a report of its documents."""
         origin = text_origin(prompt, boundaries, method or self.method)
-        return RemoteRequest(origin.tokens, origin.method_requested, planned_report(origin), origin, text=prompt)
+        return RemoteRequest(origin.tokens, origin.method_requested, create_report(origin), origin, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
         """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""
@@ -295,7 +295,7 @@ def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbe
 
 def order_text(origin: Origin) -> Request:
     """Reorder the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
-    method, report = origin.method_requested, planned_report(origin)
+    method, report = origin.method_requested, create_report(origin)
     if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
         order = method.rank(origin.tokens.documents, _NoModel(method)).order
         origin, report = origin.reordered(order), replace(report, order=order)

@@ -1,4 +1,4 @@
-"""Generate answers: arguments, requests, decoding, scoring, voting, and reports."""
+"""Generate answers to prepared requests, score continuations, and rank documents."""
 
 from ragbias import lazy
 

@@ -1,4 +1,4 @@
-"""Answer prepared requests in padded batches."""
+"""Prepare requests, and answer them in padded batches."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ragbias.generation.arguments import GenerationSettings, generation_config, 
 from ragbias.generation.decoding import (
     StoppingWatch,
     TokenLogprobs,
-    decoded,
+    cut_at_stop,
+    decode_tokens,
     prepared_model,
     processors,
     suffix_likelihoods,
-    trimmed,
 )
 from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Origin, Request, check_length, groups, padded, planned_report
+from ragbias.generation.request import Origin, Request, check_length, create_report, group_requests, padded
 from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
 
@@ -41,8 +41,8 @@ def resolve(
     backend: str,
     cancelled: threading.Event | None = None,
 ) -> Request:
-    """Choose the method, order the documents, and fill the report. Some methods run the model here."""
-    report = planned_report(origin)
+    """Choose the method, order the documents, and fill the report. Some methods run the model for this."""
+    report = create_report(origin)
     ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
     reason = report.reason
     plain = origin.whole(tokenizer)
@@ -81,7 +81,7 @@ def resolve(
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of one call. For a single request, ``on_text`` receives the text after each token."""
+    """Answer the requests of one call. ``on_text`` is for a single request, and gets its text after each token."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -92,17 +92,17 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
-        """Return one answer per request. A vote returns the elected answer."""
+        """Return one answer per request. For a vote, this is the winner."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
-        flat = [candidate for of_request in candidates for candidate in of_request]
+        flat = [candidate for group in candidates for candidate in group]
         generated: dict[int, Generation] = {}
         window = window_of(self.model.config)
-        for indices in groups(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
+        for indices in group_requests(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
             generated.update(zip(indices, self._answer_padded([flat[index] for index in indices]), strict=True))
         in_order = (generated[index] for index in range(len(flat)))
         return [
-            self._elect(of_request, [next(in_order) for _ in of_request]) if of_request else self._answer_joint(request)
-            for request, of_request in zip(requests, candidates, strict=True)
+            self._elect(group, [next(in_order) for _ in group]) if group else self._answer_jointly(request)
+            for request, group in zip(requests, candidates, strict=True)
         ]
 
     def _answer_padded(self, requests: Sequence[Request]) -> list[Generation]:
@@ -113,7 +113,7 @@ class Answering:
         width = ids.shape[1]
         new_tokens = min(settings.max_new_tokens, window_of(self.model.config) - width)
         config, eos, functions = generation_config(self.model, self.tokenizer, settings, new_tokens)
-        decode = partial(decoded, self.tokenizer, keep_special=settings.keep_special)
+        decode = partial(decode_tokens, self.tokenizer, keep_special=settings.keep_special)
         events = [[event for event in (self.cancelled, request.cancelled) if event] for request in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
@@ -135,28 +135,28 @@ class Answering:
             zip(requests, output[:, width:].tolist(), start.reused, strict=True)
         ):
             new = row[: watch.lengths.get(index, len(row))]
-            shown = [at for at, token in enumerate(new) if token not in eos]
+            kept = [position for position, token in enumerate(new) if token not in eos]
             answers.append(
                 Generation(
-                    text=trimmed(decode(new), settings.stop)[0],
-                    token_ids=[new[at] for at in shown],
+                    text=cut_at_stop(decode(new), settings.stop)[0],
+                    token_ids=[new[position] for position in kept],
                     usage=Usage(len(request.tokens.ids), len(new), reused),
                     report=replace(request.report, cached_tokens=reused),
                     finish_reason="stop" if index in watch.lengths else "length",
-                    logprobs=[logprobs[index][at] for at in shown] if logprobs else None,
+                    logprobs=[logprobs[index][position] for position in kept] if logprobs else None,
                 )
             )
         return answers
 
-    def _answer_joint(self, request: Request) -> Generation:
-        """Answer a request with a joint method, as a batch of prompts. The usage counts all prompts."""
+    def _answer_jointly(self, request: Request) -> Generation:
+        """Answer a request with a ``JointMethod``, as one batch of its prompts. The usage counts all prompts."""
         first, *others = self._answer_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.cached_tokens)
         return replace(first, usage=usage, report=report)
 
     def _elect(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
-        """Choose the answer to a request from the answers for its candidates."""
+        """Choose the answer to a request from the answers to its candidates."""
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
@@ -169,7 +169,7 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     """Return the generation with the most frequent text, ignoring outer white space. Its usage counts all generations.
 
     Args:
-        mean_logprob: a function of a generation's index that returns its mean log-probability per token, for ties.
+        mean_logprob: function for ties, from the index of a generation to its mean log-probability per token.
     """
     texts = [generation.text.strip() for generation in generations]
     votes = Counter(texts)

@@ -1,4 +1,4 @@
-"""Keyword arguments of a generation, validated once and passed on as ``GenerationSettings``."""
+"""Validate the keyword arguments of a generation, and convert them to ``GenerationSettings``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ragbias.methods import Method
 
 
 class SamplingArguments(TypedDict, total=False):
-    """Sampling arguments of all frameworks. ``None`` selects the default."""
+    """Sampling arguments that all frameworks have. ``None`` selects the default."""
 
     max_new_tokens: int
     """Maximum number of new tokens, >= 1; 256 by default. The model's window limits it further."""
     temperature: float | None
-    """Temperature, >= 0. An answer with temperature 0 or without a temperature is greedy."""
+    """Temperature, >= 0. Decoding is greedy with temperature 0 or without a temperature."""
     top_k: int | None
     """Sample only from the ``top_k`` most probable tokens, >= 1."""
     top_p: float | None
-    """Sample from the smallest set of most probable tokens whose probability is at least ``top_p``, > 0 and <= 1."""
+    """Sample only from the most probable tokens that together have the probability ``top_p``, > 0 and <= 1."""
     seed: int | None
-    """Seed for repeatable sampling, independent of the rest of the batch; a 64-bit integer."""
+    """Seed for repeatable sampling, a 64-bit integer. The answer does not depend on other prompts of the batch."""
     repetition_penalty: float | None
     """Penalty for tokens that occur in the prompt or answer, > 0. Values above 1 reduce repetition."""
 
@@ -41,7 +41,7 @@ class DecodingArguments(SamplingArguments, total=False):
     """Sampling arguments, stop strings, and further arguments of transformers' ``model.generate``."""
 
     stop: str | Sequence[str] | None
-    """Strings that end the answer and are not part of it."""
+    """Strings at which the answer ends. The answer does not include them."""
     do_sample: bool | None
     """``True`` sets a missing temperature to 1.0. ``False`` is greedy and ignores the temperature."""
     min_new_tokens: int | None
@@ -49,9 +49,9 @@ class DecodingArguments(SamplingArguments, total=False):
     max_time: float | None
     """Maximum time for an answer in seconds, > 0."""
     no_repeat_ngram_size: int | None
-    """Length of token sequences that must not occur twice in prompt and answer; 0 allows all. Values above 1 are
-    refused for methods that are invariant inside the model, because sequences cross document borders, and for methods
-    with a prompt per document, because the prompts would forbid different sequences."""
+    """Length of token sequences that must not occur twice in prompt and answer; 0 allows all. Two kinds of methods
+    refuse values above 1: methods that are invariant inside the model, because sequences cross document borders, and
+    methods with a prompt per document, because each prompt would forbid different sequences."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that are never generated."""
     suppress_tokens: Sequence[int] | None
@@ -59,20 +59,20 @@ class DecodingArguments(SamplingArguments, total=False):
     begin_suppress_tokens: Sequence[int] | None
     """Token ids that never begin the answer."""
     sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
-    """Biases by sequence of token ids. Each is added to the logit of the last token if the other tokens precede it."""
+    """A bias for each sequence of token ids. It is added to the logit of the last token after the other tokens."""
     exponential_decay_length_penalty: tuple[int, float] | None
-    """``(start, factor)``: after ``start`` new tokens, a factor above 1 increases the probability of the end."""
+    """``(start, factor)``: after ``start`` new tokens, a factor above 1 makes the end of the answer more probable."""
     prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None
-    """Function of a sequence's index in the batch and its token ids ``[T]``. Returns the allowed next ids."""
+    """Function that returns the allowed next ids. It gets a sequence's index in the batch and its token ids ``[T]``."""
     watermarking_config: Mapping[str, Any] | BaseWatermarkingConfig | None
-    """Settings of a watermark in the answer, see ``transformers.WatermarkingConfig``."""
+    """Settings for a watermark in the answer, see ``transformers.WatermarkingConfig``."""
 
 
 class GenerationArguments(DecodingArguments, total=False):
-    """The arguments of ``DebiasedLM.generate``, ``stream`` and ``batch`` for generation."""
+    """Arguments of ``DebiasedLM.generate``, ``stream`` and ``batch`` that control generation."""
 
     stop_token_ids: Sequence[int]
-    """Tokens that end the answer, in addition to the model's own."""
+    """Tokens that end the answer, in addition to the EOS tokens of the model."""
     logprobs: bool
     """Whether to return ``Generation.logprobs``."""
     keep_special: Sequence[str]
@@ -89,7 +89,7 @@ RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that ar
     "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens", "return_dict_in_generate", "stop_strings",
     "stopping_criteria", "streamer", "token_healing", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
-UNSUPPORTED = (  # defaults of a model that ``generate`` would use and no argument can undo; it ignores "hybrid"
+UNSUPPORTED = (  # in a model's generation config, these change ``generate``, and no argument resets them
     "cache_implementation", "dola_layers", "guidance_scale", "is_assistant", "penalty_alpha", "prefill_chunk_size",
     "prompt_lookup_num_tokens", "stop_strings", "token_healing",
 )  # fmt: skip
@@ -98,7 +98,7 @@ _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
 
 class Check(NamedTuple):
-    """The accepted values of an argument: description, type and range."""
+    """The valid values of an argument: a description, a check of the type, and a check of the range."""
 
     expected: str
     is_type: Callable[[Any], bool]
@@ -197,10 +197,10 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -> None:
     """Rename ``max_tokens`` or ``max_new_tokens`` to ``name``. Raise ``ArgumentError`` if both are given."""
-    given = arguments.keys() & {"max_tokens", "max_new_tokens"}
-    if len(given) > 1:
+    names = arguments.keys() & {"max_tokens", "max_new_tokens"}
+    if len(names) > 1:
         raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
-    for other in given:
+    for other in names:
         arguments[name] = arguments.pop(other)
 
 
@@ -248,25 +248,26 @@ class GenerationSettings:
         if biases := values.get("sequence_bias"):
             pairs = biases.items() if isinstance(biases, Mapping) else biases
             values["sequence_bias"] = {tuple(ids): float(bias) for ids, bias in pairs}
-        own = {setting.name for setting in fields(cls)} & values.keys()
-        return cls(**{name: values.pop(name) for name in own}, extra=values, batch_size=int(batch_size))
+        names = {setting.name for setting in fields(cls)} & values.keys()
+        return cls(**{name: values.pop(name) for name in names}, extra=values, batch_size=int(batch_size))
 
     def arguments(self) -> dict[str, Any]:
         """Return ``max_new_tokens`` and all settings that differ from the default, as keyword arguments."""
-        own = [f for f in fields(self) if f.name not in ("max_new_tokens", "extra", "batch_size")]
-        changed = {f.name: getattr(self, f.name) for f in own if getattr(self, f.name) != f.default}
+        optional = [f for f in fields(self) if f.name not in ("max_new_tokens", "extra", "batch_size")]
+        changed = {f.name: getattr(self, f.name) for f in optional if getattr(self, f.name) != f.default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_fits(self, method: Method, model: PreTrainedModel, suffix: int) -> None:
-        """Reject ids outside the vocabulary, and sequences that depend on the order or on the prompt of a document.
+        """Raise ``ArgumentError`` if the settings, or the model's default settings, do not fit the model or the method.
 
-        ``generation_config`` of the model has the default arguments. ``suffix`` tokens follow the documents.
+        Ids must be in the vocabulary. Sequences must not depend on the order of the documents, nor differ between the
+        prompts of a ``JointMethod``. ``suffix`` is the number of tokens after the documents.
         """
         extra = {**vars(model.generation_config), **self.extra}
         if name := next((name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")), ""):
             raise ArgumentError(f"model.generation_config.{name}={shown(extra[name])} is not supported; set it to None")
         vocabulary = model.config.get_text_config().vocab_size
-        order_free = method.invariant and method.acts_on == "attention"  # others need no order, or fix it
+        order_free = method.invariant and method.acts_on == "attention"  # other invariant methods fix the order
         reason = "sequences of tokens cross document borders, so the answer would depend on the order of the documents"
         if joint := method.acts_on == "tokens":
             reason = "each document's prompt would forbid other sequences"
@@ -277,9 +278,9 @@ class GenerationSettings:
                     "which reads single tokens"
                 )
         for name in ("bad_words_ids", "sequence_bias"):
-            given = extra.get(name) or ()
-            are_ids = name == "bad_words_ids" or isinstance(given, Mapping)
-            sequences = list(given) if are_ids else [ids for ids, _ in given]
+            setting = extra.get(name) or ()
+            are_ids = name == "bad_words_ids" or isinstance(setting, Mapping)
+            sequences = list(setting) if are_ids else [ids for ids, _ in setting]
             if any(token >= vocabulary for ids in sequences for token in ids):
                 raise ArgumentError(f"{name}={shown(extra[name])}; expected token ids below {vocabulary}")
             longest = max(map(len, sequences), default=0)
@@ -294,7 +295,7 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """Return three values: a config without sampling, the EOS ids, and the arguments outside the config."""
+    """Return a config for greedy decoding, the EOS ids, and the extra arguments that are not part of a config."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]
@@ -313,6 +314,6 @@ def generation_config(
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the padding id. Padding is masked, so any id is valid if the tokenizer has none."""
+    """Return the token id for padding. Padding is masked, so any id will do if the tokenizer has no padding token."""
     ids = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
     return int(next(ids, 0))

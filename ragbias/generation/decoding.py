@@ -1,4 +1,4 @@
-"""Decode a batch: attach the method, process the logits, stop, and convert tokens to text."""
+"""The steps of decoding a batch: attach the method, process logits, stop sequences, and convert tokens to text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GREEDY = 1e-6  # lower temperatures would overflow the logits; their samples are
 
 @contextmanager
 def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Raise ``OutOfMemoryError`` if memory runs out. ``lengths`` are the prompts' numbers of tokens."""
+    """Convert errors for lack of memory to ``OutOfMemoryError``. ``lengths`` are the token counts of the prompts."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -56,7 +56,7 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
 
 
 class PreparedCache(NamedTuple):
-    """The initial cache of a generation, or None, and the number of reused tokens of each prompt."""
+    """The initial cache of a generation, or None, and the number of cached tokens of each prompt."""
 
     cache: DynamicCache | None
     reused: Sequence[int]
@@ -73,13 +73,13 @@ def prepared_model(
     cancelled: threading.Event | None = None,
     lora: Lora | None = None,
 ) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of prompts, padded on the left. ``spans`` are the documents' columns, with padding.
+    """Attach a method for a batch of left-padded prompts, and yield the cache from which generation starts.
 
-    ``lora`` is a reader in training; default: the method's reader.
+    ``spans`` are the columns of documents, including padding. ``lora`` replaces the reader of the method in training.
     """
     if lora is None and method.reader:
         lora = reader_of(model, method)
-    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # no documents: no reader
+    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents, no reader acts
     reader = nullcontext() if lora is None else apply_reader(model, lora, after)
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_documents_separately(model, method, prompts):
@@ -100,7 +100,7 @@ def prepared_model(
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether documents are computed in separate passes. This excludes rotary frequencies that depend on the length."""
+    """Whether each document runs in a separate pass. Rotary frequencies must not depend on the prompt's length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -116,10 +116,10 @@ def computes_documents_separately(model: PreTrainedModel, method: Method, prompt
 def suffix_likelihoods(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], cache: DynamicCache | None
 ) -> Tensor | None:
-    """Return the log-probability of the suffix, without its first token, in each prompt, float32 ``[prompts]``.
+    """Return the log-probability of the suffix in each prompt, without its first token: float32 ``[prompts]``.
 
-    The prompts have the same suffix. ``cache``, if any, has their documents, and is extended by the suffix without its
-    last token. None for methods that do not need likelihoods.
+    Return None for methods that do not need likelihoods. All prompts have the same suffix. A ``cache`` contains the
+    documents of the prompts; the suffix is added to it, except the last token.
     """
     if not (isinstance(method, JointMethod) and method.needs_likelihoods):
         return None
@@ -144,7 +144,7 @@ def sequence_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 class RequireFinite(LogitsProcessor):
-    """Raise an error for NaN and +inf. Other processors use -inf to forbid tokens, so it is allowed."""
+    """Raise an error for NaN and +inf. Other processors set the logits of forbidden tokens to -inf."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool((scores < torch.inf).all()):
@@ -163,24 +163,24 @@ class TokenLogprobs(LogitsProcessor):
         self._chosen: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self._take(input_ids)
+        self._record_last_token(input_ids)
         self._waiting = scores.float().log_softmax(-1)
         return scores
 
     def by_sequence(self, output: Tensor) -> list[list[float]]:
-        """Return the log-probabilities of the new tokens in ``output`` ``[batch, length]``, prompts and answers."""
-        self._take(output)
+        """Return the log-probabilities of the new tokens at the end of the sequences ``output`` ``[batch, length]``."""
+        self._record_last_token(output)
         chosen: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
         return chosen
 
-    def _take(self, ids: Tensor) -> None:
+    def _record_last_token(self, ids: Tensor) -> None:
         if self._waiting is not None:
             self._chosen.append(self._waiting.gather(1, ids[:, -1:])[:, 0])
             self._waiting = None
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits, with one generator per sequence, so samples do not depend on the batch."""
+    """Sample as the argmax of noisy logits. Each sequence has a generator, so samples do not depend on the batch."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
@@ -193,7 +193,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 class FuseLogits(LogitsProcessor):
-    """Replace the logits ``[prompts, V]`` of all sequences by the fused scores ``[V]`` of a joint method."""
+    """Replace the logits ``[prompts, V]`` of all prompts by the scores ``[V]`` that a ``JointMethod`` computes."""
 
     def __init__(self, method: JointMethod, likelihoods: Tensor | None) -> None:
         self._method = method
@@ -214,7 +214,7 @@ def processors(
     device: torch.device,
     likelihoods: Tensor | None,
 ) -> LogitsProcessorList:
-    """Return processors that check, fuse, record and sample logits. ``generate`` itself stays greedy.
+    """Return the processors that fuse, check, record and sample logits. ``generate`` takes the argmax of the result.
 
     For ``likelihoods``, see ``JointMethod.fused``.
     """
@@ -235,9 +235,9 @@ def processors(
     return chain
 
 
-def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
+def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
     """Decode token ids. Remove special tokens, except those in ``keep_special``."""
-    added = tokenizer.added_tokens_decoder if keep_special else {}  # slow for large vocabularies
+    added = tokenizer.added_tokens_decoder if keep_special else {}  # this property is slow for large vocabularies
     special = {id: token.content for id, token in added.items() if token.special}
     removed = {id for id, content in special.items() if content not in keep_special}
     if len(removed) == len(special):
@@ -245,8 +245,8 @@ def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special
     return str(tokenizer.decode([id for id in ids if id not in removed], skip_special_tokens=False))
 
 
-def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """Return the text before the first stop string, and whether there was one."""
+def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """Return the text before the first stop string, and whether the text contains a stop string."""
     ends = [index for index in (text.find(word) for word in stop) if index >= 0]
     return (text[: min(ends)], True) if ends else (text, False)
 
@@ -255,14 +255,14 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
     """Return the length of a partial text without an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
-        held = next((size for size in range(min(len(word), len(text)), 0, -1) if text.endswith(word[:size])), 0)
-        safe = min(safe, len(text) - held)
+        overlap = next((size for size in range(min(len(word), len(text)), 0, -1) if text.endswith(word[:size])), 0)
+        safe = min(safe, len(text) - overlap)
     return safe
 
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """End sequences at stop strings, EOS and cancellation. ``on_text`` receives the final part of the first text."""
+    """End sequences at stop strings, EOS and cancellation. ``on_text`` gets the first sequence's text so far."""
 
     width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]
@@ -278,7 +278,7 @@ class StoppingWatch(StoppingCriteria):
                 continue
             on_text, stopped = self.on_text if index == 0 else None, False
             if on_text or self.stop:
-                text, stopped = trimmed(self.decode(ids), self.stop)
+                text, stopped = cut_at_stop(self.decode(ids), self.stop)
                 if on_text:
                     on_text(text[: safe_length(text, self.stop)])
             if stopped or ids[-1] in self.eos:
@@ -293,8 +293,8 @@ def openai_logprobs(
 ) -> dict[str, Any]:
     """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
 
-    Joined, the tokens give the text; the last one may extend into the stop string. If a character has several tokens,
-    it belongs to the last of them.
+    The joined texts of the tokens are the answer. Only the last token may extend into the stop string. A character of
+    several tokens belongs to the last of them.
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []
@@ -304,8 +304,8 @@ def openai_logprobs(
         if generation.finish_reason == "stop" and length >= len(generation.text):
             break
         start = max(0, begin - CONTEXT)
-        before = decoded(tokenizer, ids[start:begin], keep_special)
-        text = decoded(tokenizer, ids[start : index + 1], keep_special)[len(before) :]
+        before = decode_tokens(tokenizer, ids[start:begin], keep_special)
+        text = decode_tokens(tokenizer, ids[start : index + 1], keep_special)[len(before) :]
         if text.endswith("\ufffd") and index + 1 < len(ids):
             text = ""
         else:
@@ -316,5 +316,5 @@ def openai_logprobs(
 
 
 def openai_token(text: str, logprob: float) -> dict[str, Any]:
-    """Convert a token to OpenAI's format, without alternatives."""
+    """Convert a token and its log-probability to OpenAI's format, without alternative tokens."""
     return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

@@ -1,4 +1,4 @@
-"""Rank documents by the model's attention, for reordering methods and for ``ragbias.rank``."""
+"""Rank documents by a model's attention, for reordering methods and for ``ragbias.rank``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORE
 
 @dataclass(frozen=True)
 class ModelAttention:
-    """A model's attention to the documents of a prompt. Implements ``ragbias.methods.base.DocumentScorer``."""
+    """A ``ragbias.methods.DocumentScorer`` that measures a model's attention to the documents of a prompt."""
 
     model: PreTrainedModel
     ids: Sequence[int]
@@ -60,28 +60,28 @@ class ModelAttention:
         return [scores[index] for index in range(len(order))]
 
     def contrast(self) -> list[list[float]]:
-        without = self.without_query()
-        if without is None:
+        calibration_ids = self.without_query()
+        if calibration_ids is None:
             raise MethodError(
-                "icr found no query after the documents, which it replaces by 'N/A' to calibrate the scores; give a "
-                "prompt with a question, or calibration_ids to ragbias.rank"
+                "icr found no query after the documents, but needs one to calibrate the scores; give a prompt with a "
+                "question, or calibration_ids to ragbias.rank"
             )
         begin = self.spans[-1][1]
         gaps = self._gaps
         if gaps and all(gap == gaps[0] for gap in gaps) and list(self.ids[begin : begin + len(gaps[0])]) == gaps[0]:
             begin += len(gaps[0])  # a separator also follows the last document
-        if list(self.ids[:begin]) != list(without[:begin]):
+        if list(self.ids[:begin]) != list(calibration_ids[:begin]):
             raise ArgumentError(
                 f"calibration_ids differ from ids among the first {begin} tokens; expected a difference in the query "
                 "only, after the documents"
             )
-        if begin >= min(len(self.ids), len(without)):
+        if begin >= min(len(self.ids), len(calibration_ids)):
             raise ArgumentError(
-                f"calibration_ids has {len(without)} tokens and ids {len(self.ids)}; expected both to continue "
+                f"calibration_ids has {len(calibration_ids)} tokens and ids {len(self.ids)}; expected both to continue "
                 f"after the documents, which end at {begin}"
             )
         observer = QueryContrast((begin, len(self.ids)), self.cancelled)
-        self._run(observer, [*self.ids, *without[begin:]], [])
+        self._run(observer, [*self.ids, *calibration_ids[begin:]], [])
         assert observer.contrast is not None
         return [observer.contrast[first:end].tolist() for first, end in self.spans]
 
@@ -95,7 +95,7 @@ class ModelAttention:
 def model_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, origin: Origin, cancelled: threading.Event | None
 ) -> ModelAttention:
-    """Return the model's attention to the documents of a tokenised prompt."""
+    """Create the scorer for the documents of a tokenised prompt."""
     tokens = origin.tokens
 
     def ids_without_query() -> list[int] | None:
@@ -113,20 +113,20 @@ def rank(
     spans: Sequence[Span],
     calibration_ids: Sequence[int] | Tensor | None = None,
 ) -> Ranking:
-    """Rank the documents of a prompt with a reordering method. Like ``debias``, it takes a transformers model.
+    """Rank the documents of a prompt with a reordering method. Like ``debias``, this takes a transformers model.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"icr"`` or ``AttentionSorting(rounds=2)``.
         ids: the prompt, ``[T]`` or ``[1, T]``.
-        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document. If all
-            gaps contain the same tokens, and the last document is followed by them too, they are separators.
+        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between spans belong to no document. If
+            the same tokens are between all documents and after the last one, they are separators.
         calibration_ids: for ``icr``, the prompt with "N/A" in place of the query.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method does not reorder documents, or needs ``calibration_ids``.
-        ArgumentError: ``ids`` or ``calibration_ids`` has another shape, or a token outside the model's vocabulary.
+        ArgumentError: ``ids`` or ``calibration_ids`` have another shape, or a token outside the model's vocabulary.
         PromptTooLongError: the prompt is longer than the model's window.
         WrongTypeError: ``model`` is not a transformers model.
         SpanError: spans overlap, are not ascending, lie outside the prompt, or leave no token after the last document.
@@ -142,7 +142,7 @@ def rank(
     prompt = _id_list("ids", ids, model)
     checked = check_spans(spans, len(prompt))
     if checked != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
-        raise SpanError(f"spans={spans!r} are not ascending; order and scores count the documents as in the prompt")
+        raise SpanError(f"spans={spans!r} are not ascending; order and scores refer to the order in the prompt")
     if not checked or checked[-1][1] == len(prompt):
         raise SpanError(
             f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
@@ -162,9 +162,9 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 
 
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
-    """Replace the query after the documents by "N/A", as in the paper. Return None if there is no query.
+    """Replace the query in the text after the documents by "N/A", as in the paper. Return None if there is no query.
 
-    The query is the rest of the line after the last ``Question:`` or ``Query:``, otherwise the longest line.
+    The query is the rest of the line after the last ``Question:`` or ``Query:``. Without these, it is the longest line.
     """
     border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
     masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix

@@ -1,4 +1,4 @@
-"""Results: the answer, token counts, and a report."""
+"""The results of a generation: the answer, token counts, and a report."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Report:
         method_ran: name of the method that ran; ``"none"`` if the requested method could not run.
         source: how the documents were found: ``"prompt"`` (passed as a ``Prompt``), ``"documents"``, ``"artifact"``,
             ``"run"``, ``"registry"``, ``"segmenter"``, ``"headers"``, or ``"none"``; see ``ragbias.boundaries``.
-        spans: ``(begin, end)`` of each document in tokens, ascending. If ``Prompt.from_text`` added a separator, it is
-            included.
-        n_expected: number of documents that the source names.
-        n_found: number of expected documents that occur in the prompt.
+        spans: ``(begin, end)`` of each document in tokens, ascending. A span includes the separator that
+            ``Prompt.from_text`` may add.
+        n_expected: number of documents that should be in the prompt, according to the source.
+        n_found: number of these documents that occur in the prompt.
         reason: why another method ran, or why documents are missing; empty if everything ran as requested.
         backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``, or
             ``"vllm"``; empty if the method does not change attention.
-        order: for methods that reorder documents, ``order[i]`` is the original index of document ``i`` in the model's
-            prompt; empty for other methods.
-        numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to all
-            methods; ``"stripped"`` if the numbers were removed; empty without numbers.
-        n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted or
-            belong to earlier turns or other retrievals.
+        order: for methods that reorder documents, ``order[i]`` is the original index of the document that the model
+            reads at position ``i``; empty for other methods.
+        numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to the model;
+            ``"stripped"`` if the numbers were removed; empty without numbers.
+        n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted, from
+            earlier turns, or from other retrievals.
         segmentation_changed: whether the tokens differ from those of the plain model, which tokenises the whole text.
-            A method's tokens do not cross document borders, and may include an added separator.
+            Methods tokenise each document separately, and may add a separator.
         cached_tokens: number of tokens of the prompt from a ``DocumentCache``.
         reader: folder name of the reader adapter that ran with the method; empty if there was none.
     """
@@ -89,8 +89,9 @@ class Generation:
     """An answer: its text without special tokens and stop strings, its token ids, usage and report.
 
     Attributes:
-        logprobs: natural logarithm of each token's probability, if requested. It does not include temperature,
-            ``top_k`` and ``top_p``, but includes ``repetition_penalty`` and similar settings.
+        finish_reason: ``"stop"`` at EOS or a stop string; ``"length"`` at the maximum number of tokens.
+        logprobs: natural logarithm of each token's probability, if requested. ``repetition_penalty`` and similar
+            settings change these probabilities; temperature, ``top_k`` and ``top_p`` do not.
     """
 
     text: str
@@ -103,7 +104,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Score:
-    """Natural logarithms of the probabilities of a continuation's tokens."""
+    """The tokens of a continuation, and the natural logarithm of each token's probability."""
 
     token_ids: list[int]
     logprobs: list[float]

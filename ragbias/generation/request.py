@@ -1,4 +1,4 @@
-"""Prepared requests, padded batches, and recordings for replay."""
+"""Prepare requests, pad batches, and record requests for replay."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OWN_NUMBERS_REMAIN = (
 
 @dataclass(frozen=True)
 class Origin:
-    """The original prompt and method of a request, with the documents in the original order.
+    """The original prompt of a request, with the documents in their original order, and the requested method.
 
     Attributes:
-        parts: the prompt, split at the borders of its documents.
-        tokens: tokens of each part.
+        parts: the prompt, split into the text before the documents, the documents, and the text after them.
+        tokens: the tokens of each part.
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
         method_requested: the requested method, as in the report.
         boundaries: how the documents were found.
@@ -63,13 +63,13 @@ class Origin:
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=FlatText.of(parts, self.flat.lead))
 
     def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-        """Return the tokens of the whole prompt, for the plain model and methods that need no documents."""
+        """Tokenise the prompt in one piece, for the plain model and for methods that need no documents."""
         return tokenise_whole(self.flat.text, self.flat.spans, tokenizer)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prepared prompt: its tokens with reordered documents, the method, and the report.
+    """A prepared prompt: its tokens in the order that the model reads, the method that runs, and the report.
 
     Attributes:
         cancelled: event that ends the answer to this request at the next token. Other answers of the batch continue.
@@ -83,13 +83,13 @@ class Request:
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
-        """Return the number of tokens of the longest prompt that a method needs."""
+        """Return the number of tokens in the longest prompt that a method runs."""
         if not isinstance(method, JointMethod):
             return len(tokens.ids)
         return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
 
     def candidates(self) -> list[Request]:
-        """Return the requests to generate: one per order of a vote, one per prompt of a joint method, or this one."""
+        """Return the requests to run: one per order of a vote, one per prompt of a ``JointMethod``, or this one."""
         if isinstance(self.method, JointMethod):
             prompts = self.method.prompts(self.tokens.documents)
             return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
@@ -127,11 +127,15 @@ def in_parts(
         )
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
-            raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
+            raise ArgumentError(
+                "documents and boundaries are for a flat prompt; a Prompt already contains its documents"
+            )
         prompt = prompt if tokenizer is None else shield_documents(prompt, tokenizer)
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
         numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
-        return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_REMAIN), "", FlatText.of(prompt))
+        return InParts(
+            prompt, _with_numbering(boundaries, numbers, strip_numbering, PARTS_REMAIN), "", FlatText.of(prompt)
+        )
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
@@ -142,26 +146,26 @@ def in_parts(
     if documents is not None and found < len(documents):
         raise DocumentNotFoundError(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
-            "pass each text exactly as the prompt has it"
+            "pass each text exactly as it is in the prompt"
         )
-    if tokenizer is not None:  # marks keep the text's length, and so the spans
+    if tokenizer is not None:  # marks do not change the length of the text, so the spans stay valid
         prompt = control_tokens(tokenizer).shield(prompt, boundaries.spans)
     numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
     try:
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
         parts, flat = Prompt(prompt, (), ""), FlatText(prompt, ())
-        return InParts(parts, _numbered(boundaries, numbers, False), str(error), flat)
-    return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN), "", flat)
+        return InParts(parts, _with_numbering(boundaries, numbers, False), str(error), flat)
+    return InParts(parts, _with_numbering(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN), "", flat)
 
 
-def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, why_left: str = "") -> Boundaries:
-    """Set ``numbering`` of the boundaries. If numbers could not be stripped, add ``why_left`` to the reason."""
-    if stripped and numbers.cuts and not numbers.doubtful:
+def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: bool, why_left: str = "") -> Boundaries:
+    """Set ``numbering`` of the boundaries. If numbers should be stripped but remain, add ``why_left`` to the reason."""
+    if strip and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
     if not numbers.reveal_order:
         return boundaries
-    reasons = (boundaries.reason, why_left if stripped else "")
+    reasons = (boundaries.reason, why_left if strip else "")
     return replace(boundaries, numbering="present", reason="; ".join(filter(None, reasons)))
 
 
@@ -173,8 +177,8 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
     return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
 
 
-def planned_report(origin: Origin) -> Report:
-    """Create the report of a request before the method runs."""
+def create_report(origin: Origin) -> Report:
+    """Create the report of a request. ``resolve`` later adds fields that depend on the run."""
     method, boundaries = origin.method_requested, origin.boundaries
     plain_because = origin.reason or reason_to_run_plain(origin.tokens, method.fewest_documents)
     plain_because = plain_because if method.needs_documents else ""
@@ -194,11 +198,11 @@ def planned_report(origin: Origin) -> Report:
 
 def check_lists(prompts: object, documents: object, boundaries: object) -> None:
     """Raise an error unless prompts, documents and boundaries of a batch are lists of equal length."""
-    given: list[Any] = [prompts, *(each for each in (documents, boundaries) if each is not None)]
-    for each in given:
-        if isinstance(each, (str, bytes)) or not isinstance(each, Sequence):
-            raise WrongTypeError(f"batch takes lists of prompts, documents and boundaries; got {shown(each)}")
-    if len(set(map(len, given))) > 1:
+    arguments: list[Any] = [prompts, *(argument for argument in (documents, boundaries) if argument is not None)]
+    for argument in arguments:
+        if isinstance(argument, (str, bytes)) or not isinstance(argument, Sequence):
+            raise WrongTypeError(f"batch takes lists of prompts, documents and boundaries; got {shown(argument)}")
+    if len(set(map(len, arguments))) > 1:
         raise ArgumentError("batch takes a list of prompts, and one entry of documents or boundaries for each of them")
 
 
@@ -212,14 +216,14 @@ def check_length(length: int, window: int, answer: int = 1) -> None:
         )
 
 
-def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Group requests into batches of at most ``size``, with the same method and token limit. Return their indices.
+def group_requests(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
+    """Return the indices of the requests in each batch. A batch has one method, and one limit of new tokens.
 
     With different limits, a long prompt would truncate the answers to shorter prompts in its batch.
     """
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     batches: list[list[int]] = []
-    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # a method may be unhashable
+    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # no set: methods may be unhashable
         indices = [index for index, other in enumerate(keys) if other == key]
         batches += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
     return batches
@@ -228,7 +232,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
 def padded(
     prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """Return left-padded ids and mask ``[batch, width]``, and each prompt's spans, shifted by the padding."""
+    """Return left-padded ids and mask, int64 ``[batch, width]``, and the spans of each prompt with its padding."""
     width = max(len(prompt.ids) for prompt in prompts)
     pads = [width - len(prompt.ids) for prompt in prompts]
     ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
@@ -238,12 +242,12 @@ def padded(
 
 
 _lock = threading.Lock()
-_open: list[list[Recorded]] = []
+_open_recordings: list[list[RecordedRequest]] = []
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A request to a ``DebiasedLM``, and its settings."""
+class RecordedRequest:
+    """A request to a ``DebiasedLM``, with the settings of its generation."""
 
     lm: Any  # a DebiasedLM, which is in a higher layer
     request: Request
@@ -251,20 +255,20 @@ class Recorded:
 
 
 @contextmanager
-def recording() -> Iterator[list[Recorded]]:
-    """Record all requests to ``DebiasedLM`` objects of this process, in all threads."""
-    records: list[Recorded] = []
+def recording() -> Iterator[list[RecordedRequest]]:
+    """In this context, record the requests to all ``DebiasedLM`` objects of the process, from all threads."""
+    records: list[RecordedRequest] = []
     with _lock:
-        _open.append(records)
+        _open_recordings.append(records)
     try:
         yield records
     finally:
         with _lock:
-            _open[:] = [other for other in _open if other is not records]
+            _open_recordings[:] = [other for other in _open_recordings if other is not records]
 
 
 def record(lm: object, requests: Sequence[Request], settings: GenerationSettings) -> None:
     """Add requests to all open recordings."""
     with _lock:
-        for records in _open:
-            records += [Recorded(lm, request, settings) for request in requests]
+        for records in _open_recordings:
+            records += [RecordedRequest(lm, request, settings) for request in requests]

@@ -1,8 +1,8 @@
-"""Reuse documents: fill the model's cache with their keys and values, and run only the rest of a prompt.
+"""Reuse documents: put their keys and values into the model's cache, and run only the rest of a prompt.
 
-For a method with reusable documents, a document's keys and values depend only on the prefix and the document. Each
-document is computed in a separate pass after its prefix. Therefore its states are bit-identical in every prompt, order
-and batch, with or without a cache.
+For a method with reusable documents, the keys and values of a document depend only on the prefix and the document. Each
+document is computed in a separate forward pass after its prefix. Therefore its states are bit-identical in every
+prompt, order and batch, with or without a ``DocumentCache``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ragbias.readers import Lora, apply_reader
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
-    """Warn once per method that its documents are not reusable, so that the cache has no effect."""
+    """Warn that the cache has no effect if the documents of the method are not reusable."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
         reason = f"the states of a document depend on other documents or on its position; use one of {reusable}"
         cache.warn_unused(method.name, reason)
 
 
-class Alone(AttentionMethod):
-    """The plain model for a prefix and one document. Its cache contains keys without positions."""
+class DocumentPass(AttentionMethod):
+    """The plain model on a prefix and one document. The cache of this pass has keys without positions."""
 
-    name = "alone"
+    name = "document-pass"
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         total, count = seq.key.shape[1], seq.query.shape[1]
@@ -62,7 +62,7 @@ class Alone(AttentionMethod):
 
 
 class DocumentStates:
-    """Get keys and values of prefixes and documents, cached or computed. ``cancelled`` stops at the next document."""
+    """The keys and values of prefixes and documents, cached or computed. ``cancelled`` stops at the next document."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class DocumentStates:
             cache.register_model(self._identity)
         self._prefixes: dict[tuple[int, ...], States] = {}  # states by prefix tokens
 
-    def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
+    def get(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """Return the states of ``tokens`` after a prefix, and whether they were cached."""
         key = "" if self._cache is None else key_of(self._identity, prefix, tokens, self._cache.salt)
         cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)), self._dtypes())
-        states = cached or self._computed(prefix, tokens)
+        states = cached or self._compute(prefix, tokens)
         if self._cache is not None and cached is None:
             self._cache.put(key, states)
         if not prefix:
@@ -90,13 +90,13 @@ class DocumentStates:
         return states, cached is not None
 
     def add_all(self, prompt: TokenisedPrompt, window: int, progress: Callable[[int], None]) -> int:
-        """Add the documents of a prompt to the cache, see ``DebiasedLM.warm``. Return the number of computed ones."""
+        """Add the documents of a prompt to the cache, see ``DebiasedLM.warm``. Return how many had to be computed."""
         computed = 0
         for done, document in enumerate(prompt.documents, start=1):
             check_length(len(prompt.prefix) + len(document), window)
             assert self._cache is not None
             if key_of(self._identity, prompt.prefix, document, self._cache.salt) not in self._cache:
-                computed += not self.of(prompt.prefix, document)[1]
+                computed += not self.get(prompt.prefix, document)[1]
             progress(done)
         return computed
 
@@ -108,19 +108,19 @@ class DocumentStates:
         return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
 
     def _dtypes(self) -> set[torch.dtype]:
-        """Return the dtypes of keys and values. Under autocast, keys may have the dtype of the norm's weights."""
+        """Return the possible dtypes of keys and values. Under autocast, norms may keep the model's dtype."""
         device = self._model.device.type
         casts = torch.is_autocast_enabled(device)
         return {self._model.dtype, *([torch.get_autocast_dtype(device)] if casts else [])}
 
-    def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
+    def _compute(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)
         ids, begin = tuple(prefix), len(prefix)
-        before = [self._prefixes.get(ids) or self.of((), ids)[0]] if prefix else []
-        binding = Binding(self._model, Alone(), [], private=True, backend=self._backend)
-        cache = cache_of(self._model, before)
-        run(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
-        return states_of(cache, begin, begin + len(tokens))
+        before = [self._prefixes.get(ids) or self.get((), ids)[0]] if prefix else []
+        binding = Binding(self._model, DocumentPass(), [], private=True, backend=self._backend)
+        cache = cache_from_states(self._model, before)
+        run_tokens(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
+        return copy_states(cache, begin, begin + len(tokens))
 
 
 def start_from_states(
@@ -131,37 +131,37 @@ def start_from_states(
     backend: str,
     lora: Lora | None = None,
 ) -> tuple[Binding, DynamicCache, list[int]]:
-    """Return a binding, a cache with prefixes and documents, and each prompt's number of reused tokens.
+    """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
-    In a batch, suffixes differ in length. Therefore the cache also contains each suffix, except its last token. The
-    prompts of a joint method have the same suffix, which is not run here.
+    Suffixes in a batch differ in length. Therefore the cache of a batch also contains each suffix, except its last
+    token. The prompts of a ``JointMethod`` have the same suffix, so their cache does not contain it.
     """
-    rule = method if isinstance(method, AttentionMethod) else Alone()
+    rule = method if isinstance(method, AttentionMethod) else DocumentPass()
     layouts, caches, reused = [], [], []
     width = max(len(prompt.ids) for prompt in prompts)
     for prompt in prompts:
         order = rule.document_order(prompt.documents)
         ordered = prompt.reordered(order)
-        parts = [states.of((), ordered.prefix)] if ordered.prefix else []
-        parts += [states.of(ordered.prefix, document) for document in ordered.documents]
+        parts = [states.get((), ordered.prefix)] if ordered.prefix else []
+        parts += [states.get(ordered.prefix, document) for document in ordered.documents]
         reused.append(sum(part.tokens for part, cached in parts if cached))
-        cache = cache_of(model, [part for part, _ in parts])
+        cache = cache_from_states(model, [part for part, _ in parts])
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if not isinstance(method, JointMethod) and len(prompts) > 1 and len(prompt.suffix) > 1:
-            alone = Binding(model, rule, [], private=True, backend=backend)
+            for_prompt = Binding(model, rule, [], private=True, backend=backend)
             with nullcontext() if lora is None else apply_reader(model, lora, [0]):
-                run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
+                run_tokens(for_prompt, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
-    joined = caches[0] if len(prompts) == 1 else left_padded(caches)
+    joined = caches[0] if len(prompts) == 1 else left_pad(caches)
     binding = Binding(model, rule, [], private=True, backend=backend)
     binding.resume(joined, layouts)
     return binding, joined, reused
 
 
 @torch.no_grad()
-def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
-    """Run tokens after the tokens in the cache."""
+def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
+    """Run tokens of one sequence after those in the cache, and add them to the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
     with hooked(binding):
@@ -169,8 +169,8 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
         binding.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
-def states_of(cache: DynamicCache, begin: int, end: int) -> States:
-    """Copy the keys and values of a range of tokens of the first sequence."""
+def copy_states(cache: DynamicCache, begin: int, end: int) -> States:
+    """Copy the keys and values of the tokens ``begin`` to ``end - 1`` of the first sequence in a cache to the CPU."""
     keys, values = (
         tuple(getattr(layer, part)[0, :, begin:end].to("cpu", copy=True) for layer in cache.layers)
         for part in ("keys", "values")
@@ -178,8 +178,8 @@ def states_of(cache: DynamicCache, begin: int, end: int) -> States:
     return States(keys, values)
 
 
-def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
-    """Concatenate states in a cache, with each layer on the device of the model's layer."""
+def cache_from_states(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
+    """Create a cache with these states in order. Each layer is on the device of the model's layer."""
     cache = DynamicCache()
     if parts:
         architecture = architecture_of(model)
@@ -195,14 +195,14 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
 
 
 def _device_of(module: Module) -> torch.device:
-    """Return the device on which a module computes. With accelerate, weights may be elsewhere between calls."""
+    """Return the device on which a module computes. Accelerate may keep its weights on another device."""
     for part in module.modules():
         if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)
     return next(module.parameters()).device
 
 
-def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:
+def left_pad(caches: Sequence[DynamicCache]) -> DynamicCache:
     """Join caches into one batch, padded with zeros on the left."""
     width = max(cache.get_seq_length() for cache in caches)
     joined = DynamicCache()

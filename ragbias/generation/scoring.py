@@ -1,4 +1,4 @@
-"""Log-probabilities of continuations of a prompt, by teacher forcing."""
+"""Compute log-probabilities of given continuations of a prompt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ragbias.prompt import TokenisedPrompt
 
 
 class ContinuationScores(NamedTuple):
-    """Log-probabilities of the token after the prompt, float32 ``[V]``, and of each whole continuation."""
+    """Log-probabilities of all tokens after the prompt, float32 ``[V]``, and of each continuation as a whole."""
 
     next_token: Tensor
     logprobs: list[float]
@@ -38,7 +38,7 @@ def logprobs_of(
 ) -> list[float]:
     """Return the natural logarithm of the probability of each token of ``target`` after the prompt."""
     (scores,) = _logprobs(model, request, [target], backend, cache)
-    values: list[float] = _chosen(scores[0], target).tolist()
+    values: list[float] = _select_tokens(scores[0], target).tolist()
     return values
 
 
@@ -57,20 +57,20 @@ def continuation_logits(
 
 
 @torch.no_grad()
-def teacher_forced(
+def score_continuations(
     model: PreTrainedModel,
     request: Request,
     targets: Sequence[Sequence[int]],
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> ContinuationScores:
-    """Return the log-probability of each target after the prompt, if the method samples.
+    """Return the log-probability with which a method would sample each target after the prompt.
 
-    For a vote, the probability is the mean over the orders, which is the expected share of votes.
+    For a vote, this is the logarithm of the mean probability over the orders, which is the expected share of votes.
     """
     scores = _logprobs(model, request, targets, backend, cache)
-    logprobs = [_mean_probability(_chosen(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
-    return ContinuationScores(_mean_probability(scores[0][:, 0]), [float(logprob) for logprob in logprobs])
+    logprobs = [_log_mean(_select_tokens(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
+    return ContinuationScores(_log_mean(scores[0][:, 0]), [float(logprob) for logprob in logprobs])
 
 
 def _logprobs(
@@ -80,19 +80,19 @@ def _logprobs(
     backend: str,
     cache: DocumentCache | None,
 ) -> list[Tensor]:
-    """Return log-probabilities ``[orders, len(target), V]`` along each target. Only a vote has several orders."""
-    acting = NoMethod() if request.method.acts_on == "answers" else request.method
-    parts = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
-    of_targets = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
-    if isinstance(request.method, JointMethod):
-        given = [likelihood for _, likelihood in parts if likelihood is not None]
-        fused = partial(fused_logits, request.method, torch.cat(given) if given else None)
-        of_targets = [fused(logits, target)[None] for logits, target in zip(of_targets, targets, strict=True)]
-    return [logits.log_softmax(-1) for logits in of_targets]
+    """Return log-probabilities ``[orders, len(target), V]`` for each target. Only a vote has several orders."""
+    method = NoMethod() if request.method.acts_on == "answers" else request.method
+    parts = [_logits(model, method, part.tokens, targets, backend, cache) for part in request.candidates()]
+    by_target = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
+    if isinstance(method, JointMethod):
+        likelihoods = [likelihood for _, likelihood in parts if likelihood is not None]
+        fuse = partial(fuse_logits, method, torch.cat(likelihoods) if likelihoods else None)
+        by_target = [fuse(logits, target)[None] for logits, target in zip(by_target, targets, strict=True)]
+    return [logits.log_softmax(-1) for logits in by_target]
 
 
-def _chosen(logprobs: Tensor, target: Sequence[int]) -> Tensor:
-    """Return the log-probabilities ``[..., T]`` of the target's tokens, of all tokens' ``[..., T, V]``."""
+def _select_tokens(logprobs: Tensor, target: Sequence[int]) -> Tensor:
+    """Select the log-probabilities ``[..., T]`` of a target's tokens from those of all tokens, ``[..., T, V]``."""
     return logprobs[..., torch.arange(len(target)), torch.tensor(list(target), device=logprobs.device)]
 
 
@@ -104,23 +104,23 @@ def _logits(
     backend: str,
     cache: DocumentCache | None,
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Return logits float32 ``[len(target), V]`` that predict each target, and the likelihood of the prompt's suffix.
+    """Return logits float32 ``[len(target), V]`` for each target, and the log-likelihood of the prompt's suffix.
 
-    The likelihood is float32 ``[1]``, or None if the method does not need it.
+    The log-likelihood is float32 ``[1]``, or None if the method does not need it.
     """
     with prepared_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
-        first, filled = prefilled(model, tokens.ids, start.cache)
+        first, filled = prefill(model, tokens.ids, start.cache)
         last = len(targets) - 1
         copies = (filled if index == last else copy_cache(model, filled) for index in range(len(targets)))
-        logits = [continued(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
+        logits = [continue_prefill(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
     return logits, likelihood
 
 
-def prefilled(
+def prefill(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
-    """Return logits float32 ``[V]`` of the token after a prompt, and its cache. ``cache`` may contain the beginning."""
+    """Return logits float32 ``[V]`` after a prompt, and its cache. ``cache`` may have the prompt's beginning."""
     computed = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[computed:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -129,8 +129,8 @@ def prefilled(
     return logits, output.past_key_values
 
 
-def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
-    """Return logits float32 ``[len(target), V]`` that predict a target after ``prefilled``. Extends the cache."""
+def continue_prefill(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
+    """Return logits float32 ``[len(target), V]`` that predict a target after ``prefill``. Extend the cache."""
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)
@@ -140,9 +140,9 @@ def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target
 
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
-    """Return the tokens of a continuation after the text ``before``. Raise ``ArgumentError`` if it has none."""
+    """Return the tokens of a continuation of the text ``before``. Raise ``ArgumentError`` if there are none."""
     head, whole = encode(before, tokenizer), encode(before + continuation, tokenizer)
-    # no token crosses the border, as in a generated answer
+    # no token may contain the end of one text and the beginning of the other, as in a generated answer
     ids = whole[len(head) :] if whole[: len(head)] == head else encode(continuation, tokenizer)
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
@@ -158,13 +158,13 @@ def kl(plain: Tensor, debiased: Tensor) -> float:
     return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))
 
 
-def fused_logits(method: JointMethod, likelihoods: Tensor | None, logits: Tensor, target: Sequence[int]) -> Tensor:
-    """Fuse logits ``[prompts, T, V]`` that predict ``target`` to ``[T, V]``."""
+def fuse_logits(method: JointMethod, likelihoods: Tensor | None, logits: Tensor, target: Sequence[int]) -> Tensor:
+    """Combine the logits ``[prompts, T, V]`` that predict ``target`` to ``[T, V]``, token by token."""
     memory: dict[str, Any] = {"likelihoods": likelihoods}
     previous = [None, *target[:-1]]
     return torch.stack([method.fused(logits[:, step], memory, token) for step, token in enumerate(previous)])
 
 
-def _mean_probability(logprobs: Tensor) -> Tensor:
+def _log_mean(logprobs: Tensor) -> Tensor:
     """Return the logarithm of the mean probability over the first dimension."""
     return logprobs.logsumexp(0) - math.log(len(logprobs))

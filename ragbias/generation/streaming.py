@@ -1,4 +1,4 @@
-"""Stream an answer from a worker thread."""
+"""Generate an answer in a thread, and iterate over its text."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ragbias.generation.report import Generation, Report
 
 Job = Callable[[Callable[[str], None], threading.Event], Generation]
 Events = queue.SimpleQueue[str | BaseException | Generation]
-_events_of: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictionary()  # events that cancel the threads
+_cancel_events: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictionary()  # by thread
 
 
 class Stream(Iterator[str]):
-    """Iterate over the pieces of a text while a thread generates it. Iteration raises errors of the generation.
+    """Iterator over the pieces of a text while a thread generates it. Iteration raises the errors of the generation.
 
-    Closing or deleting the stream stops the generation at the next token.
+    If the stream is closed or deleted, the generation stops at the next token.
 
     Args:
-        job: generates the text. Its arguments are a callback for the text so far, and an event for cancellation.
-        report: the report of the request. The report of ``generation`` also counts cached tokens.
+        job: function that generates the text. It gets a callback for the text so far, and an event for cancellation.
+        report: the report of the request. The report in ``generation`` also counts cached tokens.
     """
 
     def __init__(self, job: Job, report: Report) -> None:
@@ -33,10 +33,10 @@ class Stream(Iterator[str]):
         self._generation: Generation | None = None
         self._cancelled = threading.Event()
         self._emitted = 0
-        arguments = (_work, job, self._events, self._cancelled)
+        arguments = (_run_job, job, self._events, self._cancelled)
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=arguments, daemon=True, name="ragbias-stream")
-        _events_of[self._thread] = self._cancelled
+        _cancel_events[self._thread] = self._cancelled
         self._thread.start()
 
     @property
@@ -50,7 +50,7 @@ class Stream(Iterator[str]):
         while self._generation is None and not self._cancelled.is_set():
             event = self._events.get()
             if not isinstance(event, str):
-                self._events.put(event)  # other threads may also iterate
+                self._events.put(event)  # for other threads that also iterate
             if isinstance(event, BaseException):
                 self._cancelled.set()
                 raise event
@@ -83,7 +83,7 @@ class Stream(Iterator[str]):
             self.cancel()
 
 
-def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
+def _run_job(job: Job, events: Events, cancelled: threading.Event) -> None:
     # not a method, because a reference to the stream would prevent its garbage collection
     try:
         events.put(job(events.put, cancelled))
@@ -93,8 +93,8 @@ def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
 
 @atexit.register
 def _cancel_all() -> None:
-    """Stop all threads at exit. A thread in torch would abort the process when the interpreter ends."""
-    threads = dict(_events_of)
+    """Stop all threads at exit. A thread that is still in torch would abort the process."""
+    threads = dict(_cancel_events)
     for cancelled in threads.values():
         cancelled.set()
     for thread in threads:

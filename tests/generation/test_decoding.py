@@ -11,7 +11,7 @@ import torch
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import NonFiniteLogitsError
 from ragbias.generation import Generation, Report, Usage
-from ragbias.generation.decoding import decoded, safe_length
+from ragbias.generation.decoding import decode_tokens, safe_length
 from ragbias.generation.scoring import logprobs_of
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import random_model
@@ -49,9 +49,9 @@ def test_special_tokens_stay_in_the_text_only_if_named(lm):
     tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", "[INST]"]})
     call, other = tokenizer.convert_tokens_to_ids(["[TOOL_CALLS]", "[INST]"])
     ids = [*tokenizer("ab", add_special_tokens=False).input_ids, call, other, 2]
-    assert decoded(tokenizer, ids) == "ab"
-    assert decoded(tokenizer, ids, ["[TOOL_CALLS]", "<tool_call>"]) == "ab[TOOL_CALLS]"
-    assert decoded(tokenizer, ids, ["<tool_call>"]) == "ab"
+    assert decode_tokens(tokenizer, ids) == "ab"
+    assert decode_tokens(tokenizer, ids, ["[TOOL_CALLS]", "<tool_call>"]) == "ab[TOOL_CALLS]"
+    assert decode_tokens(tokenizer, ids, ["<tool_call>"]) == "ab"
 
 
 def test_decoding_takes_no_time_with_thousands_of_added_tokens(lm):
@@ -59,7 +59,7 @@ def test_decoding_takes_no_time_with_thousands_of_added_tokens(lm):
     tokenizer.add_tokens([f"<unused{index}>" for index in range(3000)], special_tokens=True)
     ids = tokenizer.encode("ab<unused7>", add_special_tokens=False)
     begin = time.perf_counter()
-    assert (decoded(tokenizer, ids), decoded(tokenizer, ids, ["<unused7>"])) == ("ab", "ab<unused7>")
+    assert (decode_tokens(tokenizer, ids), decode_tokens(tokenizer, ids, ["<unused7>"])) == ("ab", "ab<unused7>")
     assert time.perf_counter() - begin < 1  # it grew with their square: minutes for Gemma's
 
 

@@ -14,7 +14,7 @@ from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of
 from ragbias.generation.decoding import memory_errors
-from ragbias.generation.reuse import states_of
+from ragbias.generation.reuse import copy_states
 from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import ApiError
 from ragbias_vllm.plans import Part, Plan, method_of, parts_of
@@ -58,7 +58,7 @@ class JointDocuments:
             return 0
         cache = self._computed(plan, ids)
         for part in missing:
-            self._cache.put(part.key, states_of(cache, part.begin, part.end))
+            self._cache.put(part.key, copy_states(cache, part.begin, part.end))
         if self._missing(plan, ids):
             raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
         return 0

@@ -24,7 +24,14 @@ from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_lin
 from ragbias.frameworks.remote import check_orders_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.arguments import generation_config
-from ragbias.generation.decoding import CONTEXT, GREEDY, computes_documents_separately, decoded, safe_length, trimmed
+from ragbias.generation.decoding import (
+    CONTEXT,
+    GREEDY,
+    computes_documents_separately,
+    cut_at_stop,
+    decode_tokens,
+    safe_length,
+)
 from ragbias.generation.request import check_length
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, ParallelContextWindows, RoToR, format_method
@@ -229,7 +236,7 @@ class GrowingText:
             self._unsent += text[len(self._before) :]
             self._ids = self._ids[-CONTEXT:]
             self._before = self._decode(self._ids)
-        safe = safe_length(trimmed(self._unsent, self._stop)[0], self._stop)
+        safe = safe_length(cut_at_stop(self._unsent, self._stop)[0], self._stop)
         piece, self._unsent = self._unsent[:safe], self._unsent[safe:]
         return piece
 
@@ -282,7 +289,7 @@ class VllmModel(ServedModel):
         body, eos, segments = self._body(request, settings, salt, streamed)
         ids: list[int] = []
         logprobs: list[float] = []
-        decode = partial(decoded, self.lm.tokenizer, keep_special=settings.keep_special)
+        decode = partial(decode_tokens, self.lm.tokenizer, keep_special=settings.keep_special)
         growing, sent, finish, cached, usage = GrowingText(decode, settings.stop), 0, None, 0, None
         sending = partial(self._sending, streamed)
         async with aclosing(self._documents.answers(body, segments, sending)) as answers:
@@ -297,7 +304,7 @@ class VllmModel(ServedModel):
                         sent += len(piece)
         if finish not in ("stop", "length") or not usage:
             raise ApiError(502, "the upstream server's answer broke off", None, "upstream_broke_off")
-        text = trimmed(decode(ids), settings.stop)[0]
+        text = cut_at_stop(decode(ids), settings.stop)[0]
         if streamed and text[sent:]:
             yield text[sent:]
         shown = [at for at, token in enumerate(ids) if token not in eos]

@@ -21,7 +21,7 @@ from ragbias.evaluation.prompts import SYSTEM, stock_prompt
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import END, order_text, text_origin
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
-from ragbias.generation.request import Recorded
+from ragbias.generation.request import RecordedRequest
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
@@ -37,7 +37,7 @@ class AuditCase:
     """A question, and the request to the model with its settings."""
 
     question: Question
-    recorded: Recorded
+    recorded: RecordedRequest
 
     @property
     def greedy(self) -> bool:
@@ -67,7 +67,7 @@ def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditC
     for question in questions:
         text = stock_prompt(lm, question.documents, question.question, INSTRUCTION)
         request = lm.prepare(text, documents=question.documents, method="none")
-        cases.append(AuditCase(question, Recorded(lm, request, settings)))
+        cases.append(AuditCase(question, RecordedRequest(lm, request, settings)))
     return cases
 
 
@@ -133,7 +133,7 @@ class UpstreamLM:
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
     """Build cases from questions with documents, for a model behind a server."""
     settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
-    return [AuditCase(question, Recorded(lm, lm.request(question), settings)) for question in questions]
+    return [AuditCase(question, RecordedRequest(lm, lm.request(question), settings)) for question in questions]
 
 
 def _generation(request: Request, body: dict[str, Any]) -> Generation:

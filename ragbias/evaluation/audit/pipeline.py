@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
-from ragbias.generation.request import Recorded, recording
+from ragbias.generation.request import RecordedRequest, recording
 
 ACCEPTED = (
     "a LangChain runnable, a LangGraph graph or an agent of create_agent, a LlamaIndex query or chat engine, workflow "
@@ -69,7 +69,7 @@ def from_pipeline(
     """
     candidates = list(calls(pipeline))
     cases: list[AuditCase] = []
-    without_documents: list[Recorded] = []
+    without_documents: list[RecordedRequest] = []
     for question in questions:
         call, records = _run(candidates, question.question)
         candidates = [call]
@@ -92,7 +92,7 @@ def from_pipeline(
     return cases, len(without_documents)
 
 
-def _run(candidates: Sequence[Invocation], question: str) -> tuple[Invocation, list[Recorded]]:
+def _run(candidates: Sequence[Invocation], question: str) -> tuple[Invocation, list[RecordedRequest]]:
     """Try the calls in turn. Return the first successful call, and its requests to the model."""
     failures: dict[str, BaseException] = {}
     for call in candidates:

@@ -18,7 +18,7 @@ from ragbias import debias, methods
 from ragbias.call_site import WarnedLines, add_framework
 from ragbias.errors import RagBiasError, RunError
 from ragbias.extras import require
-from ragbias.generation.scoring import continued, prefilled
+from ragbias.generation.scoring import continue_prefill, prefill
 from ragbias.methods import Method
 from ragbias.models import local_path
 
@@ -85,7 +85,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
                 elif first is not None and first[0] == context and len(continuation) == 1:
                     logits = first[1]
                 else:
-                    logits = continued(self.model, *prefilled(self.model, context), continuation)
+                    logits = continue_prefill(self.model, *prefill(self.model, context), continuation)
                     first = context, logits[:1]
                 target = torch.tensor(continuation, device=logits.device)
                 logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])

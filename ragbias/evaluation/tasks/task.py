@@ -21,7 +21,7 @@ from ragbias.checks import Bounds
 from ragbias.errors import RunError
 from ragbias.generation import Report, Request
 from ragbias.generation.request import check_length
-from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
+from ragbias.generation.scoring import continuation_ids, kl, score_continuations
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -198,7 +198,7 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(candidate.tokens.ids) for candidate in request.candidates()]
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, max(map(len, targets)))
-    scores = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
+    scores = score_continuations(lm.model, request, targets, lm.backend, lm.cache)
     best = max(range(len(targets)), key=scores.logprobs.__getitem__)
     return GoldScore(
         logprob=scores.logprobs[best],

@@ -20,7 +20,7 @@ from ragbias.evaluation.audit.verdict import Verdict, definition, recommendation
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.measures.metrics import same_answer
 from ragbias.generation import GenerationSettings
-from ragbias.generation.request import Recorded
+from ragbias.generation.request import RecordedRequest
 from ragbias.methods import CanonicalOrder, Method, NoMethod, PermutationVote, Pine, Segmented
 
 
@@ -108,7 +108,7 @@ def case_of(lm, question="Who?", documents=("A tin owl.\n", "Brass whales.\n"), 
     prompt = Prompt("Read:\n", list(documents), question)
     return AuditCase(
         Question(question, answers=answers),
-        Recorded(lm, lm.prepare(prompt, method="none"), GenerationSettings(**settings)),
+        RecordedRequest(lm, lm.prepare(prompt, method="none"), GenerationSettings(**settings)),
     )
 
 

@@ -14,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 
 from ragbias.errors import MissingExtraError, RunError
 from ragbias.evaluation.lm_eval.harness import RagBiasLM
-from ragbias.generation.scoring import continued, prefilled
+from ragbias.generation.scoring import continue_prefill, prefill
 from ragbias.methods import ChannelScaling, MsPoE
 from ragbias.models import tiny
 
@@ -116,7 +116,7 @@ def test_a_continuation_follows_the_end_of_a_long_prompt() -> None:
     with pytest.warns(UserWarning, match="too long for the model's window of 40 tokens lose their beginning") as seen:
         ((value, _),) = scored(model, [(context, continuation)])
     assert [each.filename for each in seen] == [__file__]
-    logits = continued(model.model, *prefilled(model.model, tokens[-(41 - len(target)) :]), target)
+    logits = continue_prefill(model.model, *prefill(model.model, tokens[-(41 - len(target)) :]), target)
     assert value == pytest.approx(logits.log_softmax(-1)[range(len(target)), target].sum().item(), abs=1e-5)
     with pytest.raises(RunError, match="leaves no tokens for its prompt in the model's window of 40"):
         scored(model, [(FACT, LONG * 20)])
