@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from ragbias.cli import app
-from ragbias.cli.methods import HEADINGS, cells_of, method_row
+from ragbias.cli.methods import HEADINGS, describe_method, format_cells
 from ragbias.methods import METHODS
 
 MARK = re.compile(r"<!-- options: ([\w -]+?) -->")
@@ -56,8 +56,8 @@ def methods_table() -> str:
     """Return the table of docs/reference/methods.md, with links to the sources."""
     shown = [name for name in HEADINGS if not name.startswith("cost")]
     lines = [shown, ["---"] * len(shown)]
-    for row in map(method_row, METHODS.values()):
-        cells = cells_of(row)
+    for row in map(describe_method, METHODS.values()):
+        cells = format_cells(row)
         cells["method"] = f"`{row['name']}`"
         cells["source"] = re.sub(
             r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", row["source"]

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ragbias.calibration.measurements import retrieving_layers
 from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.figures import styles_of
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.figures import make_styles
+from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
 from studies.experiment import (
@@ -85,7 +85,7 @@ class GoldAttention(Result):
         if self.instead is not None:
             means["another document there"] = self.instead[:, :, retrieve].mean((2, 3))
         single = {f"layer {layer} head {head}": self.gold[:, :, layer, head] for layer, head in self.best_heads}
-        styles, numbered = styles_of([*means, *single]), [position + 1 for position in self.positions]
+        styles, numbered = make_styles([*means, *single]), [position + 1 for position in self.positions]
         curves(documents, numbered, means, f"mean over heads, {named_layers(retrieve)}", where, label, styles=styles)
         curves(best, numbered, single, "to the gold document, best heads", where, label, styles=styles)
         gold = self.gold.mean(0)
@@ -95,7 +95,7 @@ class GoldAttention(Result):
         return figure
 
     def table(self) -> Table:
-        table = plain_table("Attention to the gold document by its position", "layer", *self._numbers())
+        table = make_table("Attention to the gold document by its position", "layer", *self._numbers())
         for layer, values in enumerate(self.gold.mean((0, 3)).T.tolist()):
             mark = " retrieves" if layer in self.retrieval_layers else ""
             table.add_row(f"{layer}{mark}", *(f"{value:.3f}" for value in values))

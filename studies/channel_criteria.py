@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.calibration.algorithm import BEST, CANDIDATES, FACTORS, difference
-from ragbias.calibration.calibration_report import difference_in_words
-from ragbias.calibration.channel_search import curve_roughness, layer_outputs, search
-from ragbias.calibration.measurements import losses, papers_layers, summed_states
-from ragbias.calibration.samples import Sample, random_strings
-from ragbias.calibration.settings import CalibrationSettings, calibration_set
+from ragbias.calibration.algorithm import FACTORS, MAX_BEST, MAX_CANDIDATES, compute_difference
+from ragbias.calibration.calibration_report import format_difference
+from ragbias.calibration.channel_search import curve_roughness, layer_outputs, rank_channels
+from ragbias.calibration.measurements import measure_losses, paper_layers, sum_states
+from ragbias.calibration.samples import Sample, draw_strings
+from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.cli.terminal import console, quiet_libraries, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, format_method
 from studies import arguments_of
@@ -41,12 +41,12 @@ def rankings(states: States, variant: str) -> dict[str, list[int]]:
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
     """
-    found = search(states, states.shape[2], variant=variant)
+    found = rank_channels(states, states.shape[2], variant=variant)
     outputs, combine = layer_outputs(states), min if variant == "released" else mean
-    layers = range(found.searched.first, found.searched.last + 1)
+    layers = range(found.search_range.first, found.search_range.last + 1)
 
     def roughness(channel: int) -> float:
-        by_layer = [curve_roughness(outputs[layer, found.searched.skip_smooth :, channel]) for layer in layers]
+        by_layer = [curve_roughness(outputs[layer, found.search_range.skip_smooth :, channel]) for layer in layers]
         return float(np.nan_to_num(combine(by_layer), nan=np.inf))  # constant channels come last
 
     return {
@@ -67,8 +67,8 @@ def chosen_methods(
     """
     chosen = {}
     for left_out, channels in {**ranked, "validation": ranked["all"][:1]}.items():
-        removed = measure([ChannelScaling(channel, 0.0, layers=layers) for channel in channels[:CANDIDATES]])
-        best = sorted(removed, key=removed.__getitem__)[:BEST]
+        removed = measure([ChannelScaling(channel, 0.0, layers=layers) for channel in channels[:MAX_CANDIDATES]])
+        best = sorted(removed, key=removed.__getitem__)[:MAX_BEST]
         scaled = measure([replace(method, factor=factor) for method in best for factor in FACTORS])
         chosen[left_out] = min(scaled, key=scaled.__getitem__)
         if left_out == "all" and len(best) > 1:
@@ -82,22 +82,24 @@ def compare(settings: CalibrationSettings) -> dict[str, Any]:
     """Search with all criteria and without each, and compare the methods found with the plain model."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    choose, check = calibration_set(lm, plan)
+    choose, check = make_calibration_set(lm, plan)
     edges = [*range(0, plan.strings, plan.batch_size), plan.strings]
-    strings = (random_strings(lm, *pair, plan.length, plan.seed) for pair in pairwise(edges))
-    states = reduce(np.add, (summed_states(lm, ids) for ids in strings)) / plan.strings
+    strings = (draw_strings(lm, *pair, plan.length, plan.seed) for pair in pairwise(edges))
+    states = reduce(np.add, (sum_states(lm, ids) for ids in strings)) / plan.strings
 
     def by_sample(samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> list[list[float]]:
-        return [list(values) for values in zip(*(losses(lm.model, each, methods) for each in samples), strict=True)]
+        return [
+            list(values) for values in zip(*(measure_losses(lm.model, each, methods) for each in samples), strict=True)
+        ]
 
     def measure(methods: Sequence[ChannelScaling]) -> dict[ChannelScaling, float]:
         return dict(zip(methods, map(mean, by_sample(choose, methods)), strict=True))
 
-    layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
+    layers = paper_layers(lm.model.config.get_text_config().num_hidden_layers)
     chosen = chosen_methods(rankings(states, plan.variant), layers, measure)
     plain, *checked = by_sample(check, [NoMethod(), *chosen.values()])
     rows = {
-        left_out: {"method": format_method(method), "loss": mean(values), **difference(check, values, plain)}
+        left_out: {"method": format_method(method), "loss": mean(values), **compute_difference(check, values, plain)}
         for (left_out, method), values in zip(chosen.items(), checked, strict=True)
     }
     return {"settings": plan.as_dict(), "plain": mean(plain), "without": rows}
@@ -124,12 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = compare(CalibrationSettings(**parsed))
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
-    table = plain_table(f"Loss on other questions; {found['plain']:.4f} without scaling", "left out", "method", "loss")
+    table = make_table(f"Loss on other questions; {found['plain']:.4f} without scaling", "left out", "method", "loss")
     for left_out, row in found["without"].items():
         table.add_row(left_out, row["method"], f"{row['loss']:.4f}")
     console.print(table)
     for left_out, row in found["without"].items():
-        console.print(f"{left_out}: {difference_in_words(row)}")
+        console.print(f"{left_out}: {format_difference(row)}")
     write_json(found, out)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import ragbias
 from ragbias import limits
 from ragbias.binding.architectures import architecture_of
-from ragbias.calibration.samples import random_strings
+from ragbias.calibration.samples import draw_strings
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.lm import DebiasedLM
 from studies.experiment import Track
@@ -121,7 +121,7 @@ def perturbed_curves(
         del changed[IDS]
     states: dict[str, list[Tensor]] = {name: [] for name in (PLAIN, *changed)}
     for first in track(range(0, strings, batch_size)):
-        ids = random_strings(lm, first, min(first + batch_size, strings), length, seed)
+        ids = draw_strings(lm, first, min(first + batch_size, strings), length, seed)
         states[PLAIN].append(channel_states(lm, ids, channel))
         for name, intervention in changed.items():
             states[name].append(channel_states(lm, ids, channel, Intervened(intervention)))

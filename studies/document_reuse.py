@@ -20,12 +20,12 @@ from torch import Tensor
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.data.questions import read_questions
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.audit.audit_report import percent
+from ragbias.evaluation.audit.audit_report import format_percent
 from ragbias.evaluation.audit.cases import AuditCase, from_questions
-from ragbias.evaluation.audit.outcomes import WORTH, rate
+from ragbias.evaluation.audit.outcomes import THRESHOLD, estimate_mean
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
-from ragbias.evaluation.report.tables import Grid, fitted
+from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, Interval, share
+from ragbias.evaluation.report.tables import Grid, fit_terminal
 from ragbias.generation import Request
 from ragbias.generation.request import check_length
 from ragbias.generation.scoring import continuation_ids, score_continuations
@@ -79,7 +79,7 @@ class ReuseGate:
         It depends on ``known`` if enough answers are known, else on ``margin``. ``"for"`` means that the interval rules
         out a loss of ``LESS_PROBABLE`` or ``WORTH``. ``"against"`` means that the interval lies below 0.
         """
-        change, tolerated = (self.margin, WORTH) if self.known is None else (self.known, LESS_PROBABLE)
+        change, tolerated = (self.margin, THRESHOLD) if self.known is None else (self.known, LESS_PROBABLE)
         if change.low > -tolerated:
             return "for"
         return "against" if change.high < 0 else "too few examples"
@@ -112,15 +112,17 @@ def measure(
                 total += len(prompt.tokens.ids)
                 cacheable += len(prompt.tokens.ids) - len(prompt.tokens.suffix)
         progress(1)
-    if len(agrees) < FEWEST:
-        raise RunError(f"{method.name} ran on {len(agrees)} questions; measuring reuse needs {FEWEST}")
+    if len(agrees) < MIN_QUESTIONS:
+        raise RunError(f"{method.name} ran on {len(agrees)} questions; measuring reuse needs {MIN_QUESTIONS}")
     return ReuseGate(
         against=_without_reuse(cases[0]).name,
         questions=len(agrees),
-        agreement=rate(agrees),
-        reversed_agreement=rate(reversed_agrees),
-        margin=rate([agree - reverse for agree, reverse in zip(agrees, reversed_agrees, strict=True)], least=-1),
-        known=share(known) if len(known) >= FEWEST else None,
+        agreement=estimate_mean(agrees),
+        reversed_agreement=estimate_mean(reversed_agrees),
+        margin=estimate_mean(
+            [agree - reverse for agree, reverse in zip(agrees, reversed_agrees, strict=True)], least=-1
+        ),
+        known=share(known) if len(known) >= MIN_QUESTIONS else None,
         cacheable=cacheable / total,
         pairs={len(case.prompt.documents) for case in cases} == {2},
     )
@@ -164,7 +166,7 @@ def _sentence(label: str, gate: ReuseGate) -> str:
         return f"Reuse pays with {label}: {found}. {saved}"
     if gate.verdict == "against":
         return f"Do not reuse documents with {label}: {found}."
-    bearable = f"{WORTH:.0%} less agreement" if gate.known is None else f"{LESS_PROBABLE} nats"
+    bearable = f"{THRESHOLD:.0%} less agreement" if gate.known is None else f"{LESS_PROBABLE} nats"
     return f"Too few examples for {label}: {found}, and {bearable} would matter. Give more questions. {saved}"
 
 
@@ -178,15 +180,15 @@ def _table(gates: Mapping[str, ReuseGate]) -> Group:
         [
             label,
             gate.against,
-            percent(gate.agreement),
-            percent(gate.reversed_agreement),
+            format_percent(gate.agreement),
+            format_percent(gate.reversed_agreement),
             _nats(gate.known) if gate.known else "-",
             f"{gate.cacheable:.0%}",
             gate.verdict,
         ]
         for label, gate in gates.items()
     ]
-    return fitted(Grid("Next token compared with no reuse", HEADINGS, rows))
+    return fit_terminal(Grid("Next token compared with no reuse", HEADINGS, rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.measures.aggregates import figures_of
-from ragbias.evaluation.report.tables import NOTHING, markdown_table, with_interval
+from ragbias.evaluation.report.tables import NO_VALUE, format_figure, markdown_table
 from ragbias.methods import get
 from studies.advice import (
     MEASURES,
@@ -83,7 +83,7 @@ def advice_table(all_advice: Sequence[Advice]) -> str:
     body = [
         [advised.kind, advised.method, "yes" if advised.invariant else "no", advised.evidence]
         if advised.cases
-        else [advised.kind, NOTHING, NOTHING, advised.evidence]
+        else [advised.kind, NO_VALUE, NO_VALUE, advised.evidence]
         for advised in all_advice
     ]
     return markdown_table(["task", "use", "order-invariant", "evidence"], body) + "\n"
@@ -98,9 +98,9 @@ def evidence_tables(all_advice: Sequence[Advice]) -> str:
         for case in advised.measured:
             label = nearest(case) if advised.method == REFERENCE else advised.method
             effect = case.effects[label]
-            worst = f"{effect.worst[0]:+.2f}" if effect.worst else NOTHING
-            cost = f"x{effect.cost:.2f}" if effect.cost else NOTHING
-            cells = [str(case.questions), label, with_interval(effect.mean, "+.2f"), worst, cost]
+            worst = f"{effect.worst[0]:+.2f}" if effect.worst else NO_VALUE
+            cost = f"x{effect.cost:.2f}" if effect.cost else NO_VALUE
+            cells = [str(case.questions), label, format_figure(effect.mean, "+.2f"), worst, cost]
             body.append([case.study, MEASURES[case.measure], *cells])
         if body:
             kind = "closest to qualifying" if advised.method == REFERENCE else "recommended"

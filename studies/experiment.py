@@ -23,22 +23,30 @@ from ragbias import limits
 from ragbias.calibration.samples import (
     Sample,
     as_user_message,
-    data_text,
-    kv_question,
-    kv_text,
-    sample_of,
-    samples_of,
-    tiny_question,
-    tiny_text,
+    data_prompt,
+    draw_kv_question,
+    draw_tiny_question,
+    kv_prompt,
+    make_sample,
+    make_samples,
+    tiny_prompt,
 )
 from ragbias.checks import check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.data.questions import read_questions
 from ragbias.errors import MethodError, RagBiasError, RunError
-from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores, curve
-from ragbias.evaluation.report.figures import PALE, Style, canvas, line, literal, save, styles_of
+from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, Estimate, Scores, compute_curve
+from ragbias.evaluation.report.figures import (
+    PALE,
+    Style,
+    draw_line,
+    escape_dollars,
+    make_canvas,
+    make_styles,
+    save_figure,
+)
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.task import evenly_spread
+from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
 from studies import arguments_of
@@ -50,7 +58,7 @@ NARROW = 5  # width of a picture in inches, readable at 420 pixels
 FEW = 4  # maximum number of layers that are listed individually
 M = TypeVar("M", bound=Method)
 
-DRAWN = {"kv": (kv_question, kv_text), "tiny": (tiny_question, tiny_text)}
+DRAWN = {"kv": (draw_kv_question, kv_prompt), "tiny": (draw_tiny_question, tiny_prompt)}
 TASKS = (*DRAWN, "mdqa", "data")
 Track = Callable[[Sequence[Any]], Iterable[Any]]  # yields its items unchanged and shows the progress
 
@@ -100,16 +108,16 @@ class Questions:
         if task in DRAWN:
             question, text = DRAWN[task]
             rng = random.Random(f"experiment {task} {self.seed}")
-            return samples_of(lm, [question(rng, self.documents) for _ in range(self.limit)], text, depths)
+            return make_samples(lm, [question(rng, self.documents) for _ in range(self.limit)], text, depths)
         assert self.file is not None  # checked above
         if task == "mdqa":
             return self._official(lm, self.file, depths)
         questions = read_questions(self.file, labelled=True)[: self.limit]
         check_equally_many(questions, f"{self.file}: the questions")
-        return samples_of(lm, questions, data_text, depths)
+        return make_samples(lm, questions, data_prompt, depths)
 
     def _official(self, lm: DebiasedLM, file: Path, depths: int) -> list[Sample]:
-        positions = tuple(evenly_spread(self.documents, depths))
+        positions = tuple(spread_positions(self.documents, depths))
         task = MultiDocumentQA(
             data=(file,), documents=(self.documents,), positions=positions, limit=self.limit, seed=self.seed
         )
@@ -119,7 +127,7 @@ class Questions:
             assert case.gold_position is not None
             text, answer = as_user_message(lm, case.text, case.answers[0])
             number = numbers.setdefault(case.question, len(numbers))
-            samples.append(sample_of(lm, text, answer, case.documents, case.gold_position, number))
+            samples.append(make_sample(lm, text, answer, case.documents, case.gold_position, number))
         return samples
 
     def as_dict(self) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def intervals(values: Tensor) -> list[Estimate]:
     """Compute means over questions ``[Q, X]`` with bootstrap intervals: ``[mean, low, high]`` for each column."""
     each = values.double().numpy()
     scores = Scores(tuple(map(str, range(len(each)))), tuple(range(each.shape[1])), each)
-    return [interval.as_list() for interval in curve(scores)["by_position"]]
+    return [interval.as_list() for interval in compute_curve(scores)["by_position"]]
 
 
 def check_acts_on_attention(method: Method) -> None:
@@ -211,9 +219,9 @@ def run(
             result = measure(lm, samples, lambda items: bar.track(items, description="prompts"), chosen)
         count = len({sample.question for sample in samples})
         figure = result.figure()
-        questions_shown = f"{count} question{'s' * (count > 1)}" + ", 95% intervals" * (count >= FEWEST)
+        questions_shown = f"{count} question{'s' * (count > 1)}" + ", 95% intervals" * (count >= MIN_QUESTIONS)
         titled(figure, f"{title.format(**vars(chosen))}, {questions_shown}")
-        (save_pair if chosen.themes else save)(figure, chosen.out)
+        (save_pair if chosen.themes else save_figure)(figure, chosen.out)
         console.print(result.table())
         console.print(f"Written: {chosen.out}")
         about = {"model": chosen.model, "method": getattr(chosen, "method", None)}
@@ -258,7 +266,7 @@ def heat_map(
     axis.set_xticks(shown, [str(columns[column]) for column in shown])
     axis.set_yticks(range(0, rows, -(-rows // MOST_TICKS)))
     axis.grid(visible=False)
-    axis.set_title(literal(title), fontsize=10)
+    axis.set_title(escape_dollars(title), fontsize=10)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     assert axis.figure is not None
@@ -270,12 +278,12 @@ def curves(
     level: tuple[str, float] | None = None, from_zero: bool = True, styles: Mapping[str, Style] | None = None,
 ) -> None:  # fmt: skip
     """Draw the means over questions ``[Q, len(xs)]`` of each label with intervals, and an optional named level."""
-    styles = styles or styles_of(lines)
+    styles = styles or make_styles(lines)
     for label, values in lines.items():
-        line(axis, xs, intervals(values), styles[label], label)
+        draw_line(axis, xs, intervals(values), styles[label], label)
     if level is not None:
-        axis.axhline(level[1], color=PALE, linewidth=1, label=literal(level[0]))
-    axis.set_title(literal(title), fontsize=10)
+        axis.axhline(level[1], color=PALE, linewidth=1, label=escape_dollars(level[0]))
+    axis.set_title(escape_dollars(title), fontsize=10)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=all(float(at).is_integer() for at in xs)))
@@ -286,6 +294,6 @@ def curves(
 
 def page(panels: int) -> tuple[Figure, list[Axes]]:
     """Create a picture with one column of panels."""
-    figure, axes = canvas(panels, columns=1, height=2.4)
+    figure, axes = make_canvas(panels, columns=1, height=2.4)
     figure.set_figwidth(NARROW)
     return figure, axes

@@ -21,8 +21,8 @@ from ragbias.calibration.measurements import retrieving_layers
 from ragbias.calibration.samples import Sample
 from ragbias.display import shown
 from ragbias.errors import RunError
-from ragbias.evaluation.report.figures import PALE, line, styles_of
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.figures import PALE, draw_line, make_styles
+from ragbias.evaluation.report.tables import make_table
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod
@@ -74,18 +74,18 @@ class FactorSweep(Result):
 
     def _draw(self, axis: Axes, xs: Sequence[float], values: Tensor, title: str, label: str) -> None:
         """Draw ``[Q, len(xs), F]`` as one point with an interval for each place and factor."""
-        styles = styles_of(f"factor {factor:g}" for factor in self.factors)
+        styles = make_styles(f"factor {factor:g}" for factor in self.factors)
         for index, (name, style) in enumerate(styles.items()):
             shift = SPREAD * ((index + 0.5) / len(styles) - 0.5)
             points = intervals(values[..., index])
-            line(axis, [x + shift for x in xs], points, replace(style, dashes="none"), name, band=False)
+            draw_line(axis, [x + shift for x in xs], points, replace(style, dashes="none"), name, band=False)
         axis.axhline(0, color=PALE, linewidth=0.8, zorder=1)
         axis.set_title(title, fontsize=10)
         axis.set_ylabel(label)
 
     def table(self) -> Table:
         title = "Loss of the answer; in brackets: attention to the gold document"
-        table = plain_table(title, "scaled in", *(f"factor {factor:g}" for factor in self.factors))
+        table = make_table(title, "scaled in", *(f"factor {factor:g}" for factor in self.factors))
         for index, layers in enumerate(self._scaled):
             both = zip(*(each[:, :, index].mean((0, 1)).tolist() for each in (self.loss, self.attention)), strict=True)
             table.add_row(layers, *(f"{loss:.3f} ({attention:.3f})" for loss, attention in both))

@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
 from studies.experiment import Result, Track, by_question, check_acts_on_attention, curves, page, parser, run
@@ -56,7 +56,7 @@ class Flow(Result):
 
     def table(self) -> Table:
         title = "Flow to the last token by layer: attention; in brackets: attention times value norm"
-        table = plain_table(title, "layer", *PARTS, wrap=True)
+        table = make_table(title, "layer", *PARTS, wrap=True)
         for layer, both in enumerate(
             zip(self.mass.mean((0, 1)).tolist(), self.norms.mean((0, 1)).tolist(), strict=True)
         ):

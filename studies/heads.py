@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ragbias.binding.hooks import attach
 from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE, SequenceCall
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -62,7 +62,7 @@ class HeadAwareness(Result):
         return figure
 
     def table(self) -> Table:
-        table = plain_table("Position-awareness by layer", "layer", "lowest", "mean", "highest", "head with it")
+        table = make_table("Position-awareness by layer", "layer", "lowest", "mean", "highest", "head with it")
         for layer, scores in enumerate(self.score.mean((0, 1))):
             low, high = float(scores.min()), float(scores.max())
             table.add_row(

@@ -28,8 +28,8 @@ from torch import Tensor
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.data.questions import read_questions
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, styles_of
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.figures import PALE, WIDTH, draw_line, escape_dollars, make_styles, save_figure
+from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, parse_methods
 from studies import arguments_of
@@ -72,7 +72,7 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
             _layers(panel, layers, view.retrieval_layers if column == 0 else None)
             where = f"gold {POSITIONS[column]}" if known else "as retrieved"
             middle = column == columns // 2  # the title of the middle panel also names the method
-            panel.set_title(literal(f"{titles[label]}\n{where}" if middle else where), fontsize=9.5)
+            panel.set_title(escape_dollars(f"{titles[label]}\n{where}" if middle else where), fontsize=9.5)
         _totals(row[-1], totals)
     upper.supylabel("layer", fontsize=10)
     upper.supxlabel("position of the document", fontsize=10)
@@ -91,7 +91,7 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
         _gold(parts[1].subplots(), views)
         title += f"\n{RETRIEVES} layers that attend to the document with the answer (gold); its position is framed"
     title += f"\nhatched: layers with less than {LEAST:.0%} of their attention on documents"
-    figure.suptitle(literal(title), fontsize=10)
+    figure.suptitle(escape_dollars(title), fontsize=10)
     return figure
 
 
@@ -137,14 +137,14 @@ def _totals(panel: Axes, totals: Tensor) -> None:
 
 def _gold(axis: Axes, views: Mapping[str, View]) -> None:
     """Draw the attention to the gold document relative to the average other document, in the layers that retrieve."""
-    styles = styles_of(views)
+    styles = make_styles(views)
     for index, (label, view) in enumerate(views.items()):
         ratios = gold_ratios(view)
         aside = 0.06 * (index - (len(views) - 1) / 2)  # draw equal points side by side
         numbers = ", ".join(f"{ratio:.3g}" for ratio in ratios)
         named = "\n".join(_lines(f"{label}: {numbers} ({RETRIEVES} {named_layers(view.retrieval_layers)})", LEGEND))
         points = [[float(ratio), None, None] for ratio in np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO)]
-        line(axis, [position + aside for position in range(len(POSITIONS))], points, styles[label], named)
+        draw_line(axis, [position + aside for position in range(len(POSITIONS))], points, styles[label], named)
     axis.axhline(1, color=PALE, linewidth=0.8, zorder=0)
     axis.set_yscale("log", base=2)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -175,7 +175,7 @@ def _lines(text: str, letters: int) -> list[str]:
 def table(views: Mapping[str, View]) -> Table:
     """Make a table of the attention by layer: to all documents, and to the gold document by its position."""
     headings = [name for label, view in views.items() for name in (label, *(["gold at each"] if view.gold else []))]
-    made = plain_table("Attention by layer: all documents; gold document first, middle, last", "layer", *headings)
+    made = make_table("Attention by layer: all documents; gold document first, middle, last", "layer", *headings)
     for layer in range(len(next(iter(views.values())).attention)):
         cells = []
         for view in views.values():
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         known = next(iter(views.values())).known
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
         title = f"Attention of the last token: {parsed.model}, {known or len(asked)} questions"
-        save(heat_maps(views, title), parsed.out)
+        save_figure(heat_maps(views, title), parsed.out)
         console.print(table(views))
         write_json({label: view.as_dict() for label, view in views.items()}, parsed.json)
     except RagBiasError as error:

@@ -15,7 +15,7 @@ from ragbias.binding.hooks import attach
 from ragbias.calibration.measurements import retrieving_layers
 from ragbias.data.questions import Question
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.measures.metrics import source
+from ragbias.evaluation.measures.metrics import find_source
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
@@ -306,5 +306,5 @@ def gold_of(question: Question) -> int | None:
     """Return the index of the gold document: ``question.gold``, or the only document that contains an answer."""
     if question.gold is not None:
         return question.gold
-    sources = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
+    sources = {find_source(answer, question.documents, question.question) for answer in question.answers} - {None}
     return sources.pop() if len(sources) == 1 else None

@@ -22,8 +22,8 @@ from openai import AsyncOpenAI, OpenAIError
 from ragbias.cli.terminal import console, progress, write_json
 from ragbias.data.questions import read_questions
 from ragbias.errors import RunError
-from ragbias.evaluation.prompts import SYSTEM
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.prompts import SYSTEM_PROMPT
+from ragbias.evaluation.report.tables import make_table
 from ragbias.methods import format_method, parse_methods
 from ragbias.models.tiny.world import held_out_corpus
 from studies import arguments_of
@@ -151,7 +151,7 @@ async def _counted(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, 
 
 async def _answer(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
     question, documents = case
-    system = SYSTEM + "\n\n".join(documents)
+    system = SYSTEM_PROMPT + "\n\n".join(documents)
     body: dict[str, Any] = {
         "model": target.model,
         "messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return targets, rows
 
     targets, rows = asyncio.run(measured())
-    table = plain_table(
+    table = make_table(
         f"{parsed.requests * parsed.rounds} requests each; seconds, percentiles 50 / 95 / 99",
         *("target", "clients", "requests/s", "pieces/s", "first token", "whole", "errors"),
         wrap=True,

@@ -22,14 +22,14 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.cache import DocumentCache
-from ragbias.calibration.algorithm import Progress, difference, is_clear_gain, round_floats
-from ragbias.calibration.calibration_report import bars, difference_in_words
+from ragbias.calibration.algorithm import Progress, compute_difference, is_clear_gain, round_floats
+from ragbias.calibration.calibration_report import format_difference, stage_progress
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample
-from ragbias.calibration.settings import CalibrationSettings, calibration_set
+from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.cli.terminal import console, progress, quiet_libraries
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import make_table
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM
@@ -92,7 +92,7 @@ def search_parameters(
     """
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    choose, check_samples = calibration_set(lm, plan)
+    choose, check_samples = make_calibration_set(lm, plan)
     described = {**plan.as_dict(), "method": name}
     results = PartialResults(out, described, restart)
     search = _Search(lm.model.config.get_text_config().num_hidden_layers, SPACES[name], results, progress)
@@ -155,7 +155,7 @@ class _Search:
         advance = partial(self._progress, "check", len(methods) * len(unseen.samples))
         found = {name: self._measure(f"check {name}", unseen, method, advance) for name, method in methods.items()}
         plain = found["plain"]["loss"]
-        against = {name: difference(unseen.samples, found[name]["loss"], plain) for name in ("start", "best")}
+        against = {name: compute_difference(unseen.samples, found[name]["loss"], plain) for name in ("start", "best")}
         return {name: {**_means(figures), **against.get(name, {})} for name, figures in found.items()}
 
     def _measure(
@@ -198,7 +198,7 @@ class Comparison:
 def _table(record: Mapping[str, Any]) -> Table:
     figures = ("divergence", "loss")
     names = [name for name in record["tried"][0] if name not in figures]
-    table = plain_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
+    table = make_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
     for tried in record["tried"][:10]:
         table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
     return table
@@ -222,13 +222,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quiet_libraries()
     try:
         with progress() as bar:
-            record = search_parameters(method, CalibrationSettings(**parsed), out, restart, bars(bar))
+            record = search_parameters(method, CalibrationSettings(**parsed), out, restart, stage_progress(bar))
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
     console.print(_table(record))
     console.print("On other questions:")
     for name, row in record["check"].items():
-        against_plain = f", {difference_in_words(row)}" if "difference" in row else ""
+        against_plain = f", {format_difference(row)}" if "difference" in row else ""
         console.print(f"  {name}: divergence {row['divergence']:.4f}, loss {row['loss']:.4f}{against_plain}")
     console.print(f"Best: {record['method']}")
     if record["beats_plain"] is False:

@@ -20,9 +20,9 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.figures import PALE, line, styles_of
-from ragbias.evaluation.report.tables import plain_table
-from ragbias.evaluation.tasks.task import evenly_spread
+from ragbias.evaluation.report.figures import PALE, draw_line, make_styles
+from ragbias.evaluation.report.tables import make_table
+from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Profile
 from ragbias.methods.profiles import find_profile, profile_of_model
@@ -50,11 +50,11 @@ class Perturbations(Result):
 
     def figure(self) -> Figure:
         found = self.perturbed
-        layers = evenly_spread(found.states[PLAIN].shape[1], PANELS)
+        layers = spread_positions(found.states[PLAIN].shape[1], PANELS)
         figure, axes = page(len(layers) + 1)
         named = {PLAIN: PLAIN, **{name: f"{name} perturbed" for name in found.perturbations}}
         ends = ["attention to the first third", "attention to the last third"]
-        styles = styles_of([*named.values(), *ends])
+        styles = make_styles([*named.values(), *ends])
         thin = {label: replace(style, marker="") for label, style in styles.items()}
         width = max(1, found.length // POINTS)
         first = found.span[0] // width
@@ -69,7 +69,7 @@ class Perturbations(Result):
             curves(axis, middles, plain, title, "position", "value", from_zero=False, styles=thin)
             for name in found.perturbations:  # equal to the plain curve before the span
                 points = intervals(means[name][:, first:])
-                line(axis, middles[first:], points, thin[named[name]], named[name])
+                draw_line(axis, middles[first:], points, thin[named[name]], named[name])
             axis.axvspan(*found.span, color=PALE, alpha=0.3, linewidth=0, zorder=0)
         lines = {label: self.thirds[..., index].mean(1) for index, label in enumerate(ends)}
         curves(axes[-1], FACTORS, lines, "the last token's attention", "factor of the channel", "share", styles=styles)
@@ -79,7 +79,7 @@ class Perturbations(Result):
         found = self.perturbed
         title = f"Channel {found.channel}: {found.where}; change ± 2 standard errors, and change expected if it moved"
         headings = [f"{name}: {column}" for name in found.perturbations for column in ("change", "if it moved")]
-        table = plain_table(title, "after layer", "r, position", "r, halves", *headings, wrap=True)
+        table = make_table(title, "after layer", "r, position", "r, halves", *headings, wrap=True)
         for layer, (follows, repeats) in enumerate(zip(found.follows, found.repeats, strict=True)):
             cells = [
                 _with_error(measured(name)[:, layer])

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ragbias.calibration.calibration_report import plot_channel
-from ragbias.evaluation.report.figures import INK, legend, literal, svg
+from ragbias.evaluation.report.figures import INK, draw_legend, escape_dollars, render_svg
 
 DEMO = Path("docs/results/smollm2-demo/results.json")  # written by `ragbias demo --model smollm2`
 # colours of the light variant and their replacements in the dark variant; other colours suit both variants
@@ -22,10 +22,10 @@ COLOURS = "Blues"  # of heat maps; reversed in the dark variant, so that large v
 
 def save_pair(figure: Figure, path: Path) -> None:
     """Write ``path-light.svg`` and ``path-dark.svg`` for pages with two themes."""
-    light = svg(figure, path.name, fonttype="path")
+    light = render_svg(figure, path.name, fonttype="path")
     for image in (image for axis in figure.axes for image in axis.images):
         image.set_cmap(f"{COLOURS}_r")
-    dark = svg(figure, path.name, fonttype="path")
+    dark = render_svg(figure, path.name, fonttype="path")
     for colour, replacement in DARK.items():
         dark = dark.replace(colour, replacement)
     dark = dark.replace("<svg ", f'<svg fill="{DARK[INK]}" ', 1)  # matplotlib omits black, the default of SVG
@@ -35,10 +35,10 @@ def save_pair(figure: Figure, path: Path) -> None:
 
 def titled(figure: Figure, title: str, letters: int = TITLE_LETTERS) -> None:
     """Draw one legend for all panels, below the title."""
-    legend(figure, columns=2)
+    draw_legend(figure, columns=2)
     lines = [part for row in title.splitlines() for part in wrap(row, letters)]
     (drawn,) = figure.legends
-    drawn.set_title(literal("\n".join(lines)), prop={"size": 10})
+    drawn.set_title(escape_dollars("\n".join(lines)), prop={"size": 10})
     drawn.get_title().set_multialignment("center")
     drawn.set_alignment("center")
 
@@ -62,4 +62,4 @@ def draw_pictures(root: Path) -> None:
     if (root / DEMO).is_file():
         from ragbias.evaluation.demo import notes_run  # imports faiss and sentence-transformers
 
-        save_pair(notes_run.figure(json.loads((root / DEMO).read_text(encoding="utf-8"))), root / "docs/bias")
+        save_pair(notes_run.draw_figure(json.loads((root / DEMO).read_text(encoding="utf-8"))), root / "docs/bias")

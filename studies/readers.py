@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ragbias.evaluation.bench.store import reader_digests
+from ragbias.evaluation.bench.store import hash_readers
 from ragbias.evaluation.measures.bootstrap import Interval, share
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.files import write_atomically
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     digest = hashlib.sha256(parsed.file.read_bytes()).hexdigest()
     settings = {name: getattr(parsed, name) for name in ("model", "dtype", "words", "prompt")} | {"file": digest}
-    readers = reader_digests(parsed.methods).get("readers", {})
+    readers = hash_readers(parsed.methods).get("readers", {})
     results = stored(parsed.out, settings, readers)
     lm = DebiasedLM.from_pretrained(parsed.model, "none", dtype=parsed.dtype)
     cases = read_cases(parsed.file, parsed.words, parsed.questions)

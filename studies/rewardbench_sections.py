@@ -14,11 +14,11 @@ import numpy as np
 
 from ragbias.cli.terminal import console, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.measures.aggregates import answered
-from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draws, percentile_interval
-from ragbias.evaluation.measures.per_question import grouped, means
+from ragbias.evaluation.measures.aggregates import scored_records
+from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draw_counts, percentile_interval
+from ragbias.evaluation.measures.per_question import group_by, mean_by_question
 from ragbias.evaluation.report.read_runs import read_run
-from ragbias.evaluation.report.tables import plain_table, with_interval
+from ragbias.evaluation.report.tables import format_figure, make_table
 from ragbias.evaluation.runs import Record
 from studies import arguments_of
 
@@ -77,7 +77,7 @@ def question_weights(subsets: Mapping[str, str]) -> dict[str, dict[str, float]]:
 
 def section_scores(records: Sequence[Record]) -> dict[str, Estimate]:
     """Score one method's answers by section, as ``[estimate, low, high]``."""
-    values = means(records, attrgetter("score"))
+    values = mean_by_question(records, attrgetter("score"))
     weighted = question_weights({record.question: record.group for record in records})
     return {
         section: weighted_mean({question: values[question] for question in weights}, weights).as_list()
@@ -90,7 +90,7 @@ def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> 
     questions = sorted(values)
     weight = np.array([weights[question] for question in questions])
     weighted = weight * np.array([values[question] for question in questions], dtype=float)
-    counts = draws(len(questions))
+    counts = draw_counts(len(questions))
     return percentile_interval(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
 
 
@@ -100,14 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="file of the results")
     parsed = parser.parse_args(arguments)
     try:
-        records = answered(record for folder in parsed.folders for record in read_run(folder).records)
+        records = scored_records(record for folder in parsed.folders for record in read_run(folder).records)
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
-    by_judge = grouped(records, attrgetter("model", "method"))
+    by_judge = group_by(records, attrgetter("model", "method"))
     scores = {f"{model}, {method}": section_scores(answers) for (model, method), answers in by_judge.items()}
-    table = plain_table("Accuracy of the judge", "judge", *SECTIONS, wrap=True)
+    table = make_table("Accuracy of the judge", "judge", *SECTIONS, wrap=True)
     for judge, by_section in scores.items():
-        table.add_row(judge, *(with_interval(by_section.get(section)) for section in SECTIONS))
+        table.add_row(judge, *(format_figure(by_section.get(section)) for section in SECTIONS))
     console.print(table)
     groups = {record.group for record in records}
     console.print(f"Sections cover {len(groups & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ragbias.evaluation.report.figures import INK, canvas, legend, line, styles_of
+from ragbias.evaluation.report.figures import INK, draw_legend, draw_line, make_canvas, make_styles
 
 PANELS = {
     "prefill_ratio": ("prefill", "prefill_limit"),
@@ -24,15 +24,15 @@ def scaling(outcome: Mapping[str, Any], path: Path) -> None:
     results = sorted(outcome["results"], key=lambda result: result["documents"])
     counts = [result["documents"] for result in results]
     labels = [label for label in results[0]["methods"] if label != "none"]
-    styles = styles_of(["none", *labels])
-    figure, panels = canvas(len(PANELS), height=3.2)
+    styles = make_styles(["none", *labels])
+    figure, panels = make_canvas(len(PANELS), height=3.2)
     for panel, (ratio, (name, limit)) in zip(panels, PANELS.items(), strict=True):
         for index, label in enumerate(labels):
             shift = APART ** (index - (len(labels) - 1) / 2)
             costs = [result["methods"][label] for result in results]
             points = [cost[ratio] if isinstance(cost[ratio], (tuple, list)) else [cost[ratio]] * 3 for cost in costs]
             at = [count * shift for count in counts]
-            line(panel, at, points, styles[label], label, band=False)
+            draw_line(panel, at, points, styles[label], label, band=False)
             if limit is not None and all(cost[limit] is not None for cost in costs):
                 panel.plot(at, [cost[limit] for cost in costs], color=styles[label].colour, lw=0.8, ls=(0, (2, 2)))
         panel.axhline(1, color=INK, lw=0.8)
@@ -43,7 +43,7 @@ def scaling(outcome: Mapping[str, Any], path: Path) -> None:
     rounds = f"median and range of {outcome['settings']['rounds']} rounds; thin: limit by arithmetic"
     figure.supxlabel(f"number of documents\n{_title(outcome)}\n{rounds}", fontsize=9)
     figure.supylabel("ratio to plain attention", fontsize=10)
-    legend(figure)
+    draw_legend(figure)
     figure.savefig(path, dpi=130)
 
 

@@ -23,8 +23,16 @@ from ragbias.binding.hooks import backend_of
 from ragbias.checks import Bounds, check_choice, check_whole_between
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
-from ragbias.evaluation.cost import Spread, all_versions, figures, interleave, machine, now, peak_bytes
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.cost import (
+    Spread,
+    all_versions,
+    describe_machine,
+    interleave,
+    peak_memory,
+    spreads,
+    synchronized_time,
+)
+from ragbias.evaluation.report.tables import make_table
 from ragbias.files import writing
 from ragbias.methods import DEFAULT_METHOD, JointMethod, Method, NoMethod
 from studies import arguments_of
@@ -226,7 +234,7 @@ def conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any
         "backend": backend_of(model, settings.backend),
         "config": model.config.to_dict(),
     }
-    return {"model": described, "versions": all_versions(), "machine": machine()}
+    return {"model": described, "versions": all_versions(), "machine": describe_machine()}
 
 
 @torch.no_grad()
@@ -251,7 +259,7 @@ def measure(
         return taken
 
     def peak(batch: PromptBatch, method: Method) -> tuple[float]:
-        return (peak_bytes(model.device, lambda: times(batch, method)),)
+        return (peak_memory(model.device, lambda: times(batch, method)),)
 
     peaks = interleave(methods, [batch], peak)
     timed = interleave(methods, [batch] * rounds, times)
@@ -259,9 +267,9 @@ def measure(
     costs: dict[str, ForwardCost] = {}
     for label, method in methods.items():
         (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (
-            figures(timed, label, index) for index in range(3)
+            spreads(timed, label, index) for index in range(3)
         )
-        (highest, *_), (peak_ratio, *_) = figures(peaks, label, 0)
+        (highest, *_), (peak_ratio, *_) = spreads(peaks, label, 0)
         required = prefill_limit(shape, layouts, method), decode_limit(shape, layouts, method)
         ratios = prefill_ratio, first_ratio, decode_ratio
         costs[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *required)
@@ -272,18 +280,18 @@ def _times(
     model: PreTrainedModel, method: Method, batch: PromptBatch, steps: int, backend: str
 ) -> tuple[float, float, float]:
     """Time the prefill, the first token, and one decoding step, in seconds."""
-    begin = now(model.device)
+    begin = synchronized_time(model.device)
     with debias(model, method, batch.spans, backend):
-        attached = now(model.device)
+        attached = synchronized_time(model.device)
         output = model(batch.ids, use_cache=True, logits_to_keep=1, **batch.inputs(0))
-        prefilled = now(model.device)
+        prefilled = synchronized_time(model.device)
         token = _chosen(output)
-        first = now(model.device)
+        first = synchronized_time(model.device)
         for step in range(1, steps + 1):
             cache = output.past_key_values
             output = model(token, past_key_values=cache, use_cache=True, **batch.inputs(step))
             token = _chosen(output)
-        return prefilled - attached, first - begin, (now(model.device) - first) / steps
+        return prefilled - attached, first - begin, (synchronized_time(model.device) - first) / steps
 
 
 def _chosen(output: Any) -> torch.Tensor:
@@ -298,8 +306,8 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
     lengths = [length for row in result["lengths"] for length in row]
     of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
     title = f"{result['documents']} documents of {of} tokens"
-    prompt = plain_table(title, "method", "prefill s", "ratio (range)", "limit", "first token s", "ratio")
-    after = plain_table("", "method", "decode ms", "ratio (range)", "limit", "peak MiB", "ratio")
+    prompt = make_table(title, "method", "prefill s", "ratio (range)", "limit", "first token s", "ratio")
+    after = make_table("", "method", "decode ms", "ratio (range)", "limit", "peak MiB", "ratio")
     for label, cost in result["methods"].items():
         prompt.add_row(
             label,

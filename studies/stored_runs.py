@@ -12,10 +12,10 @@ from typing import Any
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.measures.aggregates import setting_of
-from ragbias.evaluation.measures.bootstrap import FEWEST
+from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS
 from ragbias.evaluation.report.html import as_html
-from ragbias.evaluation.report.read_runs import Run, read_run, summary_of
-from ragbias.evaluation.runs import COST, NOISE, PACKED, ROWS, SETTINGS, SUMMARY, Record, as_lines
+from ragbias.evaluation.report.read_runs import Run, read_run, summarise_runs
+from ragbias.evaluation.runs import COST, GZIP_SUFFIX, NOISE, ROWS, SETTINGS, SUMMARY, Record, as_json_lines
 
 REPORT = "report.html"
 LARGEST = 3_000_000  # maximum number of bytes of a stored run, and of the answers of all stored runs
@@ -38,7 +38,7 @@ def store(folder: Path, stored: Path) -> None:
     run = _without_paths(read_run(folder), stored.name)
     if not is_finished(folder):
         run = _whole_questions(run)
-    summary = {**summary_of([run]), "hours": _hours(run)}
+    summary = {**summarise_runs([run]), "hours": _hours(run)}
     if is_finished(folder) and _rows(summary) != _rows(read_stored(folder)):
         raise RunError(
             f"{folder} does not hold all answers of its {SUMMARY}; remove that file and run the bench again, which "
@@ -46,8 +46,10 @@ def store(folder: Path, stored: Path) -> None:
         )
     for result in summary["results"]:
         questions = max(method["questions"] for method in result["methods"].values())
-        if questions < FEWEST:
-            raise RunError(f"{folder}: {questions} questions are too few for intervals; at least {FEWEST} are needed")
+        if questions < MIN_QUESTIONS:
+            raise RunError(
+                f"{folder}: {questions} questions are too few for intervals; at least {MIN_QUESTIONS} are needed"
+            )
         if not is_finished(folder):
             result["notes"].append(f"The run is not finished; these are its first {questions} questions.")
     files = {
@@ -55,8 +57,8 @@ def store(folder: Path, stored: Path) -> None:
         SETTINGS: _json(run.settings),
         COST: _json(run.cost) if run.cost else b"",
         REPORT: as_html(summary, [run]).encode(),
-        ROWS + PACKED: _packed(run.records),
-        NOISE + PACKED: _packed(run.noise) if run.noise else b"",
+        ROWS + GZIP_SUFFIX: _packed(run.records),
+        NOISE + GZIP_SUFFIX: _packed(run.noise) if run.noise else b"",
     }
     if (size := sum(map(len, files.values()))) > LARGEST:
         raise RunError(f"{folder} would take {size:,} bytes of at most {LARGEST:,}; split the study")
@@ -99,7 +101,7 @@ def _rows(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
 
 def answers_size(results: Path) -> int:
     """Number of bytes of the compressed answers of all results."""
-    return sum(path.stat().st_size for path in results.glob(f"*/*{PACKED}"))
+    return sum(path.stat().st_size for path in results.glob(f"*/*{GZIP_SUFFIX}"))
 
 
 def _without_paths(run: Run, name: str) -> Run:
@@ -142,4 +144,4 @@ def _json(data: Any) -> bytes:
 
 
 def _packed(records: list[Record]) -> bytes:
-    return gzip.compress(as_lines(records).encode(), mtime=0)
+    return gzip.compress(as_json_lines(records).encode(), mtime=0)

@@ -22,9 +22,9 @@ def tables_of(summaries: Summaries, purposes: Mapping[str, str]) -> str:
         return NOTHING_YET
     parts = [_overview(summaries)]
     for study, result, measure in _cases(summaries):
-        notes = "".join(f"- {tables.in_markdown(note)}\n" for note in result["notes"])
+        notes = "".join(f"- {tables.escape_markdown(note)}\n" for note in result["notes"])
         parts += [
-            f"### {study}: {tables.in_markdown(tables.title(result, measure))}\n",
+            f"### {study}: {tables.escape_markdown(tables.format_title(result, measure))}\n",
             f"{purposes[study]} {_source(study, summaries[study]['hours'])}\n",
             _table(result, measure),
             *([notes] if notes else []),
@@ -98,8 +98,8 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
     """Make a table with a row for each method. Leave out columns without any interval."""
     body = []
     accuracy = measure == ACCURACY
-    costs = tables.costs_of(result)
-    for label, method in tables.ranked(result, measure):
+    costs = tables.prefill_costs(result)
+    for label, method in tables.rank_methods(result, measure):
         if not (figures := figures_of(method, measure)):
             continue
         cells = {
@@ -109,20 +109,20 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
             "mean": _estimate(figures["mean"]),
             MINUS: only_with_interval((figures["minus_plain"] or {}).get("mean"), "+.2f")
             if label != REFERENCE
-            else tables.NOTHING,
+            else tables.NO_VALUE,
             "flips" if accuracy else "agree": _estimate(figures["flip_rate" if accuracy else "agreement"], ".0%"),
             "prefill": _estimate(costs.get(label), prefix="x"),
         }
         body.append(cells)
-    shown = [name for name in body[0] if any(cells[name] != tables.NOTHING for cells in body)]
+    shown = [name for name in body[0] if any(cells[name] != tables.NO_VALUE for cells in body)]
     return tables.markdown_table(shown, [[cells[name] for name in shown] for cells in body]) + "\n"
 
 
 def _estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
     """Format the estimate of a figure if the figure has an interval."""
-    return tables.NOTHING if not figure or None in figure else tables.estimate(figure, form, prefix)
+    return tables.NO_VALUE if not figure or None in figure else tables.format_estimate(figure, form, prefix)
 
 
 def only_with_interval(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
     """Format a figure like ``with_interval``, or as ``NOTHING`` if it has no interval."""
-    return tables.NOTHING if not figure or None in figure else tables.with_interval(figure, form, prefix)
+    return tables.NO_VALUE if not figure or None in figure else tables.format_figure(figure, form, prefix)

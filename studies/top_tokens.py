@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
 from ragbias.methods.siw import HIGHEST, count_highest
@@ -76,7 +76,7 @@ class TopTokens(Result):
 
     def table(self) -> Table:
         title = f"Share of the top {HIGHEST:.0%} by the document's position; dense above {self.threshold:.3f}"
-        table = plain_table(title, "layer", *(str(at + 1) for at in range(self.share.shape[3])), "gold is dense")
+        table = make_table(title, "layer", *(str(at + 1) for at in range(self.share.shape[3])), "gold is dense")
         for layer, (values, dense) in enumerate(zip(self.share.mean((0, 1)), self.gold_dense.mean(0), strict=True)):
             table.add_row(str(layer), *(f"{value:.3f}" for value in values.tolist()), f"{float(dense):.0%}")
         return table

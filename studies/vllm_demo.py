@@ -29,8 +29,8 @@ from openai import OpenAI
 
 from ragbias.cli.terminal import console, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation.prompts import SYSTEM
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.prompts import SYSTEM_PROMPT
+from ragbias.evaluation.report.tables import make_table
 from ragbias.models.loading import load_tokenizer
 from ragbias.models.named import local_path
 from ragbias.models.tiny.world import cases
@@ -152,7 +152,10 @@ class Answer(NamedTuple):
 def answer(address: str, model: str, case: LoadCase, more: dict[str, Any] | None = None) -> Answer:
     """Stream one answer. Return it with the cached tokens and the seconds to its first text."""
     question, documents = case
-    talk = [{"role": "system", "content": SYSTEM + "\n\n".join(documents)}, {"role": "user", "content": question}]
+    talk = [
+        {"role": "system", "content": SYSTEM_PROMPT + "\n\n".join(documents)},
+        {"role": "user", "content": question},
+    ]
     begin, first, text, cached = time.perf_counter(), None, "", 0
     with OpenAI(base_url=f"{address}/v1", api_key="none", timeout=600, max_retries=0) as client:
         stream = client.chat.completions.create(
@@ -179,7 +182,7 @@ def ask(both: Servers, model: str, questions: int, seed: int) -> None:
     rng = random.Random(seed)
     for question, others in cases(DOCUMENTS, questions, seed):
         documents = [passage.document for passage in (question.gold, *others)]
-        table = plain_table(
+        table = make_table(
             f"{model}: {question.question} (right: {question.answer})",
             *("server", "order", "answer", "cached tokens", "first token"),
         )

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ragbias.cli.terminal import console, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.tables import make_table
 from ragbias.models.loading import load_tokenizer
 from ragbias.models.tiny.world import held_out_corpus
 from studies import arguments_of
@@ -121,7 +121,7 @@ def closing_line(rows: Sequence[Row], clients: int) -> str:
 
 def print_rows(rows: Sequence[Row], title: str) -> None:
     """Print the figures as a table."""
-    table = plain_table(title, "server", "clients", "documents", "requests/s", "first token", "whole", "errors")
+    table = make_table(title, "server", "clients", "documents", "requests/s", "first token", "whole", "errors")
     for row in rows:
         times = [f"{row[name]['p50']:.2f} / {row[name]['p95']:.2f}" for name in ("first_seconds", "whole_seconds")]
         figures = [f"{row['requests_per_second']:.2f}", *times, str(sum(row["errors"].values()))]

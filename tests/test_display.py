@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ragbias.display import escape_formula, printable
-from ragbias.evaluation.runs import as_lines
+from ragbias.evaluation.runs import as_json_lines
 from support.bench_records import records_with
 
 CODES = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\u202e\ud800"
@@ -33,7 +33,7 @@ def folder(tmp_path):
     run.mkdir()
     accuracies = {"none": {0: 0.9, 1: 0.2}, "=HYPERLINK(1)": {0: 0.5, 1: 0.5}, "m\x1b[2J": {0: 0.5, 1: 0.5}}
     records = records_with(accuracies, 8, model="\x1b]0;owned\x07", task="@task", groups=("\x1b[1mg",))
-    (run / "rows.jsonl").write_text(as_lines(records))
+    (run / "rows.jsonl").write_text(as_json_lines(records))
     (run / "settings.json").write_text(json.dumps({"decides": {"x": "\x1b[5m"}}, ensure_ascii=False))
     return run
 

@@ -1,1 +1,1 @@
-"""Calibration: find a model's positional channel for channel scaling."""
+"""Calibration: find the channel of a model's hidden state that encodes position, for channel scaling."""

@@ -18,35 +18,35 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from ragbias.calibration.channel_search import ChannelRanking, NoPositionalChannelError, layer_outputs, search
-from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
+from ragbias.calibration.channel_search import ChannelRanking, NoPositionalChannelError, layer_outputs, rank_channels
+from ragbias.calibration.measurements import gold_attention, layer_ranges, mean_states, measure_losses, paper_layers
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample
-from ragbias.calibration.settings import CalibrationPlan, CalibrationSettings, calibration_set
+from ragbias.calibration.settings import CalibrationPlan, CalibrationSettings, make_calibration_set
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, Profile
 
-CANDIDATES, BEST = 10, 3  # number of channels to measure, and of channels to measure with all factors
+MAX_CANDIDATES, MAX_BEST = 10, 3  # channels to measure with one factor, and with all factors
 FACTORS = (0.5, 0.0, -0.5, -1.0)
 CURVE_POINTS = 200  # maximum number of points in a layer's curve
-DIGITS = 6  # significant digits in the record
+SIGNIFICANT_DIGITS = 6  # of numbers in the record
 
-Progress = Callable[[str, int, int], None]  # arguments: stage, its number of steps, steps just done
-Measured = dict[ChannelScaling | NoMethod, list[float]]  # one loss per sample
+Progress = Callable[[str, int, int], None]  # arguments: stage, its number of steps, number of steps just done
+Losses = dict[ChannelScaling | NoMethod, list[float]]  # one loss per sample
 
 
 def calibrate(
     settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
 ) -> Profile:
-    """Run the search and write the profile to ``out``. An interrupted search resumes unless ``restart`` is set."""
+    """Run the search and write the profile to ``out``. Resume an interrupted search unless ``restart`` is set."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
-    data = calibration_set(lm, plan)  # first, because an error here must not leave files
+    data = make_calibration_set(lm, plan)  # may raise an error, which must not leave files
     results = PartialResults(out, plan.as_dict(), restart)
     try:
         chosen, record = _search(lm, plan, *data, results, progress)
     except NoPositionalChannelError:
-        results.remove()  # the search has finished, and resuming would repeat its failure
+        results.remove()  # to resume would only repeat the failure
         raise
     config = lm.model.config.get_text_config()
     size, n_layers = config.hidden_size, config.num_hidden_layers
@@ -63,58 +63,58 @@ def _search(
     lm: DebiasedLM, plan: CalibrationPlan, choose: Sequence[Sample], check: Sequence[Sample], results: PartialResults,
     progress: Progress,
 ) -> tuple[ChannelScaling, dict[str, Any]]:  # fmt: skip
-    """Search, and reuse saved measurements. Return the best setting and a record of all measurements."""
+    """Run or resume the search. Return the best setting and a record of all measurements."""
 
-    def measure(stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
+    def measure(stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Losses:
         """Measure the loss of every sample with every method."""
         advance = partial(progress, stage, len(samples))
 
-        def one(sample: Sample) -> list[float]:
-            by_method = losses(lm.model, sample, methods)
+        def measure_sample(sample: Sample) -> list[float]:
+            by_method = measure_losses(lm.model, sample, methods)
             advance(1)
             return by_method
 
         by_sample = [
-            results.once(f"{stage}: {index}", advance, 1, partial(one, sample))
+            results.get_or_measure(f"{stage}: {index}", advance, 1, partial(measure_sample, sample))
             for index, sample in enumerate(samples if methods else ())
         ]
         return {method: [values[index] for values in by_sample] for index, method in enumerate(methods)}
 
     advance = partial(progress, "random strings", plan.strings)
-    states = results.array(advance, plan.strings, lambda: mean_states(lm, plan, advance))
-    ranking = search(states, CANDIDATES, variant=plan.variant)
+    states = results.states(advance, plan.strings, lambda: mean_states(lm, plan, advance))
+    ranking = rank_channels(states, MAX_CANDIDATES, variant=plan.variant)
 
-    first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
+    first_layers = paper_layers(lm.model.config.get_text_config().num_hidden_layers)
     removed = [ChannelScaling(channel, 0.0, layers=first_layers) for channel in ranking.ranked]
     measured = measure("channels", choose, [NoMethod(), *removed])
-    best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
+    best = sorted(removed, key=lambda method: mean(measured[method]))[:MAX_BEST]
     scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
     measured |= measure("factors", choose, [method for method in scaled if method not in measured])
 
     advance_layers = partial(progress, "retrieving layers", len(choose))
-    attention = results.once(
+    attention = results.get_or_measure(
         "attention",
         advance_layers,
         len(choose),
         lambda: gold_attention(lm.model, choose, plan.batch_size, advance_layers),
     )
     ranges = layer_ranges(attention)
-    moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
+    moved = [replace(_find_best(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
     measured |= measure("layers", choose, [method for method in moved if method not in measured])
-    chosen, plain = _lowest(measured), measured[NoMethod()]
+    chosen, plain = _find_best(measured), measured[NoMethod()]
 
     checked = measure("check", check, [NoMethod(), chosen])
-    against_plain = difference(check, checked[chosen], checked[NoMethod()])
+    against_plain = compute_difference(check, checked[chosen], checked[NoMethod()])
     return chosen, {
         "beats_plain": is_clear_gain(against_plain),
         "check": {
-            "plain": loss_by_depth(check, checked[NoMethod()]),
-            "scaled": loss_by_depth(check, checked[chosen]),
+            "plain": summarise_losses(check, checked[NoMethod()]),
+            "scaled": summarise_losses(check, checked[chosen]),
             **against_plain,
         },
         "choice": {
-            "plain": loss_by_depth(choose, plain),
-            "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # the mean is in "losses"
+            "plain": summarise_losses(choose, plain),
+            "scaled": {"by_depth": summarise_losses(choose, measured[chosen])["by_depth"]},  # "losses" has the mean
         },
         "losses": [
             {
@@ -122,7 +122,7 @@ def _search(
                 "factor": method.factor,
                 "layers": method.layers,
                 "loss": mean(values),
-                **difference(choose, values, plain),
+                **compute_difference(choose, values, plain),
             }
             for method, values in measured.items()
             if isinstance(method, ChannelScaling)
@@ -133,72 +133,73 @@ def _search(
             ],
             "ranges": ranges,
         },
-        "channel_search": search_record(ranking, states),
-        "curve": curve(states, chosen.channels[0]),
+        "channel_search": record_search(ranking, states),
+        "curve": channel_curve(states, chosen.channels[0]),
         "settings": {**plan.as_dict(), "samples": len(choose), "check_samples": len(check)},
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
 
 
-def _lowest(measured: Measured) -> ChannelScaling:
+def _find_best(measured: Losses) -> ChannelScaling:
     scaled = [method for method in measured if isinstance(method, ChannelScaling)]
     return min(scaled, key=lambda method: mean(measured[method]))
 
 
-def difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
-    """Mean difference from the plain model and its standard error. Depths are averaged per question."""
+def compute_difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
+    """Compute the mean difference from the plain model and its standard error, over questions."""
     differences = [value - reference for value, reference in zip(values, plain, strict=True)]
-    by_question = list(_means([sample.question for sample in samples], differences).values())
+    by_question = list(_mean_by_key([sample.question for sample in samples], differences).values())
     error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
     return {"difference": mean(by_question), "standard_error": error}
 
 
 def is_clear_gain(against_plain: Mapping[str, float]) -> bool:
-    """Whether a ``difference`` is negative by more than two standard errors; always False for one question."""
+    """Whether the loss decreases by more than two standard errors. Always False for one question."""
     error = against_plain["standard_error"]
     return error > 0 and against_plain["difference"] < -2 * error
 
 
-def loss_by_depth(samples: Sequence[Sample], values: Sequence[float]) -> dict[str, Any]:
-    """Mean loss, in total and by the position of the gold document, counted from 1."""
-    by_depth = _means([sample.gold + 1 for sample in samples], values)
+def summarise_losses(samples: Sequence[Sample], values: Sequence[float]) -> dict[str, Any]:
+    """Compute the mean loss, and the mean loss by position of the gold document, counted from 1."""
+    by_depth = _mean_by_key([sample.gold + 1 for sample in samples], values)
     return {"loss": mean(values), "by_depth": {str(depth): by_depth[depth] for depth in sorted(by_depth)}}
 
 
-def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
+def _mean_by_key(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
     groups = defaultdict(list)
     for key, value in zip(keys, values, strict=True):
         groups[key].append(value)
     return {key: mean(group) for key, group in groups.items()}
 
 
-def search_record(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
-    """Record the channels that passed, were tried, or are monotone in any layer.
+def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
+    """Describe the search as JSON data.
 
-    ``position_correlation`` is Pearson's correlation by layer between the mean of a tried channel and the position. It
-    covers the positions of the monotone test. ``smoothness`` is the roughness of each channel: lower is smoother.
+    ``position_correlation`` is Pearson's correlation between a channel's mean and the position, by layer, over the
+    positions of the monotone test. ``smoothness`` is the roughness of a channel: lower is smoother.
     """
-    tested = layer_outputs(states)[ranking.searched.first : ranking.searched.last + 1, ranking.searched.skip_fit :]
+    tested_range = ranking.search_range
+    tested = layer_outputs(states)[tested_range.first : tested_range.last + 1, tested_range.skip_fit :]
     positions = np.arange(tested.shape[1])
     correlation = {
         str(channel): {
             str(layer): float(np.corrcoef(positions, curves[:, channel])[0, 1])
-            for layer, curves in enumerate(tested, start=ranking.searched.first)
+            for layer, curves in enumerate(tested, start=tested_range.first)
         }
         for channel in ranking.ranked
     }
     return {
         "passed": ranking.passed,
         "tried": ranking.ranked,
-        "windows": asdict(ranking.searched),
+        "windows": asdict(tested_range),
         "smoothness": {str(channel): value for channel, value in ranking.roughness.items()},
         "position_correlation": correlation,
         "monotone_layers": {str(channel): layers for channel, layers in ranking.monotone.items() if layers},
     }
 
 
-def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
-    """Return a channel's mean by layer and position, with at most ``CURVE_POINTS`` positions."""
+def channel_curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
+    """Return a channel's mean by layer, at up to ``CURVE_POINTS`` positions."""
     outputs = layer_outputs(states)[:, :, channel]
     points = np.unique(np.linspace(0, outputs.shape[1] - 1, min(CURVE_POINTS, outputs.shape[1])).astype(int))
     by_layer = {str(layer): values[points].tolist() for layer, values in enumerate(outputs)}
@@ -206,9 +207,9 @@ def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
 
 
 def round_floats(data: Any) -> Any:
-    """Round all floats in plain data to ``DIGITS`` significant digits, and convert tuples to lists."""
+    """Round all floats in nested data to ``SIGNIFICANT_DIGITS``, and convert tuples to lists."""
     if isinstance(data, dict):
         return {name: round_floats(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [round_floats(value) for value in data]
-    return float(f"{data:.{DIGITS}g}") if isinstance(data, float) else data
+    return float(f"{data:.{SIGNIFICANT_DIGITS}g}") if isinstance(data, float) else data

@@ -1,4 +1,4 @@
-"""Terminal output of a calibration (progress bars, settings, verdict) and the plot of a channel."""
+"""Print the progress and the result of a calibration, and plot a channel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from ragbias.calibration.channel_search import FIT_DEGREE
-from ragbias.evaluation.report.figures import INK, PALE, canvas
-from ragbias.evaluation.report.tables import plain_table
+from ragbias.evaluation.report.figures import INK, PALE, make_canvas
+from ragbias.evaluation.report.tables import make_table
 
-PANELS = 9  # maximum number of layers in the plot
+MAX_PANELS = 9  # layers in the plot
 
 
-def bars(progress: Progress) -> Callable[[str, int, int], None]:
+def stage_progress(progress: Progress) -> Callable[[str, int, int], None]:
     """Return a progress callback that adds a bar for each stage."""
     tasks: dict[str, TaskID] = {}
 
@@ -31,15 +31,15 @@ def bars(progress: Progress) -> Callable[[str, int, int], None]:
 
 
 def print_record(record: Mapping[str, Any], console: Console) -> None:
-    """Print the settings that were tried, the best setting, and whether it helps."""
+    """Print all measured settings, the best setting, and whether it helps."""
     if not record["channel_search"]["passed"]:
         console.print(
-            "No channel passed Algorithm 1 (monotone in more than a quarter of the layers), "
-            "so the channels that are monotone in the most layers were tried."
+            "No channel is monotone in more than a quarter of the layers, as Algorithm 1 requires. "
+            "Instead, the channels that are monotone in the most layers were measured."
         )
     plain = record["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
-    table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
+    table = make_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
     for tried in sorted(record["losses"], key=lambda tried: tried["loss"]):
         figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
         table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
@@ -47,41 +47,41 @@ def print_record(record: Mapping[str, Any], console: Console) -> None:
     correlation = record["channel_search"]["position_correlation"]
     strongest = max((abs(r), channel) for channel, layers in correlation.items() for r in layers.values())
     console.print(f"Strongest correlation of a tried channel with the position: {strongest[0]:.2f} ({strongest[1]})")
-    ranges = ", ".join(f"{name} {at[0]}-{at[1]}" for name, at in record["layer_search"]["ranges"].items())
+    ranges = ", ".join(f"{name} {low}-{high}" for name, (low, high) in record["layer_search"]["ranges"].items())
     console.print(f"Layers compared: {ranges}")
     check = record["check"]
     first, last = record["layers"]
     console.print(
         f"Best: channel {record['channel']}, factor {record['factor']:g}, layers {first}-{last}. On other questions: "
         f"loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
-        f"{difference_in_words(check)}."
+        f"{format_difference(check)}."
     )
     if not record["beats_plain"]:
-        console.print("This is not clearly better than the plain model: do not expect this profile to help.")
+        console.print("This is not clearly better than the plain model. Do not expect the profile to help.")
 
 
-def difference_in_words(against_plain: Mapping[str, float]) -> str:
+def format_difference(against_plain: Mapping[str, float]) -> str:
     return f"difference {against_plain['difference']:+.4f} (standard error {against_plain['standard_error']:.4f})"
 
 
 def plot_channel(record: Mapping[str, Any]) -> Figure:
-    """Plot the channel's mean over random strings by position, for up to ``PANELS`` layers.
+    """Plot the channel's mean over random strings by position, for up to ``MAX_PANELS`` layers.
 
-    The thick line is the cubic fit of the search. It is solid if the channel is monotone in the layer.
+    The thick line is the cubic fit of the search. It is solid if the fit is monotone, else dashed.
     """
     positions, by_layer, search = record["curve"]["positions"], record["curve"]["by_layer"], record["channel_search"]
     monotone = search["monotone_layers"][str(record["channel"])]
-    layers = [list(by_layer)[round(at)] for at in linspace(0, len(by_layer) - 1, min(PANELS, len(by_layer)))]
+    layers = [list(by_layer)[round(index)] for index in linspace(0, len(by_layer) - 1, min(MAX_PANELS, len(by_layer)))]
     title = f"{record['model']}: mean of hidden channel {record['channel']} over random strings, by layer"
-    figure, panels = canvas(len(layers), height=1.7, title=title, sharex=True)
-    skipped = next(at for at, position in enumerate(positions) if position >= search["windows"]["skip_fit"])
-    visible = next(at for at, position in enumerate(positions) if position >= positions[-1] // 50)
+    figure, panels = make_canvas(len(layers), height=1.7, title=title, sharex=True)
+    skipped = next(index for index, position in enumerate(positions) if position >= search["windows"]["skip_fit"])
+    visible = next(index for index, position in enumerate(positions) if position >= positions[-1] // 50)
     for panel, layer in zip(panels, layers, strict=True):
-        values, holds = by_layer[layer], int(layer) in monotone
+        values, is_monotone = by_layer[layer], int(layer) in monotone
         panel.plot(positions, values, color=PALE, lw=0.6)
         fit = Polynomial.fit(positions[skipped:], values[skipped:], FIT_DEGREE)
-        panel.plot(*fit.linspace(), color=INK, ls="-" if holds else "--", lw=2)
-        panel.set_title(f"layer {layer}" + (", monotone" if holds else ""), fontsize=9)
+        panel.plot(*fit.linspace(), color=INK, ls="-" if is_monotone else "--", lw=2)
+        panel.set_title(f"layer {layer}" + (", monotone" if is_monotone else ""), fontsize=9)
         # the first tokens are often outliers, which would flatten the rest of the curve
         low, high = min(values[visible:]), max(values[visible:])
         panel.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))

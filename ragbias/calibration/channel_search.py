@@ -1,4 +1,4 @@
-"""Find the positional channels of the hidden state with Algorithm 1, as in the paper or in the authors' code.
+"""Find the channels of the hidden state that encode position: Algorithm 1 of the paper or of the authors' code.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
 and the authors' ``seach_dim_by_statistic.py``, whose results are in ``tests/golden/channel_search``.
@@ -19,21 +19,21 @@ Array = NDArray[np.float64]
 
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
-SKIPS = {"released": (300, 200), "paper": (30, 30)}  # positions skipped for fit and smoothing, out of AUTHORS_LENGTH
+SKIPS = {"released": (300, 200), "paper": (30, 30)}  # numbers of first positions to skip for fit and smoothing
 MIN_LENGTH = limits.STRING_LENGTH.least
-SHALLOW = 8  # with fewer layers, no channel can be monotone in n // 4 layers of the authors' range 2..n-2
+MIN_DEPTH = 8  # layers below which the authors' range 2..n-2 is too short for monotone channels
 
 
 class NoPositionalChannelError(MethodError):
-    """No channel is monotone in any layer, so the model cannot be calibrated."""
+    """No channel is monotone in any layer. The model cannot be calibrated."""
 
 
 @dataclass(frozen=True)
 class SearchRange:
     """The positions and layers that the search tests."""
 
-    skip_fit: int  # number of first positions that the monotone test ignores
-    skip_smooth: int  # number of first positions that the smoothness test ignores
+    skip_fit: int  # the monotone test ignores this many first positions
+    skip_smooth: int  # the smoothness test ignores this many first positions
     first: int  # first tested layer
     last: int  # last tested layer
 
@@ -41,60 +41,62 @@ class SearchRange:
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
         """Return the authors' range: layers 2 to n-2, without the first positions.
 
-        The released code skips 300 positions for the fit and 200 for smoothing. The paper skips 30 for both. For fewer
-        than 1000 positions, these numbers decrease in proportion. For fewer than 8 layers, all layers except the last
-        are tested.
+        The released code skips 300 positions for the fit and 200 for smoothing. The paper skips 30 for both. If there
+        are fewer than 1000 positions, these numbers decrease in proportion. If there are fewer than 8 layers, all
+        layers except the last are tested.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
         skip_fit, skip_smooth = (min(skip, skip * length // AUTHORS_LENGTH) for skip in SKIPS[variant])
-        return cls(skip_fit, skip_smooth, 2 if n_layers >= SHALLOW else 0, max(n_layers - 2, 0))
+        return cls(skip_fit, skip_smooth, 2 if n_layers >= MIN_DEPTH else 0, max(n_layers - 2, 0))
 
 
 @dataclass(frozen=True)
 class ChannelRanking:
-    """Results of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
+    """Result of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
 
-    monotone: dict[int, list[int]]  # by channel: the layers with monotone fits
-    roughness: dict[int, float]  # minimum over the monotone layers (released), or mean over tested layers (paper)
-    ranked: list[int]  # the channels to try, best first
-    passed: list[int]  # the channels that are monotone in enough layers, sorted by index
-    searched: SearchRange
+    monotone: dict[int, list[int]]  # by channel, layers with a monotone fit
+    roughness: dict[int, float]  # by channel, minimum over monotone layers (released) or mean over tested ones (paper)
+    ranked: list[int]  # channels to measure, best first
+    passed: list[int]  # channels that are monotone in enough layers, ascending
+    search_range: SearchRange
 
 
 def layer_outputs(states: Array) -> Array:
-    """Drop the embeddings from hidden states ``[n_hs, T, D]`` if ``n_hs`` is odd, as in the authors' code."""
+    """Drop the embeddings from ``states`` ``[n_states, T, D]`` if ``n_states`` is odd, as the authors' code does."""
     return states[1:] if len(states) % 2 else states
 
 
-def search(
-    states: Array, top: int = 10, searched: SearchRange | None = None, variant: str = "released"
+def rank_channels(
+    states: Array, top: int = 10, search_range: SearchRange | None = None, variant: str = "released"
 ) -> ChannelRanking:
-    """Rank channels by the dependence of their mean on the position.
+    """Rank channels by how clearly their mean depends on the position.
 
     Args:
-        states: mean hidden states ``[n_hs, T, D]`` as in transformers, with the embeddings first.
+        states: mean hidden states ``[n_states, T, D]`` as in transformers, with the embeddings first.
+        top: maximum number of ranked channels.
 
     Raises:
         NoPositionalChannelError: no channel is monotone in any layer.
     """
     outputs = layer_outputs(states)
     n_layers, length, channels = outputs.shape
-    searched = searched or SearchRange.for_shape(n_layers, length, variant)
-    layers = range(searched.first, searched.last + 1)
-    directions = np.stack([_directions(outputs[layer, searched.skip_fit :]) for layer in layers])
-    monotone = {channel: _one_direction(directions[:, channel], searched.first) for channel in range(channels)}
+    search_range = search_range or SearchRange.for_shape(n_layers, length, variant)
+    layers = range(search_range.first, search_range.last + 1)
+    directions = np.stack([_curve_directions(outputs[layer, search_range.skip_fit :]) for layer in layers])
+    monotone = {channel: _majority_layers(directions[:, channel], search_range.first) for channel in range(channels)}
     passed = [channel for channel, where in monotone.items() if len(where) > n_layers // 4]
     tried = passed or [channel for channel, where in monotone.items() if where]
     if not tried:
         raise NoPositionalChannelError(
-            f"none of the {channels} channels is monotone in any of the layers {searched.first} to {searched.last}: "
-            "the model seems to have no positional channel, or the mean is too noisy; try more random strings"
+            f"none of the {channels} channels is monotone in any of the layers {search_range.first} to "
+            f"{search_range.last}; the model seems to have no positional channel, or the mean is too noisy: try more "
+            "random strings"
         )
     roughness = {}
     for channel in tried:
         where = monotone[channel] if variant == "released" else layers
-        by_layer = [curve_roughness(outputs[layer, searched.skip_smooth :, channel]) for layer in where]
+        by_layer = [curve_roughness(outputs[layer, search_range.skip_smooth :, channel]) for layer in where]
         roughness[channel] = min(by_layer) if variant == "released" else float(np.mean(by_layer))
 
     def key(channel: int) -> tuple[int, float, int]:
@@ -104,13 +106,13 @@ def search(
 
     ranked = sorted(tried, key=key)[:top]
     return ChannelRanking(
-        monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, searched
+        monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, search_range
     )
 
 
-def _directions(curves: Array) -> NDArray[np.int64]:
-    """Return the direction of each curve in ``[T, D]``: 1 for rising cubic fits, -1 for falling ones, otherwise 0."""
-    scaled = _min_max(curves)
+def _curve_directions(curves: Array) -> NDArray[np.int64]:
+    """Return, for each curve in ``[T, D]``, 1 if its cubic fit rises, -1 if it falls, otherwise 0."""
+    scaled = _scale_to_unit(curves)
     usable = np.isfinite(scaled).all(0)
     positions = np.linspace(-1, 1, len(scaled))
     basis = np.polynomial.legendre.legvander(positions, FIT_DEGREE)
@@ -120,19 +122,19 @@ def _directions(curves: Array) -> NDArray[np.int64]:
     return np.where(usable, directions, 0)
 
 
-def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
-    """Return the rising or the falling layers, whichever are more."""
+def _majority_layers(directions: NDArray[np.int64], first: int) -> list[int]:
+    """Return the layers of the more frequent direction, rising or falling."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 
 
 def curve_roughness(curve: Array) -> float:
-    """Sum of squared second differences of the smoothed curve ``[T]``."""
-    smooth = savgol_filter(_min_max(curve), SAVGOL_WINDOW, SAVGOL_DEGREE)
+    """Sum the squared second differences of the smoothed curve ``[T]``."""
+    smooth = savgol_filter(_scale_to_unit(curve), SAVGOL_WINDOW, SAVGOL_DEGREE)
     return float((np.diff(smooth, n=2) ** 2).sum())
 
 
-def _min_max(curves: Array) -> Array:
+def _scale_to_unit(curves: Array) -> Array:
     """Scale curves to [0, 1] along the first axis. A constant curve becomes NaN."""
     low, high = curves.min(0), curves.max(0)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,4 +1,4 @@
-"""Measurements of a calibration: mean hidden states, attention to the gold document, and the loss of right answers."""
+"""Measure mean hidden states, attention to the gold document, and the loss of right answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 import ragbias
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, hooked
-from ragbias.calibration.samples import Sample, random_strings
+from ragbias.calibration.samples import Sample, draw_strings
 from ragbias.calibration.settings import CalibrationPlan
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefill
@@ -25,33 +25,33 @@ from ragbias.prompt import TokenisedPrompt
 
 
 @torch.no_grad()
-def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
-    """Sum hidden states ``[n_hs, T, D]`` over strings. The first ones are embeddings, the last ones are normalised."""
+def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
+    """Sum hidden states ``[n_states, T, D]`` over strings, from the embeddings to the final, normalised states."""
     output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
 
 def mean_states(lm: DebiasedLM, plan: CalibrationPlan, progress: Callable[[int], None]) -> NDArray[np.float64]:
-    """Average hidden states ``[n_hs, T, D]`` over the plan's random strings.
+    """Average hidden states ``[n_states, T, D]`` over the plan's random strings.
 
-    With random tokens, the influence of content averages out, and the influence of position remains.
+    The effect of random tokens averages out; the effect of position remains.
     """
     total = np.zeros(())
     for first in range(0, plan.strings, plan.batch_size):
-        ids = random_strings(lm, first, min(first + plan.batch_size, plan.strings), plan.length, plan.seed)
-        total = total + summed_states(lm, ids)
+        ids = draw_strings(lm, first, min(first + plan.batch_size, plan.strings), plan.length, plan.seed)
+        total = total + sum_states(lm, ids)
         progress(len(ids))
     return total / plan.strings
 
 
 @torch.no_grad()
-def attention_to(
+def measure_document_attention(
     model: PreTrainedModel,
     prompts: Sequence[TokenisedPrompt],
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tensor]:
-    """Return the last token's mean attention over heads to each document: float32 ``[n_layers, n]`` per prompt."""
+    """Return the last token's attention to each document, averaged over heads: float32 ``[n_layers, n]`` per prompt."""
     attention: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
         ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
@@ -69,8 +69,8 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Return the last token's mean attention by layer: ``gold`` to the gold document, ``other`` to another document."""
-    masses = attention_to(model, [sample.prompt for sample in samples], batch_size, progress)
+    """Return the last token's mean attention ``(gold, other)`` by layer: to the gold document, and to another one."""
+    masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
     others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
@@ -78,14 +78,14 @@ def gold_attention(
 
 
 def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
-    """Return the layers in which ``gold - other`` of ``gold_attention`` is at least half of its maximum."""
+    """Return the layers where ``gold - other`` is at least half of its maximum, see ``gold_attention``."""
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
     return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Return the layer ranges to compare. ``around the best`` is the best layer with neighbouring retrieving layers."""
+    """Return the layer ranges to compare, by name: the first and last layer of each."""
     retrieving = retrieving_layers(attention)
     first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
     while first - 1 in retrieving:
@@ -93,19 +93,19 @@ def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, i
     while last + 1 in retrieving:
         last += 1
     return {
-        "the paper's": papers_layers(len(attention)),
+        "the paper's": paper_layers(len(attention)),
         "around the best": (first, last),
         "all that retrieve": (min(retrieving), max(retrieving)),
     }
 
 
-def papers_layers(n_layers: int) -> tuple[int, int]:
-    """Return the first and last layer for candidates, in proportion to the paper's layers 10 to 25 of 32."""
+def paper_layers(n_layers: int) -> tuple[int, int]:
+    """Return the first and last layer to scale, in proportion to the paper's layers 10 to 25 of 32."""
     return round(10 * n_layers / 32), min(round(25 * n_layers / 32), n_layers - 1)
 
 
 class _RecordedCalls(AttentionMethod):
-    """The plain model. Records the attention call of each layer."""
+    """The plain model, which records the attention call of each layer."""
 
     name = "recorded-calls"
     positions = "model"
@@ -119,11 +119,11 @@ class _RecordedCalls(AttentionMethod):
 
 
 @torch.no_grad()
-def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
+def measure_losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
     """Return each method's mean negative log-likelihood per answer token, as in the authors' ``eval_on_valid_set``.
 
-    A method only changes the attention of the prompt's last token and of the answer. The tokens before them run once
-    for all methods. Then each method adapts the recorded keys, and runs the last token and the answer.
+    A method only changes the attention of the prompt's last token and of the answer. Earlier tokens run once for all
+    methods. Then each method recomputes the keys that it scales, and runs the last token and the answer.
     """
     *before, last = sample.prompt.ids
     ids = torch.tensor([[last, *sample.answer[:-1]]], device=model.device)
@@ -131,13 +131,13 @@ def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScal
     recorded = _RecordedCalls()
     with attach(model, recorded, [], private=True):
         prefill(model, before)
-        return [float(cross_entropy(_continued(model, recorded.calls, ids, method), answer)) for method in methods]
+        return [float(cross_entropy(_compute_logits(model, recorded.calls, ids, method), answer)) for method in methods]
 
 
-def _continued(
+def _compute_logits(
     model: PreTrainedModel, calls: Sequence[AttentionCall], ids: Tensor, method: ChannelScaling | NoMethod
 ) -> Tensor:
-    """Return logits, float32 ``[T, V]``, of tokens ``ids`` ``[1, T]`` after the recorded tokens."""
+    """Run tokens ``ids`` ``[1, T]`` after the recorded tokens. Return float32 logits ``[T, V]``."""
     cache = DynamicCache()
     for call in calls:
         keys = call.key

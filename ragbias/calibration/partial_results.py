@@ -1,4 +1,4 @@
-"""Saved measurements of an unfinished calibration, which can resume."""
+"""Save the measurements of a calibration, so that an interrupted calibration can resume."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ RESTART = "start again with --restart"
 
 
 class PartialResults:
-    """Saved measurements: results by name in ``<out>.partial.json``, hidden states in ``<out>.partial.npy``.
+    """Measurements by name in ``<out>.partial.json``, and mean hidden states in ``<out>.partial.npy``.
 
-    The results depend only on ``settings``. Files with other settings raise ``MethodError``.
+    Files of a calibration with other ``settings`` raise ``MethodError``.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
-        self._file, self._states = _file_of(out), out.with_name(out.name + ".partial.npy")
+        self._file, self._states_file = _results_file(out), out.with_name(out.name + ".partial.npy")
         self._settings = json.loads(json.dumps(settings))
         if restart:
             self.remove()
         self.results: dict[str, Any] = self._read()
 
-    def put(self, name: str, value: Any) -> None:
+    def save_result(self, name: str, value: Any) -> None:
         """Save a result to disk."""
         self.results[name] = value
         self._write()
 
-    def once(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
-        """Return a saved result, or measure and save it. For a saved result, advance the progress by ``steps``."""
+    def get_or_measure(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
+        """Return the saved result ``name``, or measure and save it. If it is saved, advance progress by ``steps``."""
         if name in self.results:
             advance(steps)
         else:
-            self.put(name, measure())
+            self.save_result(name, measure())
         return self.results[name]
 
-    def array(self, advance: Callable[[int], None], steps: int, measure: Callable[[], Floats]) -> Floats:
-        """Return saved hidden states, or measure and save them, as ``once`` does for a result."""
-        if not self._states.exists():
+    def states(self, advance: Callable[[int], None], steps: int, measure: Callable[[], Floats]) -> Floats:
+        """Return the saved hidden states, or measure and save them. See ``get_or_measure``."""
+        if not self._states_file.exists():
             states = measure()
-            self._write()  # the settings of the states
-            # without a copy in memory, because the states may need a gigabyte
-            with replacing(self._states) as temporary, temporary.open("wb") as file:
+            self._write()  # saves the settings of the states
+            # writes without a copy in memory, because the states may need a gigabyte
+            with replacing(self._states_file) as temporary, temporary.open("wb") as file:
                 np.save(file, states)
             return states
         advance(steps)
         try:
-            return np.asarray(np.load(self._states), dtype=np.float64)
+            return np.asarray(np.load(self._states_file), dtype=np.float64)
         except (OSError, ValueError, EOFError) as error:
-            raise MethodError(f"{self._states} cannot be read: {error}; {RESTART}") from error
+            raise MethodError(f"{self._states_file} cannot be read: {error}; {RESTART}") from error
 
     def remove(self) -> None:
         """Delete the files."""
         self._file.unlink(missing_ok=True)
-        self._states.unlink(missing_ok=True)
+        self._states_file.unlink(missing_ok=True)
 
     def _write(self) -> None:
         write_atomically(self._file, json.dumps({"settings": self._settings, "results": self.results}).encode())
 
     def _read(self) -> dict[str, Any]:
         if not self._file.exists():
-            self._states.unlink(missing_ok=True)  # its settings are missing
+            self._states_file.unlink(missing_ok=True)  # of unknown settings
             return {}
         if kind := irregular_kind(self._file):
             raise MethodError(f"{self._file} is {kind}; remove it")
@@ -81,16 +81,16 @@ class PartialResults:
         if settings != self._settings:
             changed = "; ".join(describe_changes(settings, self._settings))
             raise MethodError(
-                f"{self._file} contains an unfinished calibration with other settings ({changed}); finish it "
-                f"with those, or {RESTART}"
+                f"{self._file} contains an unfinished calibration with other settings ({changed}); use the same "
+                f"settings, or {RESTART}"
             )
         return results
 
 
-def unfinished(out: Path) -> bool:
+def has_partial_results(out: Path) -> bool:
     """Whether an unfinished calibration for the profile ``out`` exists."""
-    return _file_of(out).exists()
+    return _results_file(out).exists()
 
 
-def _file_of(out: Path) -> Path:
+def _results_file(out: Path) -> Path:
     return out.with_name(out.name + ".partial.json")

@@ -1,4 +1,4 @@
-"""Prompts of a calibration: samples with one gold document, and random strings."""
+"""Make the inputs of a calibration: prompts with one gold document, and random strings."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from torch import Tensor
 from ragbias.data.questions import Question
 from ragbias.errors import MethodError
 from ragbias.evaluation.tasks import kv_retrieval
-from ragbias.evaluation.tasks.task import evenly_spread, gold_orders
+from ragbias.evaluation.tasks.task import place_gold, spread_positions
 from ragbias.generation.request import in_parts
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny import world
 from ragbias.prompt import TokenisedPrompt, tokenise
 
-Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
+PromptRenderer = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
 
 
-def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Draw the random strings ``begin`` to ``end - 1`` for ``seed``, as token ids ``[strings, length]``.
+def draw_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
+    """Draw the random strings ``begin`` to ``end - 1`` of a seed, as token ids ``[strings, length]``.
 
-    In the average over many strings, only the effect of position remains. Tokens are uniform over the vocabulary
-    without special tokens. Each string starts with the BOS token, if any.
+    Tokens are uniform over the vocabulary without special tokens. Each string starts with the BOS token, if any.
     """
     tokenizer = lm.tokenizer
     usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
@@ -40,7 +39,7 @@ def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int)
 
 @dataclass(frozen=True)
 class Sample:
-    """A tokenised prompt, the tokens of its answer, and the indices of its gold document and its question."""
+    """A tokenised prompt, the token ids of its answer, and the indices of gold document and question."""
 
     prompt: TokenisedPrompt
     answer: list[int]
@@ -48,22 +47,22 @@ class Sample:
     question: int
 
 
-def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depths: int) -> list[Sample]:
+def make_samples(lm: DebiasedLM, questions: Iterable[Question], text: PromptRenderer, depths: int) -> list[Sample]:
     """Make samples of each question, with the gold document at up to ``depths`` evenly spread positions.
 
-    ``text`` renders the flat prompt and the answer for ordered documents and a question.
+    ``text`` renders the flat prompt and the answer, given documents in order and a question.
     """
     samples = []
     for number, question in enumerate(questions):
-        assert question.gold is not None  # set for all calibration questions
+        assert question.gold is not None  # all calibration questions have it
         others = [document for index, document in enumerate(question.documents) if index != question.gold]
-        positions = evenly_spread(len(question.documents), depths)
-        for documents, position, _ in gold_orders(question.documents[question.gold], others, positions, 1, ""):
-            samples.append(sample_of(lm, *text(lm, documents, question), documents, position, number))
+        positions = spread_positions(len(question.documents), depths)
+        for documents, position, _ in place_gold(question.documents[question.gold], others, positions, 1, ""):
+            samples.append(make_sample(lm, *text(lm, documents, question), documents, position, number))
     return samples
 
 
-def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
+def make_sample(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
     """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
     split = in_parts(text, documents, None)
     if split.reason:
@@ -78,39 +77,42 @@ def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], 
     return Sample(prompt, ids, gold, question)
 
 
-def kv_question(rng: random.Random, pairs: int) -> Question:
-    """Draw a question of Liu et al.'s key-value retrieval: a random key among pairs of random keys and values."""
-    drawn = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
-    (gold_key, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
+def draw_kv_question(rng: random.Random, pairs: int) -> Question:
+    """Draw a question of Liu et al.'s key-value retrieval: find the value of a key among random pairs."""
+    kv_pairs = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
+    (gold_key, answer), texts = kv_pairs[0], tuple(f'"{key}": "{value}"' for key, value in kv_pairs)
     return Question(gold_key, texts, (answer,), gold=0)
 
 
-def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
+def kv_prompt(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
     pairs = "{\n" + ",\n".join(documents) + "\n}"
     text = kv_retrieval.TEMPLATE.format(formatted_kv_records=pairs, key=question.question)
     return as_user_message(lm, text, f'"{question.answers[0]}"')
 
 
-def tiny_question(rng: random.Random, documents: int) -> Question:
-    """Draw a question with names from the training data of ``tiny``, which evaluations do not use."""
+def draw_tiny_question(rng: random.Random, documents: int) -> Question:
+    """Draw a question about names from the training data of ``tiny``. Evaluations use other names."""
     entries = world.sample_entries(rng, documents, held_out=False)
-    drawn = world.ask(rng, rng.choice(entries[0].facts), entries[0].passage)
+    question = world.ask(rng, rng.choice(entries[0].facts), entries[0].passage)
     texts = tuple(entry.passage.document for entry in entries)
-    return Question(drawn.question, texts, (drawn.answer,), gold=0)
+    return Question(question.question, texts, (question.answer,), gold=0)
 
 
-def tiny_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
+def tiny_prompt(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
     return world.prompt(documents, question.question), question.answers[0]
 
 
-def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
+def data_prompt(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
     context = "\n\n".join(documents)
     text = f"Answer the question using the documents.\n\n{context}\n\nQuestion: {question.question}\nAnswer:"
     return as_user_message(lm, text, question.answers[0])
 
 
 def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """Render a text as a user message. Without a chat template, add a space before the answer instead."""
+    """Render a text as a user message. If there is no chat template, only put a space before the answer."""
     if lm.tokenizer.chat_template is None:
         return text, " " + answer
     return lm.chat_text([{"role": "user", "content": text}]), answer
+
+
+RENDERERS = {"kv": kv_prompt, "tiny": tiny_prompt, "data": data_prompt}

@@ -1,4 +1,4 @@
-"""Settings and questions of a calibration. Each question runs with its gold document at several positions."""
+"""Settings and questions of a calibration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbias.calibration.samples import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
+from ragbias.calibration.samples import RENDERERS, Sample, draw_kv_question, draw_tiny_question, make_samples
 from ragbias.data.questions import Question, read_questions
 from ragbias.errors import ArgumentError, DataError
 from ragbias.lm import DebiasedLM
 
-QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; 40 take only minutes on one CPU core
+DEFAULT_QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; 40 take only minutes on one CPU core
 MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
-RESERVED = 200  # number of tokens for instruction, question and answer
-TEXTS = {"kv": kv_text, "tiny": tiny_text, "data": data_text}
+RESERVED_TOKENS = 200  # for instruction, question and answer
 
 
 @dataclass(frozen=True)
@@ -49,24 +48,24 @@ class CalibrationSettings:
             )
 
     def plan(self, window: int) -> CalibrationPlan:
-        """Set the defaults that depend on the model and its window."""
+        """Fill in the defaults that depend on the model and its window."""
         if self.length is not None and self.length > window:
             raise ArgumentError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
-        length, questions = self.length or min(1000, window), self.questions or QUESTIONS[task]
+        length, questions = self.length or min(1000, window), self.questions or DEFAULT_QUESTIONS[task]
         return CalibrationPlan(**{**vars(self), "task": task, "length": length, "questions": questions})
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationPlan(CalibrationSettings):
-    """Settings for one model. Equal plans give equal results up to rounding."""
+    """Settings with all defaults filled in. Equal plans give equal results, except for rounding."""
 
     task: str
     length: int
     questions: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all settings that affect the results, as plain data. A data file becomes a name and a SHA-256."""
+        """Return the settings that affect the results as JSON data. A data file becomes its name and SHA-256."""
         plain = {**vars(self)}
         del plain["batch_size"]
         if self.data is not None:
@@ -74,18 +73,18 @@ class CalibrationPlan(CalibrationSettings):
         return plain
 
 
-def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Sample], list[Sample]]:
-    """Draw or read a calibration set and tokenise it.
+def make_calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Sample], list[Sample]]:
+    """Draw or read the questions of a calibration, and tokenise them.
 
-    Return the samples that select channel, factor and layers, and those that check the selection with other questions.
-    A drawn set has two questions to check per question to select. In a file, every third question checks.
+    Return the samples that select channel, factor and layers, and samples of other questions that check the selection.
+    Of drawn questions, two thirds check the selection. Of questions from a file, one third checks it.
     """
-    first, second = _read(plan) if plan.data is not None else _drawn(lm, plan)
-    text = TEXTS[plan.task]
-    return samples_of(lm, first, text, plan.depths), samples_of(lm, second, text, plan.depths)
+    first, second = _read_set(plan) if plan.data is not None else _draw_set(lm, plan)
+    text = RENDERERS[plan.task]
+    return make_samples(lm, first, text, plan.depths), make_samples(lm, second, text, plan.depths)
 
 
-def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
+def _read_set(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     assert plan.data is not None
     questions = read_questions(plan.data, labelled=True)
     if len(questions) < 3:
@@ -93,15 +92,15 @@ def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
 
 
-def _drawn(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
+def _draw_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     rng = random.Random(f"calibration {plan.task} {plan.seed}")
-    draw, default = (tiny_question, 20) if plan.task == "tiny" else (kv_question, kv_pairs(lm))
+    draw, default = (draw_tiny_question, 20) if plan.task == "tiny" else (draw_kv_question, count_kv_pairs(lm))
     questions = [draw(rng, plan.documents or default) for _ in range(3 * plan.questions)]
     return questions[: plan.questions], questions[plan.questions :]
 
 
-def kv_pairs(lm: DebiasedLM) -> int:
-    """Return the number of pairs in a prompt: 75 as in the benchmark, or fewer for a small window."""
-    (pair,) = kv_question(random.Random(0), 1).documents
+def count_kv_pairs(lm: DebiasedLM) -> int:
+    """Return the number of pairs in a prompt: 75 as in the benchmark, or as many as fit a small window."""
+    (pair,) = draw_kv_question(random.Random(0), 1).documents
     tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
-    return max(2, min(MAX_PAIRS, (lm.window - RESERVED) // tokens))
+    return max(2, min(MAX_PAIRS, (lm.window - RESERVED_TOKENS) // tokens))

@@ -1,6 +1,6 @@
 """The command line ``ragbias COMMAND``, with one module per command.
 
-Commands import lazily, so that ``ragbias --help`` imports neither torch nor optional dependencies.
+Commands import torch and optional dependencies only when they run, which keeps ``ragbias --help`` fast.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ragbias.files import NAMELESS
 from ragbias.models.named import no_model_message
 from ragbias.models.threads import use_idle_cores
 
-REFUSED = 2  # exit code of errors that the user can fix
-INTERRUPTED = 130  # exit code in shells
-UNREAD = 1  # click's exit code if standard output is a closed pipe
+USER_ERROR = 2  # exit code of errors that the user can fix
+INTERRUPTED = 130  # exit code that shells use
+CLOSED_PIPE = 1  # exit code that click uses if standard output is a closed pipe
 TRACEBACK = "--traceback"
-COMPUTING = ("adapt", "ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
-LONGEST = 600  # maximum number of characters of an error line
+MODEL_COMMANDS = ("adapt", "ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
+MAX_ERROR_LENGTH = 600  # maximum number of characters of an error line
 UsageError = typer.BadParameter.__mro__[1]  # from click, or from typer's copy of click
 
-_in_full = warnings.formatwarning
+_default_format = warnings.formatwarning
 
 app = typer.Typer(help="Remove position bias of RAG with Hugging Face models.", pretty_exceptions_enable=False)
 for command in (demo, ask, audit, bench, report, calibrate, adapt, serve, proxy):
@@ -67,39 +67,39 @@ def options(
         bool, typer.Option(TRACEBACK, help="Show the traceback of an error that ends the command.")
     ] = False,
 ) -> None:
-    """Declare the common options. ``main`` parses ``--traceback``, so that it also applies to parsing errors."""
+    """Declare the common options. ``main`` parses ``--traceback`` itself, because it also applies to parsing errors."""
 
 
-def _one_line(
+def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Format a warning of ragbias without its source location."""
+    """Format a warning, without the source location if it is from ragbias."""
     if category.__module__.partition(".")[0] == "ragbias":
         return f"ragbias: warning: {message}\n"
-    return _in_full(message, category, filename, lineno, line)
+    return _default_format(message, category, filename, lineno, line)
 
 
 def main() -> None:
-    """Run the command line and exit. Errors of users print one line and exit with 2. Bugs print a traceback."""
-    warnings.formatwarning = _one_line
-    # on CPUs with AVX512-BF16, its import warns that the package kernels, which ragbias does not use, is missing
+    """Run the command line and exit. An error that the user can fix prints one line; a bug prints a traceback."""
+    warnings.formatwarning = _format_warning
+    # on CPUs with AVX512-BF16, bitsandbytes warns about a missing package that ragbias does not use
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if command in COMPUTING and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on the threads
+    if command in MODEL_COMMANDS and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on threads
         use_idle_cores()
     try:
         # typer accepts --traceback only before the command
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
-        sys.stdout.flush()  # raises an error for a full disk or a closed pipe
+        sys.stdout.flush()  # raises if the disk is full or the pipe is closed
     except BrokenPipeError:
-        _drop_output()
-        code = UNREAD
-    except Exception as error:  # interrupted imports raise errors of any class
+        _discard_output()
+        code = CLOSED_PIPE
+    except Exception as error:  # an interrupted import can raise any error
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes_of(error)):
             code = INTERRUPTED
         else:
-            code = _refused(error, command, TRACEBACK in arguments)
+            code = _report_error(error, command, TRACEBACK in arguments)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -107,53 +107,53 @@ def main() -> None:
     raise SystemExit(code)
 
 
-def _refused(error: Exception, command: str | None, with_traceback: bool) -> int:
-    """Print an error that the user can fix. Raise all other errors again."""
-    line = reason(error, command)
+def _report_error(error: Exception, command: str | None, with_traceback: bool) -> int:
+    """Print an error that the user can fix, and return the exit code. Raise other errors again."""
+    line = describe_error(error, command)
     if line is None:
         raise error
     if with_traceback:
         traceback.print_exception(error)
     print(f"ragbias: {line}", file=sys.stderr)
     if isinstance(error, OSError) and error.filename is None:
-        _drop_output()
-    if find_memory_error(error) is not None:  # exit handlers of libraries would fail without memory
+        _discard_output()
+    if find_memory_error(error) is not None:  # without memory, exit handlers of libraries would fail
         sys.stderr.flush()
-        os._exit(REFUSED)
-    return REFUSED
+        os._exit(USER_ERROR)
+    return USER_ERROR
 
 
-def _drop_output() -> None:
-    """Discard unwritten output, so that the interpreter does not write it at exit."""
+def _discard_output() -> None:
+    """Discard output that is not written yet. Otherwise Python would try to write it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def reason(error: BaseException, command: str | None = None) -> str | None:
-    """Describe an error that the user can fix in one line. Return None for bugs."""
+def describe_error(error: BaseException, command: str | None = None) -> str | None:
+    """Describe, in one line, an error that the user can fix. Return None for a bug."""
     if isinstance(error, UsageError):
-        return _usage(error)
+        return _describe_usage_error(error)
     if isinstance(error, RagBiasError):
-        return _shortened(str(error)) or type(error).__name__
+        return _shorten(str(error)) or type(error).__name__
     if (cause := find_memory_error(error)) is not None:
         detail = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        return _shortened(f"out of memory ({detail:.200}); free some, or use a smaller model, batch or prompt")
+        return _shorten(f"out of memory ({detail:.200}); free some, or use a smaller model, batch or prompt")
     if isinstance(error, ModuleNotFoundError):
         return missing_extra_message(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
-        # ``ragbias.files`` adds the file name to I/O errors; standard output has none
+        # ``ragbias.files`` adds file names to errors, so an error without one is about standard output
         file = "standard output" if error.filename is None else error.filename
-        return _shortened(": ".join(map(str, filter(None, (file, error.strerror)))))
+        return _shorten(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None
 
 
-def _usage(error: BaseException) -> str:
-    message = _shortened(error.format_message()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
+def _describe_usage_error(error: BaseException) -> str:
+    message = _shorten(error.format_message()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
     if message == "Missing option '--model'.":
         message = no_model_message("--model smollm2")
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(printable(text).split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+    return line if len(line) <= MAX_ERROR_LENGTH else f"{line[: MAX_ERROR_LENGTH - 3]}..."

@@ -9,50 +9,50 @@ import typer
 
 from ragbias.adaptation.settings import BOUNDS, AdaptSettings, Objective
 from ragbias.cli import terminal
-from ragbias.cli.terminal import whole
+from ragbias.cli.terminal import integer
 from ragbias.extras import require_all
 
 Default = AdaptSettings  # class attributes are the defaults
-MEASURED = 5  # number of items before the time of a phase is estimated
+ITEMS_TO_ESTIMATE = 5  # items whose time estimates the remaining time of a phase
 
 
 def adapt(
     context: typer.Context,
     model: Annotated[str, typer.Option(help=terminal.MODELS)],
-    out: Annotated[Path, typer.Option(help="Folder for the reader.", callback=terminal.folder)],
+    out: Annotated[Path, typer.Option(help="Folder for the reader.", callback=terminal.check_folder)],
     questions: Annotated[
         list[Path] | None,
-        typer.Option(help="JSON lines of question and documents; answer and gold if known. May be repeated."),
+        typer.Option(help="JSON lines with question, documents and, if known, answer and gold. May be repeated."),
     ] = None,
     documents: Annotated[
         list[Path] | None,
-        typer.Option(help="Text files to make questions from: a file, or a folder of .txt, .md and .rst files."),
+        typer.Option(help="Texts from which to make questions: a file, or a folder of .txt, .md and .rst files."),
     ] = None,
-    method: Annotated[str, typer.Option(help="A method inside the model, e.g. pcw.")] = Default.method,
+    method: Annotated[str, typer.Option(help="A method that changes attention, such as pcw.")] = Default.method,
     objective: Annotated[
         Objective,
-        typer.Option(help="distil: match the plain model. labels: match known answers. auto: both with answers."),
+        typer.Option(help="distil: match the plain model. labels: match known answers. auto: both, with answers."),
     ] = Default.objective,
-    steps: Annotated[int, whole(BOUNDS["steps"], "Optimiser steps.")] = Default.steps,
-    batch: Annotated[int, whole(BOUNDS["batch"], "Examples per step.")] = Default.batch,
-    rank: Annotated[int, whole(BOUNDS["rank"], "Rank of the LoRA.")] = Default.rank,
+    steps: Annotated[int, integer(BOUNDS["steps"], "Optimiser steps.")] = Default.steps,
+    batch: Annotated[int, integer(BOUNDS["batch"], "Examples per step.")] = Default.batch,
+    rank: Annotated[int, integer(BOUNDS["rank"], "Rank of the LoRA.")] = Default.rank,
     learning_rate: Annotated[float, typer.Option(min=0, max=1, help="Maximum learning rate.")] = Default.learning_rate,
-    max_documents: Annotated[int, whole(BOUNDS["documents"], "Documents per example at most.")] = Default.documents,
-    orders: Annotated[int | None, whole(BOUNDS["orders"], "Orders of all documents to average, without gold.")] = None,
-    examples: Annotated[int | None, whole(BOUNDS["examples"], "Default: one example per question, 300 to 800.")] = None,
+    max_documents: Annotated[int, integer(BOUNDS["documents"], "Most documents per example.")] = Default.documents,
+    orders: Annotated[int | None, integer(BOUNDS["orders"], "Document orders to average, without gold.")] = None,
+    examples: Annotated[int | None, integer(BOUNDS["examples"], "Default: one per question, 300 to 800.")] = None,
     prompt: Annotated[
-        Path | None, typer.Option(help="Your prompt, a text file with {documents} and {question}. Default: several.")
+        Path | None, typer.Option(help="Text file of your prompt with {documents} and {question}. Default: several.")
     ] = None,
-    seed: Annotated[int, whole(BOUNDS["seed"], "Seed of examples and weights.")] = Default.seed,
+    seed: Annotated[int, integer(BOUNDS["seed"], "Seed of examples and weights.")] = Default.seed,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Dtype of the weights.")] = "auto",
-    restart: Annotated[bool, typer.Option("--restart", help="Delete the folder's reader or training.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Delete a reader or training in the folder.")] = False,
     json_path: terminal.JsonPath = None,
     force: terminal.Force = False,
 ) -> None:
     """Train a reader adapter: a small LoRA that improves the answers of a method.
 
-    It only changes the tokens after the documents, so documents remain reusable and answers order-invariant. Repeat the
-    command to resume an interrupted training. The exit code is 1 if held-out questions show no improvement.
+    The adapter only affects the tokens after the documents, so documents remain reusable and answers order-invariant.
+    Repeat the command to resume an interrupted training. The exit code is 1 if held-out questions show no improvement.
     """
     require_all("adapt")
     from ragbias.adaptation.run import adapt as train
@@ -62,12 +62,12 @@ def adapt(
     from ragbias.data.texts import read_text
     from ragbias.lm import DebiasedLM
 
-    given = {**context.params, "documents": max_documents, "prompt": prompt and read_text(prompt)}
-    settings = AdaptSettings(**terminal.fields_of(AdaptSettings, given))
+    options = {**context.params, "documents": max_documents, "prompt": prompt and read_text(prompt)}
+    settings = AdaptSettings(**terminal.select_fields(AdaptSettings, options))
     terminal.console.print(f"Model: {model}")
     terminal.quiet_libraries()
     training_questions = read_sources(questions or (), documents or (), seed)
-    plan = plan_of(training_questions, out, settings, restart)  # before the model is loaded
+    plan = plan_of(training_questions, out, settings, restart)  # finds errors before the model is loaded
     terminal.console.print(f"{len(plan.training)} questions to train on, {len(plan.held_out)} held out")
     terminal.console.print(
         f"Objective {plan.settings.objective}, {plan.settings.examples} examples, {steps} steps of {batch}"
@@ -82,13 +82,13 @@ def adapt(
             if phase not in tasks:
                 tasks[phase] = bar.add_task("", total=total, completed=done)
             bar.update(tasks[phase], completed=done, description=name if terminal.console.is_terminal else phase)
-            if done == MEASURED:
+            if done == ITEMS_TO_ESTIMATE:
                 bar.console.print(f"{phase}: about {bar.tasks[tasks[phase]].time_remaining or 0:.0f} s left")
 
         receipt = train(lm, training_questions, out, settings, restart=restart, progress=show)
     _print_receipt(receipt, method)
     use = f"Use it with method={method!r}, reader={str(out)!r}, or --reader {out}."
-    unsupported = "Not supported: the interval of the gain is not above zero. Loading the reader will warn."
+    unsupported = "No clear gain: its interval includes zero. Loading the reader will warn."
     terminal.console.print(f"Written: {out}. {use if receipt['supported'] else unsupported}")
     terminal.write_json(receipt, json_path)
     if not receipt["supported"]:
@@ -96,7 +96,7 @@ def adapt(
 
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
-    """Print the main figures of the receipt."""
+    """Print the main figures of a training receipt."""
     plain = receipt["plain"]
     terminal.console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")
     worst, best = plain["worst_position"], plain["best_position"]
@@ -114,4 +114,4 @@ def _print_receipt(receipt: dict[str, Any], method: str) -> None:
         interval = "" if low is None else f" ({low:+.2f} to {high:+.2f})"
         terminal.console.print(f"  {title}: {estimate:+.2f}{interval}")
     if receipt["invariant"] is not None:
-        terminal.console.print(f"  the same in every order: {'yes' if receipt['invariant'] else 'NO'}")
+        terminal.console.print(f"  same answers in every order: {'yes' if receipt['invariant'] else 'NO'}")

@@ -11,10 +11,10 @@ import typer
 
 from ragbias import methods
 from ragbias.checks import Bounds, check_text
-from ragbias.cli.terminal import MODELS, Force, JsonPath, console, quiet_libraries, status, whole, write_json
+from ragbias.cli.terminal import MODELS, Force, JsonPath, console, integer, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD
 
-FEW, MANY = 3, 10  # default number of chunks; FEW is for a model of 135 M parameters
+FEW_CHUNKS, MANY_CHUNKS = 3, 10  # default number of chunks; few for smollm2, with 135 M parameters
 
 
 def ask(
@@ -23,21 +23,21 @@ def ask(
     model: Annotated[str, typer.Option(help=MODELS)],
     method: Annotated[
         str | None,
-        typer.Option(help=f"See `ragbias methods`. Default: {DEFAULT_METHOD}, or the best one measured for the model."),
+        typer.Option(help=f"See `ragbias methods`. Default: {DEFAULT_METHOD}, or the best known for the model."),
     ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     k: Annotated[
         int | None,
-        whole(Bounds(1, 1_000), "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
+        integer(Bounds(1, 1_000), "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
     ] = None,
-    max_new_tokens: Annotated[int, whole(Bounds(1, 100_000), "Maximum number of tokens of the answer.")] = 128,
+    max_new_tokens: Annotated[int, integer(Bounds(1, 100_000), "Maximum number of tokens of the answer.")] = 128,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder filled by `ragbias cache warm`, for a method with reusable documents.")
+        Path | None, typer.Option(help="Folder filled by `ragbias cache warm`, for methods with reusable documents.")
     ] = None,
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    """Answer a question from your own text files, with FAISS, MiniLM and a model with a method."""
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     check_text("the question", question)
@@ -47,7 +47,7 @@ def ask(
     from ragbias.data.texts import read_chunks
     from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo.shared import Index
-    from ragbias.evaluation.prompts import fitting, stock_prompt
+    from ragbias.evaluation.prompts import fit_window, stock_prompt
     from ragbias.lm import DebiasedLM
 
     console.print(f"Model: {model}", style="dim")
@@ -58,9 +58,9 @@ def ask(
         document_cache = None if cache is None else DocumentCache(folder=cache)
         lm = DebiasedLM.from_pretrained(model, chosen, cache=document_cache)
         times.append(time.perf_counter())
-        passages = Index(list(chunks)).search(question, k or (FEW if model == "smollm2" else MANY))
+        passages = Index(list(chunks)).search(question, k or (FEW_CHUNKS if model == "smollm2" else MANY_CHUNKS))
         if k is None:
-            passages = fitting(lm, passages, question, max_new_tokens)
+            passages = fit_window(lm, passages, question, max_new_tokens)
         times.append(time.perf_counter())
         try:
             prompt = stock_prompt(lm, passages, question)
@@ -74,8 +74,8 @@ def ask(
     for number, passage in enumerate(passages, 1):
         console.print(f"\n[{number}] {passage}\n({chunks[passage]})", style="dim")
     report = generation.report
-    by = f"{report.method_ran} with the reader {report.reader!r}" if report.reader else report.method_ran
-    ran = f"\n{by} over {report.n_found} of {len(chunks)} chunks"
+    method_text = f"{report.method_ran} with the reader {report.reader!r}" if report.reader else report.method_ran
+    ran = f"\n{method_text} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{ran}: {report.reason}" if report.reason else f"{ran}.", style="dim")
     if cache is not None:
         console.print(
@@ -85,7 +85,7 @@ def ask(
     seconds = f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer."
     console.print(seconds, style="dim")
     if model == "tiny":
-        console.print("(tiny can read only texts about its made-up world; use another --model.)", style="dim")
-    written = {"model": model, "text": generation.text, "report": report.as_dict(), "documents": passages}
-    written["sources"] = [chunks[passage] for passage in passages]
-    write_json({**written, "seconds": {"load": load, "find": find, "answer": answer}}, json_path)
+        console.print("(tiny can read only texts about its invented world; use another --model.)", style="dim")
+    result = {"model": model, "text": generation.text, "report": report.as_dict(), "documents": passages}
+    result["sources"] = [chunks[passage] for passage in passages]
+    write_json({**result, "seconds": {"load": load, "find": find, "answer": answer}}, json_path)

@@ -12,11 +12,11 @@ import typer
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
-from ragbias.cli.terminal import whole
+from ragbias.cli.terminal import integer
 from ragbias.methods import default_method
 from ragbias.models.named import no_model_message
 
-ARRANGING = "canonical-order,long-context-reorder"  # methods that arrange text, for remote models
+TEXT_METHODS = "canonical-order,long-context-reorder"  # only reorder text, so they support remote models
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 def audit(
     questions: Annotated[Path, typer.Option(help="JSON lines with question, documents and, if known, answer.")],
-    model: Annotated[str | None, typer.Option(help=f"{terminal.MODELS} Prompted with a stock prompt.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{terminal.MODELS} Questions use a stock prompt.")] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
             help="module:object, instead of a model: a LangChain runnable, graph or agent, a LlamaIndex engine, "
             "workflow or agent, a function of the question, or a function without arguments that returns one of these. "
-            "It must use a ragbias LLM and retrieve its documents itself."
+            "The pipeline must use a ragbias LLM and retrieve its documents itself."
         ),
     ] = None,
     upstream: Annotated[
-        str | None, typer.Option(help="Address of an OpenAI-compatible server; --model is the model's name there.")
+        str | None, typer.Option(help="Address of an OpenAI-compatible server; --model names a model of the server.")
     ] = None,
     upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key of that server.")] = "",
     methods: Annotated[
         str | None,
-        typer.Option(help=f"Methods to compare. Default: segmented and the model's own; with --upstream {ARRANGING}."),
+        typer.Option(help=f"Methods to compare. Default: segmented and the model's; with --upstream {TEXT_METHODS}."),
     ] = None,
     orders: Annotated[
-        int, whole(Bounds(2, 1_000), "Number of document orders: as retrieved, reversed, then shuffles.")
+        int, integer(Bounds(2, 1_000), "Number of document orders: as retrieved, reversed, then shuffles.")
     ] = 4,
-    seed: Annotated[int, whole(limits.SEED, "Seed of the shuffles.")] = 0,
+    seed: Annotated[int, integer(limits.SEED, "Seed of the shuffles.")] = 0,
     consistency: Annotated[
         bool,
         typer.Option("--consistency", help="Recommend the method with the fewest flips, even if it loses accuracy."),
@@ -52,23 +52,23 @@ def audit(
     json_path: terminal.JsonPath = None,
     force: terminal.Force = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write the report as one HTML file.", callback=terminal.writable)
+        Path | None, typer.Option(help="Write the report as one HTML file.", callback=terminal.check_file)
     ] = None,
 ) -> None:
     """Measure whether a pipeline's answers depend on the order of its documents, and recommend a method.
 
-    Labels are optional. The unchanged pipeline and each method answer every question in several document orders. To
-    measure noise, they also repeat the same order.
+    The unchanged pipeline and each method answer every question in several document orders. To measure noise, they also
+    repeat one order. Right answers are optional.
     """
     from ragbias.data.questions import read_questions
-    from ragbias.evaluation.audit.audit_report import as_dict, as_html, flipped_questions, tables
+    from ragbias.evaluation.audit.audit_report import as_dict, as_html, build_tables, find_flipped_questions
     from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.evaluation.audit.verdict import definition, recommendation
+    from ragbias.evaluation.audit.verdict import define_flip, recommend_method
     from ragbias.evaluation.cost import measure_costs
-    from ragbias.evaluation.report.tables import fitted
+    from ragbias.evaluation.report.tables import fit_terminal
     from ragbias.frameworks.remote import check_orders_text
     from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
@@ -88,7 +88,7 @@ def audit(
     distinct = list(dict.fromkeys(listed))
     check_count(len(distinct))
     chosen = parse_methods(
-        methods or (ARRANGING if upstream else f"segmented,{default_method(model)}"),
+        methods or (TEXT_METHODS if upstream else f"segmented,{default_method(model)}"),
         None if pipeline or upstream else model,
     )
     check_readers(chosen.values())
@@ -113,16 +113,16 @@ def audit(
     label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
     compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}
-    if upstream is None:  # first, so that the estimate after the first question covers all other work
+    if upstream is None:  # before the audit, whose estimate of the remaining time does not include it
         with terminal.status("Measuring the cost of the methods"):
             prompts = [case.prompt for case in cases[:2]]
             costs = measure_costs(cases[0].recorded.lm, prompts, compared, len(prompts))
     with terminal.progress() as bar:
-        result = measure(cases, compared, orders, seed, _reporter(bar, len(cases), len(compared)))
+        result = measure(cases, compared, orders, seed, _make_reporter(bar, len(cases), len(compared)))
     stopped = result.questions < len(cases)
-    advice = recommendation(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
+    advice = recommend_method(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
     if skipped:
-        terminal.console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
+        terminal.console.print(f"{skipped} questions left out: their prompts have fewer than two documents")
     if stopped:
         terminal.console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
     settings = {
@@ -135,22 +135,22 @@ def audit(
         "orders": orders,
         "seed": seed,
     }
-    for grid in tables(result, costs).values():
-        terminal.console.print(fitted(grid))
-    flipped = flipped_questions(result, [case.question for case in cases])
-    for line in (definition(result), *(example.example() for example in flipped[:2]), "", advice.text):
+    for grid in build_tables(result, costs).values():
+        terminal.console.print(fit_terminal(grid))
+    flipped = find_flipped_questions(result, [case.question for case in cases])
+    for line in (define_flip(result), *(example.as_line() for example in flipped[:2]), "", advice.text):
         terminal.console.print(line, highlight=False)
     terminal.write_json(as_dict(result, costs, advice, settings, flipped), json_path)
     if html is not None:
         terminal.write_text(as_html(result, costs, advice, settings, flipped), html)
-    if written := [str(path) for path in (json_path, html) if path is not None]:
-        terminal.console.print(f"Written: {', '.join(written)}")
+    if paths := [str(path) for path in (json_path, html) if path is not None]:
+        terminal.console.print(f"Written: {', '.join(paths)}")
     if stopped:
         raise KeyboardInterrupt
 
 
-def _reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
-    """Return a function that shows the current flips and, after the first question, the remaining time."""
+def _make_reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
+    """Return a callback that shows the current flips and, after the first question, the remaining time."""
     task, begin = bar.add_task("answering", total=questions * methods), time.monotonic()
 
     def report(flips: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from ragbias import limits
 from ragbias.cli import terminal
-from ragbias.cli.terminal import Numbers, whole, wholes
+from ragbias.cli.terminal import Numbers, integer, integers
 from ragbias.errors import RunError
 from ragbias.evaluation import TASK_NAMES
 from ragbias.files import file_name_in_errors
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 TASK_OPTIONS = ("data", "documents", "positions", "orders", "indices", "chat", "explain", "shorten")
 
 
-def _off(given: bool | None) -> bool | None:
-    """Turn a negative option into its setting. Typer's own form, ``/--no-x``, would add a column to the help."""
-    return False if given else None
+def _invert(flag: bool | None) -> bool | None:
+    """Convert a flag ``--no-x`` to the setting ``x=False``. Typer's form ``/--no-x`` would widen the help."""
+    return False if flag else None
 
 
 def bench(
@@ -31,60 +31,60 @@ def bench(
         list[Path] | None, typer.Argument(help="A YAML file with all settings, or data files as in --data.")
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help=f"{', '.join(TASK_NAMES)}.")] = None,
-    data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
+    data: Annotated[list[Path] | None, typer.Option(help="The task's data files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help=f"{terminal.MODELS} Repeatable.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
-    documents: Annotated[Numbers | None, wholes(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[Numbers | None, wholes(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.")] = None,
+    documents: Annotated[Numbers | None, integers(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
+    positions: Annotated[Numbers | None, integers(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.")] = None,
     orders: Annotated[
-        int | None, whole(limits.ORDERS, "Orders of the other documents, per position. Default: 1.")
+        int | None, integer(limits.ORDERS, "Orders of the other documents, for each gold position. Default: 1.")
     ] = None,
-    limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions per file. Default: all; 100 for tiny.")] = None,
-    seeds: Annotated[Numbers | None, wholes(limits.SEED, "Seeds of the cases, e.g. 1,2,3. Default: 0.")] = None,
+    limit: Annotated[int | None, integer(limits.QUESTIONS, "Questions per file. Default: all; 100 for tiny.")] = None,
+    seeds: Annotated[Numbers | None, integers(limits.SEED, "Seeds of the cases, e.g. 1,2,3. Default: 0.")] = None,
     indices: Annotated[
-        bool | None, typer.Option("--no-indices", callback=_off, help="Do not number the documents.")
+        bool | None, typer.Option("--no-indices", callback=_invert, help="Do not number the documents.")
     ] = None,
     chat: Annotated[
         bool | None,
-        typer.Option("--no-chat", callback=_off, help="Use the bare prompt, not the model's chat template."),
+        typer.Option("--no-chat", callback=_invert, help="Use the bare prompt without the model's chat template."),
     ] = None,
     explain: Annotated[
-        bool | None, typer.Option("--no-explain", callback=_off, help="Judge without an explanation.")
+        bool | None, typer.Option("--no-explain", callback=_invert, help="Judge without an explanation.")
     ] = None,
     shorten: Annotated[
-        int | None, whole(limits.WORDS, "Cut each passage to this many words around the answer. Default: do not cut.")
+        int | None, integer(limits.WORDS, "Cut passages to this many words around the answer. Default: do not cut.")
     ] = None,
     measure: Annotated[
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
     invariant_once: Annotated[
-        bool | None, typer.Option("--invariant-once", help="Run invariant methods on one order and copy the result.")
+        bool | None, typer.Option("--invariant-once", help="Run invariant methods in one order and copy the answers.")
     ] = None,
-    batch_size: Annotated[int | None, whole(limits.BATCH, "Cases per batch. Default: 8.")] = None,
+    batch_size: Annotated[int | None, integer(limits.BATCH, "Cases per batch. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     cost: Annotated[
-        bool | None, typer.Option("--no-cost", callback=_off, help="Do not measure time and memory.")
+        bool | None, typer.Option("--no-cost", callback=_invert, help="Do not measure time and memory.")
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for rows.jsonl and summary.json. A run in it resumes, also with more questions.",
-            callback=terminal.folder,
+            help="Folder for rows.jsonl and summary.json. A stopped run resumes, also with a higher --limit.",
+            callback=terminal.check_folder,
         ),
     ] = None,
     json_path: terminal.JsonPath = None,
     force: terminal.Force = False,
 ) -> None:
-    """Run models x methods x tasks x seeds on benchmark files. Repeat the command to resume a stopped run."""
+    """Run all models, methods, tasks and seeds on benchmark files. Repeat the command to resume a stopped run."""
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.report.tables import as_tables
     from ragbias.evaluation.runs import ROWS, SUMMARY
 
     terminal.quiet_libraries()
-    settings = _settings(files or [], task or [], {**context.params, "models": model, "data": data})
+    settings = _read_settings(files or [], task or [], {**context.params, "models": model, "data": data})
     terminal.console.print(f"Model: {', '.join(settings.models)}")
     try:
         with file_name_in_errors(settings.out), terminal.progress() as bar:
@@ -100,21 +100,21 @@ def bench(
     terminal.write_json(summary, json_path)
 
 
-def _settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchConfiguration:
-    """Read the settings from a YAML file and apply the options, or take all settings from the command line."""
-    from ragbias.evaluation.bench.configuration import BenchConfiguration, checked, read_settings
+def _read_settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchConfiguration:
+    """Take settings from a YAML file and the options, or from the options alone."""
+    from ragbias.evaluation.bench.configuration import BenchConfiguration, read_settings, validate_settings
 
-    given = {name: value for name, value in options.items() if value is not None}
-    if "models" in given:
-        given["models"] = ",".join(given["models"])
-    changes = terminal.fields_of(BenchConfiguration, given)
-    task_options = {name: given[name] for name in TASK_OPTIONS if name in given}
+    options = {name: value for name, value in options.items() if value is not None}
+    if "models" in options:
+        options["models"] = ",".join(options["models"])
+    changes = terminal.select_fields(BenchConfiguration, options)
+    task_options = {name: options[name] for name in TASK_OPTIONS if name in options}
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:
-            named = ", ".join(["task"] * bool(task) + list(task_options))
-            raise RunError(f"{named}: not possible with {files[0]}; put tasks and their options into the file")
+            names = ", ".join(["task"] * bool(task) + list(task_options))
+            raise RunError(f"{names}: not possible with {files[0]}; put tasks and their options into the file")
         return read_settings(files[0], changes)
     if files:
         task_options["data"] = [*task_options.get("data", []), *files]
     tasks = [{"name": name.strip(), **task_options} for names in task for name in names.split(",")]
-    return checked({**changes, "tasks": tasks}, "the command line")
+    return validate_settings({**changes, "tasks": tasks}, "the command line")

@@ -16,7 +16,7 @@ cache = typer.Typer(help="Precompute documents into a folder, and manage the fol
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the cache.")]
 Disk = Annotated[str | None, typer.Option(help="Size limit of the folder. Default: 20GB.")]
-REUSABLE = "ape"  # all methods with reusable documents share the entries
+REUSABLE_METHOD = "ape"  # all methods with reusable documents share entries
 
 
 @cache.command()
@@ -28,7 +28,7 @@ def warm(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Compute the chunks of `ragbias ask --cache`, for any method with reusable documents.
+    """Compute the chunks for `ragbias ask --cache`. All methods with reusable documents can use them.
 
     Repeat the command to resume a stopped run.
     """
@@ -43,11 +43,11 @@ def warm(
     chunks = list(read_chunks(documents))
     document_cache = DocumentCache(memory=None, folder=folder, disk=disk)
     with status("Loading the model"):
-        lm = DebiasedLM.from_pretrained(model, REUSABLE, cache=document_cache)
+        lm = DebiasedLM.from_pretrained(model, REUSABLE_METHOD, cache=document_cache)
     with progress() as bar:
         task = bar.add_task("documents", total=len(chunks))
         computed = compute(
-            lm, chunks, str, lambda some: stock_prompt(lm, some, "?"), lambda done: bar.update(task, completed=done)
+            lm, chunks, str, lambda texts: stock_prompt(lm, texts, "?"), lambda done: bar.update(task, completed=done)
         )
     console.print(f"{computed} chunks computed, {len(chunks) - computed} already cached.")
     _print_stats(document_cache, json_path)
@@ -65,18 +65,18 @@ def verify(folder: Folder, json_path: JsonPath = None, force: Force = False) -> 
     document_cache = _open(folder)
     with progress() as bar:
         task = bar.add_task("files", total=document_cache.stats().disk_entries)
-        wrong = document_cache.verify(lambda path: bar.update(task, advance=1))
-    for reason in wrong.values():
+        damaged = document_cache.verify(lambda path: bar.update(task, advance=1))
+    for reason in damaged.values():
         console.print(reason)
-    console.print(f"{len(wrong)} of {document_cache.stats().disk_entries} files are damaged.")
-    write_json({str(path): reason for path, reason in wrong.items()}, json_path)
-    if wrong:
+    console.print(f"{len(damaged)} of {document_cache.stats().disk_entries} files are damaged.")
+    write_json({str(path): reason for path, reason in damaged.items()}, json_path)
+    if damaged:
         raise typer.Exit(1)
 
 
 @cache.command()
 def clear(folder: Folder) -> None:
-    """Remove all entries, but no other files in the folder."""
+    """Remove all entries. Keep other files in the folder."""
     document_cache = _open(folder)
     count = document_cache.stats().disk_entries
     document_cache.clear()

@@ -10,37 +10,37 @@ import typer
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
-from ragbias.cli.terminal import whole
+from ragbias.cli.terminal import integer
 
 
-def _json_file(context: typer.Context, path: Path) -> Path | None:
-    if path.suffix != ".json":  # the plot has the same name with another suffix
+def _check_profile(context: typer.Context, path: Path) -> Path | None:
+    if path.suffix != ".json":  # the plot has the same name but the suffix .png
         raise typer.BadParameter(f"{path} does not end with .json; expected the name of a profile")
-    terminal.writable(context, path.with_suffix(".png"))
-    return terminal.writable(context, path)
+    terminal.check_file(context, path.with_suffix(".png"))
+    return terminal.check_file(context, path)
 
 
-DTYPE = "Weights: auto, float32, bfloat16 or float16."
+DTYPE = "Dtype of the weights: auto, float32, bfloat16 or float16."
 
 
 def calibrate(
     context: typer.Context,
     model: Annotated[str, typer.Option(help=terminal.MODELS)],
-    out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_json_file)],
+    out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_check_profile)],
     task: Annotated[
         Literal["kv", "tiny", "data"] | None,
-        typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: tiny or kv."),
+        typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: by model."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
-    strings: Annotated[int, whole(Bounds(1, 1_000_000), "Number of random token strings; 2000 in the paper.")] = 500,
-    length: Annotated[int | None, whole(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
-    questions: Annotated[int | None, whole(Bounds(1, 100_000), "Drawn questions. Default: 100, tiny 40.")] = None,
-    documents: Annotated[int | None, whole(limits.DRAWN_DOCUMENTS, "Documents per question. Default by task.")] = None,
-    depths: Annotated[int, whole(limits.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
-    seed: Annotated[int, whole(limits.SEED, "Seed for strings and questions.")] = 0,
-    batch_size: Annotated[int, whole(limits.BATCH, "Sequences per batch.")] = 8,
+    strings: Annotated[int, integer(Bounds(1, 1_000_000), "Number of random token strings; 2000 in the paper.")] = 500,
+    length: Annotated[int | None, integer(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
+    questions: Annotated[int | None, integer(Bounds(1, 100_000), "Questions to draw. Default: 100, tiny 40.")] = None,
+    documents: Annotated[int | None, integer(limits.DRAWN_DOCUMENTS, "Documents per question.")] = None,
+    depths: Annotated[int, integer(limits.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
+    seed: Annotated[int, integer(limits.SEED, "Seed for strings and questions.")] = 0,
+    batch_size: Annotated[int, integer(limits.BATCH, "Sequences per batch.")] = 8,
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help=DTYPE)] = "auto",
     variant: Annotated[
         Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")
@@ -57,22 +57,22 @@ def calibrate(
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.algorithm import calibrate as search
     from ragbias.calibration.channel_search import NoPositionalChannelError
-    from ragbias.calibration.partial_results import unfinished
+    from ragbias.calibration.partial_results import has_partial_results
     from ragbias.calibration.settings import CalibrationSettings
-    from ragbias.evaluation.report.figures import save
+    from ragbias.evaluation.report.figures import save_figure
 
     terminal.quiet_libraries()
-    settings = CalibrationSettings(**terminal.fields_of(CalibrationSettings, {**context.params, "data": data}))
+    settings = CalibrationSettings(**terminal.select_fields(CalibrationSettings, {**context.params, "data": data}))
     terminal.console.print(f"Model: {model}")
     try:
         with terminal.output(out), terminal.output(out.with_suffix(".png")), terminal.progress() as bar:
-            record = search(settings, out, restart, report.bars(bar)).as_dict()
-            save(report.plot_channel(record), out.with_suffix(".png"))
+            record = search(settings, out, restart, report.stage_progress(bar)).as_dict()
+            save_figure(report.plot_channel(record), out.with_suffix(".png"))
     except NoPositionalChannelError as error:
         terminal.console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        if unfinished(out):
+        if has_partial_results(out):
             terminal.console.print("Stopped. Repeat the command to resume, or delete the results with --restart.")
         raise
     report.print_record(record, terminal.console)

@@ -12,7 +12,7 @@ from rich.table import Table
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
-from ragbias.cli.terminal import whole
+from ragbias.cli.terminal import integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,19 +28,19 @@ def demo(
     model: Annotated[str, typer.Option(help=terminal.MODELS)],
     questions: Annotated[
         int | None,
-        whole(Bounds(2, 10_000), "Questions, each run with its answer at every position. Default: 40 (tiny) or 20."),
+        integer(Bounds(2, 10_000), "Questions. Each runs with its answer at every position. Default: 40 (tiny) or 20."),
     ] = None,
-    seed: Annotated[int, whole(limits.SEED, "Seed of corpus and questions.")] = 0,
+    seed: Annotated[int, integer(limits.SEED, "Seed of corpus and questions.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for results.json and bias.png. Default: demo-output/MODEL.", callback=terminal.folder
+            help="Folder for results.json and bias.png. Default: demo-output/MODEL.", callback=terminal.check_folder
         ),
     ] = None,
     json_path: terminal.JsonPath = None,
     force: terminal.Force = False,
 ) -> None:
-    """Measure position bias with and without each method. The questions are about tiny's world or short notes."""
+    """Measure position bias with and without each method, on questions about tiny's world or short notes."""
     terminal.console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
     for name in FILES:
@@ -54,19 +54,19 @@ def demo(
         prepared: Any = demo_run.Demo(count, seed) if tiny else notes_run.NotesDemo(model, count, seed)
     with terminal.progress() as bar:
         outcome = (demo_run if tiny else notes_run).run(prepared, bar)
-    for part in tiny_report(outcome) if tiny else notes_report(outcome):
+    for part in report_tiny(outcome) if tiny else report_notes(outcome):
         terminal.console.print(part)
-    save(outcome, (demo_run if tiny else notes_run).figure(outcome), out)
+    save_outcome(outcome, (demo_run if tiny else notes_run).figure(outcome), out)
     if tiny:
         terminal.console.print()
-        _frameworks(prepared)
+        _print_framework_answers(prepared)
     terminal.write_json(outcome, json_path)
 
 
-def tiny_report(outcome: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield the tables of the embedded model, and how to read them."""
+def report_tiny(outcome: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield tables of the embedded model, and explanations."""
     for documents, results in outcome["results"].items():
-        yield _bias_table(documents, results)
+        yield _make_bias_table(documents, results)
     questions = outcome["settings"]["questions"]
     rows = [row for results in outcome["results"].values() for row in results.values()]
     points = [point for row in rows for point in row["accuracy_by_position"].values()]
@@ -74,27 +74,27 @@ def tiny_report(outcome: dict[str, Any]) -> Iterator[Table | str]:
         yield f"{questions} questions are too few for intervals."
     else:
         margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
-        yield f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
+        yield f"With {questions} questions, an accuracy may be off by up to {margin:.2f} (the widest 95% interval)."
     yield (
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
     )
 
 
-def notes_report(outcome: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield the tables of a real model, and how to read them."""
-    from ragbias.evaluation.report.tables import with_interval
+def report_notes(outcome: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield tables of a real model, and explanations."""
+    from ragbias.evaluation.report.tables import format_figure
 
-    yield from notes_tables(outcome)
+    yield from make_notes_tables(outcome)
     yield (
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
-        f"Plain model, best position minus worst: {with_interval(outcome['results']['none']['logprob']['gap'])}. "
-        f"Nobody trained this bias into the model.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
+        f"Plain model, best position minus worst: {format_figure(outcome['results']['none']['logprob']['gap'])}. "
+        f"This bias was not trained on purpose.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
 
 
-def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
-    """Write an outcome and its figure to the folder ``out``."""
+def save_outcome(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
+    """Write the results and their figure to the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     results, picture = (out / name for name in FILES)
     terminal.write_json(outcome, results)
@@ -103,31 +103,31 @@ def save(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
     terminal.console.print(f"Written: {results}, {picture}")
 
 
-def notes_tables(outcome: dict[str, Any]) -> list[Table]:
+def make_notes_tables(outcome: dict[str, Any]) -> list[Table]:
     """Build two tables of at most 80 columns: figures by position, and differences from the plain model."""
-    from ragbias.evaluation.report.tables import plain_table, with_interval
+    from ragbias.evaluation.report.tables import format_figure, make_table
 
     settings, results = outcome["settings"], outcome["results"]
     positions = list(results["none"]["minus_plain_mean_by_position"])
     count, notes = settings["questions"], settings["documents"]
     title = f"{count} questions, {notes} notes: gold answer minus the plain mean, with the answer in note ..."
-    by_position = plain_table(title, "method", *(str(int(position) + 1) for position in positions))
-    against = plain_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
+    by_position = make_table(title, "method", *(str(int(position) + 1) for position in positions))
+    against = make_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
     for name, row in results.items():
         minus, accuracy = row["minus_plain_mean_by_position"], row["accuracy_by_position"]
-        by_position.add_row(name, *(f"{minus[at][0]:+.2f} ({accuracy[at][0]:.2f})" for at in positions))
+        by_position.add_row(name, *(f"{minus[key][0]:+.2f} ({accuracy[key][0]:.2f})" for key in positions))
         if name != "none":
-            against.add_row(name, *(with_interval(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
+            against.add_row(name, *(format_figure(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
     return [by_position, against]
 
 
-def _bias_table(documents: str, results: dict[str, Any]) -> Table:
-    from ragbias.evaluation.report.tables import plain_table
+def _make_bias_table(documents: str, results: dict[str, Any]) -> Table:
+    from ragbias.evaluation.report.tables import make_table
 
     positions = list(next(iter(results.values()))["accuracy_by_position"])
     title = f"{documents} documents: accuracy with the answer in document ..."
     headings = [str(int(position) + 1) for position in positions]
-    table = plain_table(title, "method", *headings, "mean", "worst", "gap", "flips", "cost")
+    table = make_table(title, "method", *headings, "mean", "worst", "gap", "flips", "cost")
     for name, row in results.items():
         accuracy = [f"{row['accuracy_by_position'][position][0]:.2f}" for position in positions]
         figures = [f"{row[key][0]:.2f}" for key in ("mean", "worst", "gap")]
@@ -135,17 +135,17 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
     return table
 
 
-def _frameworks(prepared: Demo) -> None:
-    """Answer one question in two document orders with the chain of each installed framework."""
-    from ragbias.evaluation.demo.demo_run import ask_in_both_orders, order_sensitive_question
-    from ragbias.evaluation.report.tables import plain_table
+def _print_framework_answers(prepared: Demo) -> None:
+    """Print the answers of each installed framework to one question in two document orders."""
+    from ragbias.evaluation.demo.demo_run import ask_in_both_orders, find_order_sensitive_question
+    from ragbias.evaluation.report.tables import make_table
 
-    question = order_sensitive_question(prepared)
+    question = find_order_sensitive_question(prepared)
     terminal.console.print(
-        "With the demo's prompt, the plain answer to this question depends on the document order. Each framework has "
-        "its own prompt, with which the plain answer may not change."
+        "With the demo's prompt, the plain model's answer to this question depends on the document order. "
+        "Frameworks use other prompts, so the answer may be the same in both orders."
     )
-    table = plain_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
+    table = make_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):
         table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")
     terminal.console.print(table)

@@ -1,4 +1,4 @@
-"""``ragbias methods``: requirements, guarantees and cost of each method."""
+"""``ragbias methods``: show the requirements, guarantees and cost of each method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ragbias.errors import MethodError
 if TYPE_CHECKING:
     from ragbias.methods import Method
 
-HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
+HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost relative to none", "source")
 FIGURES = "docs/how-to/choose-a-method.md"
 
 
@@ -34,7 +34,7 @@ def list_methods(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """List the methods with their requirements and guarantees, or recommend some."""
+    """List the methods with their requirements and guarantees, or recommend methods."""
     from ragbias.binding import ARCHITECTURES
     from ragbias.binding.architectures import ROTARY
     from ragbias.methods import method_class
@@ -42,19 +42,20 @@ def list_methods(
     if advice:
         if name is not None:
             raise typer.BadParameter(f"--advice covers all methods; leave out --advice or {name!r}")
-        _advise(json_path)
+        _print_advice(json_path)
         return
-    rows = method_table()
+    rows = describe_methods()
     if name is not None:
         method_class(name)
         console.print(f"{rows[name]['constructor']}\n", style="bold")
-        print(_reflowed(rows[name]["documentation"], console.width))
-        for heading, cell in [*cells_of(rows[name]).items()][1:]:
+        print(_reflow(rows[name]["documentation"], console.width))
+        for heading, cell in [*format_cells(rows[name]).items()][1:]:
             print(fill(f"{heading}: {cell}", console.width, subsequent_indent="  "))
     else:
         console.print(_table(("method", "what it does"), [(name, row["description"]) for name, row in rows.items()]))
         console.print()
-        console.print(_table(HEADINGS[:6], [[*cells_of(row).values()][:6] for row in rows.values()], no_wrap=True))
+        cells = [[*format_cells(row).values()][:6] for row in rows.values()]
+        console.print(_table(HEADINGS[:6], cells, no_wrap=True))
         others = ", ".join(family for family in ARCHITECTURES if family not in ROTARY)
         console.print(
             f"\nfamilies: all = {', '.join(ARCHITECTURES)}; rotary = all but {others}; any = every causal model"
@@ -73,8 +74,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool
     return table
 
 
-def _reflowed(documentation: str, width: int) -> str:
-    """Rewrap a docstring to ``width`` without backticks. Preserve the indentation of list items and arguments."""
+def _reflow(documentation: str, width: int) -> str:
+    """Wrap a docstring to ``width`` and remove its backticks. Keep the indentation of list items and arguments."""
     lines = []
     for paragraph in documentation.replace("`", "").split("\n\n"):
         for block in re.split(r"\n(?=- |    \w[\w, ]*: )", paragraph):
@@ -85,9 +86,9 @@ def _reflowed(documentation: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _advise(json_path: Path | None) -> None:
+def _print_advice(json_path: Path | None) -> None:
     """Print the recommendation for each kind of task."""
-    # studies.publish writes this file from the studies of real models; studies/advice.py decides
+    # studies/publish.py writes this file; studies/advice.py makes the recommendations
     evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
     console.print(f"{evidence['coverage']}\n")
     for advice in evidence["advice"]:
@@ -98,20 +99,20 @@ def _advise(json_path: Path | None) -> None:
     write_json(evidence["advice"], json_path)
 
 
-def method_table() -> dict[str, dict[str, Any]]:
-    """Return the declared properties of each method by name. Warn about methods that cannot be loaded."""
+def describe_methods() -> dict[str, dict[str, Any]]:
+    """Return the declared properties of all methods by name. Warn about methods that cannot be loaded."""
     from ragbias.methods import method_class, method_names
 
     rows = {}
     for name in method_names():
         try:
-            rows[name] = method_row(method_class(name))
+            rows[name] = describe_method(method_class(name))
         except MethodError as error:  # noqa: PERF203
             warnings.warn(str(error), stacklevel=3)
     return rows
 
 
-def method_row(method: type[Method]) -> dict[str, Any]:
+def describe_method(method: type[Method]) -> dict[str, Any]:
     from ragbias.binding import ARCHITECTURES
     from ragbias.binding.architectures import ROTARY
 
@@ -136,8 +137,8 @@ def method_row(method: type[Method]) -> dict[str, Any]:
     }
 
 
-def cells_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Format a row of ``method_table`` as cells, by heading."""
+def format_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """Format a description of a method as table cells, by heading."""
     from ragbias.binding import ARCHITECTURES
 
     families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"

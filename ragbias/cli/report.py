@@ -7,34 +7,34 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.terminal import Force, JsonPath, console, writable, write_json, write_text
+from ragbias.cli.terminal import Force, JsonPath, check_file, console, write_json, write_text
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Output folders of `ragbias bench`.", metavar="DIR...")],
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=writable)] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=writable)] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=writable)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML file.", callback=check_file)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=check_file)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=check_file)] = None,
     against: Annotated[
         str | None, typer.Option(help="Show the paired differences of all other methods from this method.")
     ] = None,
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Show tables and figures of benches. Methods are sorted by accuracy at their worst position.
+    """Show tables and figures of bench runs. Methods are sorted by accuracy at their worst position.
 
-    Methods of several benches share a table if model, task and number of documents are equal.
+    Methods of several runs share a table if model, task and number of documents are equal.
     """
     from ragbias.evaluation.report import tables
-    from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of
+    from ragbias.evaluation.report.read_runs import differences_from, read_run, summarise_runs
 
     runs = [read_run(folder) for folder in folders]
-    summary = summary_of(runs)
+    summary = summarise_runs(runs)
     for result in summary["results"]:
         for table in tables.as_tables(result):
             console.print(table)
         if against is not None:
-            result["minus"] = {against: minus_method(result, runs, against)}
+            result["minus"] = {against: differences_from(result, runs, against)}
             for table in tables.as_tables_against(result, result["minus"][against], against):
                 console.print(table)
         for note in result["notes"]:

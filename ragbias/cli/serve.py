@@ -10,7 +10,7 @@ import typer
 
 from ragbias import limits
 from ragbias.checks import Bounds
-from ragbias.cli.terminal import MODELS, fields_of, quiet_libraries, whole
+from ragbias.cli.terminal import MODELS, integer, quiet_libraries, select_fields
 from ragbias.extras import require, require_all
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model_message
@@ -19,20 +19,20 @@ PORTS = Bounds(0, 65_535)
 REPLICAS = Bounds(1, 10_000)
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
         raise typer.BadParameter(f"{text!r} is not a regular expression: {error}") from error
 
 
-Host = Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 means all addresses.")]
-Port = Annotated[int, whole(PORTS, "Port to listen on. 0 means any free port.")]
-ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="API key, or several keys one a line.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0: all addresses.")]
+Port = Annotated[int, integer(PORTS, "Port to listen on. 0: any free port.")]
+ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="API key, or several keys, one per line.")]
 Separator = Annotated[str, typer.Option(help="Text between documents, for prompts without `documents`.")]
 Segmenter = Annotated[
     re.Pattern[str] | None,
-    typer.Option(parser=_pattern, metavar="REGEX", help="Pattern of a document, such as '(?s)<doc>.*?</doc>'."),
+    typer.Option(parser=_compile_pattern, metavar="REGEX", help="Pattern of a document, such as '(?s)<doc>.*?</doc>'."),
 ]
 StripNumbering = Annotated[bool, typer.Option("--strip-numbering", help="Remove document numbers.")]
 OnMissing = Annotated[
@@ -42,13 +42,13 @@ ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API key
 TenantHeader = Annotated[
     str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
 ]
-MaxStreams = Annotated[int, whole(limits.COUNTS, "Concurrent streamed answers. In front of vLLM, for pcw only.")]
-MaxWaiting = Annotated[int, whole(limits.COUNTS, "Requests that may wait. In front of vLLM, for pcw only.")]
-MaxDocuments = Annotated[int, whole(limits.COUNTS, "Documents per request.")]
-MaxNewTokens = Annotated[int | None, whole(limits.TOKENS, "New tokens per request. Default: the window.")]
-MaxBody = Annotated[int, whole(limits.MEGABYTES, "Megabytes per request.")]
-MaxConnections = Annotated[int, whole(limits.COUNTS, "Open connections, at most half of the limit of open files.")]
-Grace = Annotated[int, whole(limits.SECONDS, "Seconds for running requests to finish at shutdown.")]
+MaxStreams = Annotated[int, integer(limits.COUNTS, "Concurrent streamed answers. In front of vLLM, for pcw only.")]
+MaxWaiting = Annotated[int, integer(limits.COUNTS, "Requests that may wait. In front of vLLM, for pcw only.")]
+MaxDocuments = Annotated[int, integer(limits.COUNTS, "Maximum documents per request.")]
+MaxNewTokens = Annotated[int | None, integer(limits.TOKENS, "Maximum new tokens per request. Default: the window.")]
+MaxBody = Annotated[int, integer(limits.MEGABYTES, "Maximum megabytes of a request.")]
+MaxConnections = Annotated[int, integer(limits.COUNTS, "Open connections, at most half of the limit of open files.")]
+Grace = Annotated[int, integer(limits.SECONDS, "Seconds for running requests to finish at shutdown.")]
 
 
 def serve(
@@ -67,8 +67,8 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     api_key: ApiKey = "",
-    dtype: Annotated[str, typer.Option(help="Weights: auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str | None, typer.Option(help="Such as cuda. Default: a GPU if there is one.")] = None,
+    dtype: Annotated[str, typer.Option(help="Dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str | None, typer.Option(help="Device, such as cuda. Default: a GPU if there is one.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Run each request alone, for bit-identical answers.")
     ] = False,
@@ -82,8 +82,8 @@ def serve(
     separator: Separator = "",
     segmenter: Segmenter = None,
     on_missing: OnMissing = "warn",
-    max_batch: Annotated[int, whole(limits.COUNTS, "Requests per padded batch.")] = 8,
-    max_batch_tokens: Annotated[int, whole(limits.TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
+    max_batch: Annotated[int, integer(limits.COUNTS, "Requests per padded batch.")] = 8,
+    max_batch_tokens: Annotated[int, integer(limits.TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
     max_streams: MaxStreams = 4,
     max_waiting: MaxWaiting = 256,
     max_documents: MaxDocuments = 1_000,
@@ -92,12 +92,12 @@ def serve(
     max_connections: MaxConnections = 1_000,
     grace_seconds: Grace = 30,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="One process, or replicas on Ray Serve.")] = "local",
-    replicas: Annotated[int, whole(REPLICAS, "Replicas on Ray Serve.")] = 1,
-    max_replicas: Annotated[int | None, whole(REPLICAS, "Let Ray Serve scale up to this many. Default: off.")] = None,
-    replica_cpus: Annotated[int, whole(limits.COUNTS, "Cores per replica.")] = 1,
-    replica_gpus: Annotated[int, whole(Bounds(0, 1_000), "GPUs per replica.")] = 0,
+    replicas: Annotated[int, integer(REPLICAS, "Replicas on Ray Serve.")] = 1,
+    max_replicas: Annotated[int | None, integer(REPLICAS, "Most replicas, to scale up. Default: no scaling.")] = None,
+    replica_cpus: Annotated[int, integer(limits.COUNTS, "Cores per replica.")] = 1,
+    replica_gpus: Annotated[int, integer(Bounds(0, 1_000), "GPUs per replica.")] = 0,
 ) -> None:
-    """Serve a model with OpenAI's API, and apply a method to the documents of requests.
+    """Serve a model with OpenAI's API and apply a method to the documents of requests.
 
     Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
@@ -114,8 +114,8 @@ def serve(
             no_model_message("`ragbias serve smollm2`") if model is None else "two models given; name one"
         )
     name = model or named or ""
-    settings = ServerSettings(**fields_of(ServerSettings, options))
-    chosen = ModelSettings(**fields_of(ModelSettings, {**options, "model": name, "name": served_name}))
+    settings = ServerSettings(**select_fields(ServerSettings, options))
+    chosen = ModelSettings(**select_fields(ModelSettings, {**options, "model": name, "name": served_name}))
     quiet_libraries()
     chosen.check()
     log_to_stderr()
@@ -135,7 +135,7 @@ def serve(
 
 def proxy(
     context: typer.Context,
-    upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server: vLLM, Ollama, a hosted one.")],
+    upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server, such as vLLM or Ollama.")],
     method: Annotated[
         str, typer.Option(help="Default method: canonical-order, long-context-reorder, none; for vLLM also pcw, rotor.")
     ] = "canonical-order",
@@ -167,13 +167,13 @@ def proxy(
     max_new_tokens: MaxNewTokens = None,
     max_body_mb: MaxBody = 4,
     max_connections: MaxConnections = 1_000,
-    timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte from the upstream server.")] = 600,
+    timeout: Annotated[int, integer(Bounds(1, 86_400), "Seconds to wait for data from the upstream server.")] = 600,
     grace_seconds: Grace = 30,
 ) -> None:
-    """Arrange the documents of requests, and forward the requests to any OpenAI-compatible server.
+    """Reorder the documents of requests, and forward the requests to any OpenAI-compatible server.
 
-    Methods that only arrange text need no model. Embeddings and similar routes are forwarded unchanged. With pcw
-    and rotor, vLLM reuses documents in any order. This needs ragbias's connector, see docs/how-to/vllm.md.
+    Methods that only reorder text need no model. Embeddings and similar routes are forwarded unchanged. With pcw
+    and rotor, vLLM reuses documents in any order, which requires ragbias's connector, see docs/how-to/vllm.md.
     """
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
     require_all("serve")
@@ -183,13 +183,13 @@ def proxy(
     from ragbias.serving.server import Metrics, log_to_stderr
     from ragbias.serving.settings import ServerSettings
 
-    settings = ServerSettings(**fields_of(ServerSettings, options))
+    settings = ServerSettings(**select_fields(ServerSettings, options))
     chosen = methods.get(method)
     if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
         require("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
         from ragbias_vllm import proxy as vllm
 
-        fields = fields_of(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key})
+        fields = select_fields(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key})
         quiet_libraries()
         app, engine = vllm.create_vllm_proxy(vllm.UpstreamModel(**fields), settings, Metrics())
     else:

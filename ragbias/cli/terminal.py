@@ -1,6 +1,6 @@
 """The console, progress bars, output files and numeric options of all commands.
 
-Overwriting a user's file requires ``--force``. Help and errors of numeric options show the bounds.
+Overwriting a file of the user requires ``--force``. Numeric options show their bounds in help and errors.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ragbias.models.named import EXPECTED
 
 MODELS = f"{EXPECTED}."
 DEVICES = (("/", "dev"), ("/", "proc"))
-SILENCE = 30.0  # maximum number of seconds between two progress lines
-_WHOLE = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-LONG = 3600.0  # number of seconds whose steps estimate the remaining time
+MAX_SILENCE = 30.0  # seconds after which an update prints a progress line
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+ESTIMATE_PERIOD = 3600.0  # steps of this many last seconds estimate the remaining time
 
 
 class _PlainConsole(Console):
@@ -56,40 +56,40 @@ Force = Annotated[
 ]
 
 
-def _record_of(path: Path) -> Path:
-    """Return the path of the file with the digest of ``path``."""
+def _digest_file(path: Path) -> Path:
+    """Return the file that stores the digest of the output file ``path``."""
     from ragbias.models.gguf import cache_folder
 
     return cache_folder(path.name) / "outputs" / sha256(os.fsencode(path.resolve())).hexdigest()
 
 
-def _own(path: Path) -> bool:
-    """Whether a command wrote this file, and the file is unchanged."""
+def _is_unchanged_output(path: Path) -> bool:
+    """Whether a command wrote this file and it has not changed since."""
     try:
-        return _record_of(path).read_text() == sha256(path.read_bytes()).hexdigest()
+        return _digest_file(path).read_text() == sha256(path.read_bytes()).hexdigest()
     except OSError:
         return False
 
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Record a file that this block writes, so that later runs may overwrite it. After an error, remove the file."""
+    """Record the file that this block writes, which later runs may then overwrite. An error removes the file."""
     with writing(path):
         yield
     if path.is_file():
         with suppress(OSError, RagBiasError):  # without a cache folder, the next run needs --force
-            record = _record_of(path)
+            record = _digest_file(path)
             record.parent.mkdir(parents=True, exist_ok=True)
             record.write_text(sha256(path.read_bytes()).hexdigest())
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Raise an error if ``force`` is not set and a file was not written by a command, or has changed."""
-    if not force and path.is_file() and path.stat().st_size and not _own(path):
+    """Raise an error for a file that no command wrote, or that has changed since, unless ``force`` is set."""
+    if not force and path.is_file() and path.stat().st_size and not _is_unchanged_output(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 
 
-def writable(context: typer.Context, path: Path | None) -> Path | None:
+def check_file(context: typer.Context, path: Path | None) -> Path | None:
     """Check that an output file can be written, before the work starts."""
     if path is None:
         return None
@@ -106,7 +106,7 @@ def writable(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def folder(path: Path | None) -> Path | None:
+def check_folder(path: Path | None) -> Path | None:
     """Check that ``path`` is not a file. A missing folder is created later."""
     if path is not None and path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file; give a folder for the results")
@@ -114,12 +114,12 @@ def folder(path: Path | None) -> Path | None:
 
 
 JsonPath = Annotated[
-    Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=writable)
+    Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=check_file)
 ]
 
 
-class _Lines(Progress):
-    """A progress bar. Without a terminal, it prints a line per description, and one every half minute."""
+class _LineProgress(Progress):
+    """A progress bar. Outside a terminal, it prints a line for each new description and every half minute."""
 
     _printed = 0.0
 
@@ -131,7 +131,7 @@ class _Lines(Progress):
             return
         if task.description != before:
             self._print_line(f"{task.description} ...")
-        elif time.monotonic() - max(self._printed, task.start_time or 0) > SILENCE and task.total:
+        elif time.monotonic() - max(self._printed, task.start_time or 0) > MAX_SILENCE and task.total:
             left = f", about {task.time_remaining:.0f} s left" if (task.time_remaining or 0) > 1 else ""
             self._print_line(f"{task.description}: {task.completed:g} of {task.total:g}{left}")
 
@@ -142,27 +142,27 @@ class _Lines(Progress):
 
 def progress() -> Progress:
     """Create a progress bar for long work."""
-    return _Lines(
+    return _LineProgress(
         TextColumn("{task.description:20}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
-        speed_estimate_period=LONG,
+        speed_estimate_period=ESTIMATE_PERIOD,
     )
 
 
 def status(text: str) -> AbstractContextManager[Any]:
-    """Show a spinner, or print a line if there is no terminal."""
+    """Show a spinner in a terminal. Otherwise print a line."""
     if console.is_terminal:
         return console.status(f"{text} ...")
     console.print(f"{text} ...")
     return nullcontext()
 
 
-def fields_of(settings: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the options of a command that are fields of the class ``settings``."""
+def select_fields(settings: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the options that are fields of the class ``settings``."""
     return {name: value for name, value in options.items() if name in settings.__annotations__}
 
 
@@ -181,49 +181,49 @@ def write_text(text: str, path: Path) -> None:
 
 
 def write_json(data: Any, path: Path | None) -> None:
-    """Write the results to the file of ``--json``, if it was given."""
+    """Write data to the file of ``--json``. Do nothing if ``path`` is None."""
     if path is not None:
         write_text(json.dumps(data, indent=2) + "\n", path)
 
 
 @dataclass(frozen=True)
-class Whole:
+class Integer:
     """Parse one whole number within the bounds."""
 
     bounds: Bounds
-    __name__ = "whole number"  # shown by typer
+    __name__ = "whole number"  # typer shows it
 
     def __call__(self, typed: str | int) -> int:
-        text = str(typed)  # typer also parses defaults, which are numbers
-        if _WHOLE.fullmatch(text) and self.bounds.least <= int(text) <= self.bounds.most:
+        text = str(typed)  # typer also passes defaults, which are numbers
+        if _INTEGER.fullmatch(text) and self.bounds.least <= int(text) <= self.bounds.most:
             return int(text)
         raise typer.BadParameter(f"must be a whole number from {self.bounds}, got {shown(text)}")
 
 
 class Numbers(list[int]):
-    """The numbers of a comma-separated option. Typer would take the annotation ``list[int]`` for a repeated option."""
+    """The numbers of a comma-separated option. With ``list[int]``, typer would expect a repeated option."""
 
 
 @dataclass(frozen=True)
-class Wholes(Whole):
-    """Parse a list such as ``2,20,100``."""
+class Integers(Integer):
+    """Parse a comma-separated list such as ``2,20,100``."""
 
     __name__ = "whole numbers"
 
     def __call__(self, typed: str) -> Numbers:  # type: ignore[override]
         try:
-            return Numbers(super(Wholes, self).__call__(part.strip()) for part in typed.split(","))
+            return Numbers(super(Integers, self).__call__(part.strip()) for part in typed.split(","))
         except typer.BadParameter:
             raise typer.BadParameter(
                 f"must be comma-separated whole numbers from {self.bounds}, got {shown(typed)}"
             ) from None
 
 
-def whole(bounds: Bounds, help: str) -> Any:
+def integer(bounds: Bounds, help: str) -> Any:
     """Declare an option for a whole number."""
-    return typer.Option(parser=Whole(bounds), metavar=str(bounds), help=help)
+    return typer.Option(parser=Integer(bounds), metavar=str(bounds), help=help)
 
 
-def wholes(bounds: Bounds, help: str) -> Any:
+def integers(bounds: Bounds, help: str) -> Any:
     """Declare an option for comma-separated ``Numbers``."""
-    return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)
+    return typer.Option(parser=Integers(bounds), metavar=f"{bounds}, ...", help=help)

@@ -1,4 +1,4 @@
-"""Read files with one JSON object per line, or with a list of objects. Errors name the file and the line."""
+"""Read files with one JSON object per line, or with one list of objects. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ragbias.display import validation_message
 from ragbias.errors import DataError, RunError
 from ragbias.files import irregular_kind
 
-LONGEST_LINE = 2**28  # bytes; a file without line ends could fill the memory
+MAX_LINE_BYTES = 2**28  # a file without line breaks could fill the memory
 
 
 class Row(BaseModel):
-    """Base class for JSON objects. Unknown fields are ignored."""
+    """Base class of JSON objects. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-def _not_blank(text: str) -> str:
+def _check_not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty")
     return text
 
 
-Filled = Annotated[str, AfterValidator(_not_blank)]
-Answers = Annotated[tuple[Filled, ...], Field(min_length=1)]  # every prediction contains ""
+NonBlank = Annotated[str, AfterValidator(_check_not_blank)]
+Answers = Annotated[tuple[NonBlank, ...], Field(min_length=1)]  # every prediction would contain an empty answer
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Line(Generic[T]):
 
     Attributes:
         number: number of the line, or of the entry in a list, counted from 1.
-        where: file and line or entry, for error messages.
+        where: file and line, or file and entry, for error messages.
     """
 
     number: int
@@ -59,57 +59,59 @@ def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line
     r"""Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
 
     The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because JSON strings can
-    contain other line breaks, such as U+2028. An incomplete last line of a ``growing`` file is
-    skipped, and the file may be empty if it is not gzipped.
+    contain other line breaks, such as U+2028. A ``growing`` file may be empty, unless it is gzipped, and an incomplete
+    last line is skipped.
     """
     if kind := irregular_kind(path):
         raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
     form, number, not_empty = TypeAdapter(row), 0, False
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while raw := file.readline(LONGEST_LINE):
+            while raw := file.readline(MAX_LINE_BYTES):
                 number += 1
                 where = f"{path}, line {number}"
-                if len(raw) == LONGEST_LINE:
-                    raise DataError(f"{where}: longer than {LONGEST_LINE >> 20} MiB; expected one object per line")
+                if len(raw) == MAX_LINE_BYTES:
+                    raise DataError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; expected one object per line")
                 if not raw.strip() or (growing and not raw.endswith(b"\n")):
                     continue
                 if not not_empty and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
-                    entries = parse(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
+                    entries = parse_json(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
                     yield from (Line(index, f"{path}, entry {index}", entry) for index, entry in enumerate(entries, 1))
                     not_empty = bool(entries)
                     break
                 not_empty = True
-                yield Line(number, where, parse(raw, where, form))
+                yield Line(number, where, parse_json(raw, where, form))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}, line {number + 1}: broken gzip ({error}); fetch the file again") from error
     if not not_empty and not (growing and path.suffix != ".gz"):
         raise DataError(f"{path} contains no examples; expected one JSON object per line")
 
 
-def parse(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
-    """Parse JSON as ``form``. Error messages begin with ``where``."""
+def parse_json(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
+    """Parse and validate JSON. Error messages begin with ``where``."""
     try:
         return form.validate_json(raw)
     except ValidationError as error:
         raise DataError(f"{where}: {validation_message(error)}; repair or remove it") from error
 
 
-def sources(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the files by name without suffix, for ids of cases. Raise ``RunError`` for repeated names."""
+def files_by_name(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return the files by name without suffixes, which ids of cases contain. Repeated names raise ``RunError``."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
-    named: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for path in paths:
         name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-        if name in named:
-            raise RunError(f"data files {named[name]} and {path} are both named {name!r}; remove or rename one of them")
-        named[name] = path
-    return named
+        if name in by_name:
+            raise RunError(
+                f"data files {by_name[name]} and {path} are both by_name {name!r}; remove or rename one of them"
+            )
+        by_name[name] = path
+    return by_name
 
 
 def numbered_lines(paths: Sequence[Path], limit: int | None, row: type[T]) -> Iterator[tuple[str, Line[T]]]:
     """Yield ``(question id, line)`` for the first ``limit`` lines of each file. Ids are ``file name/number``."""
-    for source, path in sources(paths).items():
+    for source, path in files_by_name(paths).items():
         for line in islice(read_lines(path, row), limit):
             yield f"{source}/{line.number}", line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbias.data.jsonl import Filled, Line, Row, read_lines
+from ragbias.data.jsonl import Line, NonBlank, Row, read_lines
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Question:
 
     Attributes:
         documents: retrieved documents, best first. Empty if a pipeline retrieves them.
-        answers: accepted answers. Empty if unknown.
+        answers: accepted answers. Empty if they are unknown.
         gold: index of the document with the answer, counted from 0; None if unknown.
     """
 
@@ -25,21 +25,21 @@ class Question:
 
 
 class _QuestionRow(Row):
-    question: Filled
-    answer: Filled | None = None
-    answers: tuple[Filled, ...] = ()
+    question: NonBlank
+    answer: NonBlank | None = None
+    answers: tuple[NonBlank, ...] = ()
 
 
 class _DocumentsRow(_QuestionRow):
-    documents: tuple[Filled, ...]
+    documents: tuple[NonBlank, ...]
     gold: int | None = None
 
 
 def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
     """Read questions from JSON lines with ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
 
-    Each line needs at least two documents. ``documents=False`` ignores documents and ``gold``. An answer and ``gold``
-    are optional unless ``labelled=True``.
+    ``labelled=True`` requires an answer and ``gold``; otherwise they are optional. Each line needs at least two
+    documents, unless ``documents=False``, which ignores ``documents`` and ``gold``.
     """
     if not documents:
         return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]

@@ -9,35 +9,35 @@ from pathlib import Path
 from ragbias.errors import DataError
 from ragbias.files import file_name_in_errors, irregular_kind
 
-ENDINGS = (".txt", ".md", ".rst")
-LARGEST = 2**28  # maximum number of bytes of one file
+SUFFIXES = (".txt", ".md", ".rst")
+MAX_BYTES = 2**28  # of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
-    """Split all text files at ``path`` into chunks of whole paragraphs with about ``size`` characters.
+    """Split a text file, or all text files in a folder, into chunks of up to about ``size`` characters.
 
-    Longer paragraphs are cut. Return the chunks, with the relative path of the first file that contains each chunk.
+    Paragraphs that are not longer stay whole. Return, by chunk, the relative path of the first file that contains it.
     """
     problem = "missing" if not path.exists() else "" if path.is_dir() else irregular_kind(path)
     if problem:
-        raise DataError(f"{path} is {problem}; give a text file, or a folder of {', '.join(ENDINGS)} files")
+        raise DataError(f"{path} is {problem}; give a text file, or a folder of {', '.join(SUFFIXES)} files")
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     folder = path if path.is_dir() else path.parent
     chunks: dict[str, str] = {}
     for file in files:
-        for chunk in _chunks(read_text(file), size):
+        for chunk in _split_chunks(read_text(file), size):
             chunks.setdefault(chunk, str(file.relative_to(folder)))
     if not chunks:
-        raise DataError(f"{path} contains no text; expected non-empty {', '.join(ENDINGS)} files")
+        raise DataError(f"{path} contains no text; expected non-empty {', '.join(SUFFIXES)} files")
     return chunks
 
 
 def read_text(file: Path) -> str:
     """Read a file of UTF-8 text."""
-    if file.stat().st_size > LARGEST:
-        raise DataError(f"{file} is larger than {LARGEST >> 20} MiB; split it, or leave it out")
+    if file.stat().st_size > MAX_BYTES:
+        raise DataError(f"{file} is larger than {MAX_BYTES >> 20} MiB; split it, or leave it out")
     try:
         with file_name_in_errors(file):
             return file.read_text(encoding="utf-8-sig")
@@ -45,9 +45,9 @@ def read_text(file: Path) -> str:
         raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
 
 
-def _chunks(text: str, size: int) -> Iterator[str]:
+def _split_chunks(text: str, size: int) -> Iterator[str]:
     chunk = ""
-    for paragraph in _paragraphs(text, size):
+    for paragraph in _split_paragraphs(text, size):
         if chunk and len(chunk) + len(paragraph) > size:
             yield chunk
             chunk = ""
@@ -56,8 +56,8 @@ def _chunks(text: str, size: int) -> Iterator[str]:
         yield chunk
 
 
-def _paragraphs(text: str, size: int) -> Iterator[str]:
-    """Yield paragraphs, cut to at most ``size`` characters: between sentences if possible, otherwise between words."""
+def _split_paragraphs(text: str, size: int) -> Iterator[str]:
+    """Yield paragraphs. Cut those of more than ``size`` characters between sentences or, if necessary, words."""
     end = r"(?=\s|$)"
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from ragbias.lm import DebiasedLM
 
 # the system prompt in LangChain's documentation
-SYSTEM = (
+SYSTEM_PROMPT = (
     "Use the given context to answer the question. If you don't know the answer, say you don't know. "
     "Keep the answer concise.\n\nContext: "
 )
 
 
-def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM) -> str:
-    """Render the stock prompt: documents joined by blank lines, and the question. Use a chat template if available."""
+def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM_PROMPT) -> str:
+    """Render the documents, joined by blank lines, and the question. Use the chat template if the model has one."""
     system = instruction + "\n\n".join(documents)
     if lm.tokenizer.chat_template is None:
         return f"{system}\n\nQuestion: {question}\nAnswer:"
     return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])
 
 
-def fitting(lm: DebiasedLM, documents: list[str], question: str, new_tokens: int) -> list[str]:
-    """Return the first documents whose stock prompt fits the window with an answer, but at least one."""
+def fit_window(lm: DebiasedLM, documents: list[str], question: str, new_tokens: int) -> list[str]:
+    """Return as many of the first documents, at least one, as fit the window with the prompt and ``new_tokens``."""
     for count in range(len(documents), 1, -1):
         prompt = stock_prompt(lm, documents[:count], question)
         if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + new_tokens <= lm.window:

@@ -1,4 +1,4 @@
-"""The folder of a bench run: records of answers, which may be gzipped (``.gz``), and JSON files."""
+"""Read the folder of a bench run: files of answers, which may be gzipped, and JSON files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ragbias.errors import DataError, RunError
 from ragbias.files import irregular_kind
 
 ROWS = "rows.jsonl"
-NOISE = "noise.jsonl"  # answers to repeated cases
+NOISE = "noise.jsonl"  # second answers to repeated cases
 COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
-PACKED = ".gz"  # suffix of a compressed file of records
+GZIP_SUFFIX = ".gz"  # suffix of a compressed file of records
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, str, str]
@@ -30,30 +30,30 @@ Costs = dict[str, dict[str, dict[str, list[float]]]]
 
 @dataclass(frozen=True)
 class Record:
-    """The answer of one model to one case with one method. Unknown fields in files are ignored.
+    """The answer of one model to one case with one method. Readers ignore unknown fields.
 
     Attributes:
-        id: id of the case. With ``task``, ``model`` and ``method`` it identifies the record.
+        id: id of the case. ``task``, ``model``, ``method`` and ``id`` together identify the record.
         method: label of the method as the user typed it, e.g. ``"attention-sorting(rounds=2)"``.
         question: id of the question. Cases with the same ``question``, ``documents`` and ``seed`` differ only in the
             order of the documents.
         documents: number of documents.
         gold_position: position of the gold document, counted from 0; None without a gold document.
-        seed: seed that selected the documents; 0 if the data file determines them.
+        seed: seed that selected the documents; 0 if the data file lists them.
         prediction: the model's answer; empty if only log-probabilities are measured.
         score: score of the prediction, from 0 to 1; None if not measured.
         seconds: wall time of the batch, divided by the number of its cases.
         method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
-        shown: order of the documents in the model's prompt, as numbers from ``task.ranking``. A document has
-            the same number in all records with the same ``question``, ``documents`` and ``seed``. Empty for methods
-            that do not change the order, except ``none`` and ``segmented``.
-        logprob: log-probability of the most probable gold answer, in nats, summed over tokens. This and the next three
-            fields are None if they were not measured.
+        shown: order of the documents in the model's prompt. Each number is the alphabetical rank of a document, the
+            same in all records of the same ``question``, ``documents`` and ``seed``. Empty if the method keeps the
+            order, except for ``none`` and ``segmented``.
+        logprob: log-probability of the most probable gold answer, in nats, summed over tokens. ``logprob``,
+            ``answer_tokens``, ``kl`` and ``agrees`` are None if they were not measured.
         answer_tokens: number of tokens of that gold answer.
-        kl: KL(plain || method) of the token after the prompt, in nats.
-        agrees: whether the method and the plain model predict the same most probable token after the prompt.
+        kl: KL divergence KL(plain || method) of the token after the prompt, in nats.
+        agrees: whether the method and the plain model have the same most probable token after the prompt.
         shorten: number of words around the answer to which each passage was cut; None: passages are complete.
-        copied: whether the record was copied from another order of the same documents, see ``invariant_once``.
+        copied: whether the answer was copied from another order of the same documents. See ``invariant_once``.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
@@ -91,19 +91,19 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Task, model, method and case id. Unique in a run."""
+        """Task, model, method and case id, which identify the record in a run."""
         return self.task, self.model, self.method, self.id
 
 
-def as_lines(records: Iterable[Record]) -> str:
+def as_json_lines(records: Iterable[Record]) -> str:
     """Format the records as JSON lines."""
     return "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file of records. Skip an incomplete last line of an interrupted run.
+    """Read a file of records. Skip an incomplete last line, which an interrupted run may leave.
 
-    If records differ only in ``seconds``, only the first is returned.
+    Of records that differ only in ``seconds``, return the first.
     """
     by_key: dict[Key, Line[Record]] = {}
     for line in read_lines(path, Record, growing=True):
@@ -113,55 +113,55 @@ def read_records(path: Path) -> list[Record]:
     return [line.row for line in by_key.values()]
 
 
-class _Task(BaseModel, extra="allow", strict=True):
+class _SettingsTask(BaseModel, extra="allow", strict=True):
     data: list[dict[str, Any]] = []
 
 
-class _Decides(BaseModel, extra="allow", strict=True):
-    tasks: list[_Task] = []
+class _DecisiveSettings(BaseModel, extra="allow", strict=True):
+    tasks: list[_SettingsTask] = []
 
 
-class _About(BaseModel, extra="allow", strict=True):
-    """The content of ``settings.json``. Only the fields in use are validated."""
+class _SettingsFile(BaseModel, extra="allow", strict=True):
+    """The content of ``settings.json``. Fields that are not read are not validated."""
 
-    decides: _Decides
+    decides: _DecisiveSettings
     settings: dict[str, Any] = {}
 
 
-_Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
+_Figure = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
 
 
-def packed(folder: Path, name: str) -> Path:
-    """Return the path of the compressed file of records (``ROWS`` or ``NOISE``) in a run folder."""
-    return folder / f"{name}{PACKED}"
+def compressed_path(folder: Path, name: str) -> Path:
+    """Return the path of the gzipped file of records. ``name`` is ``ROWS`` or ``NOISE``."""
+    return folder / f"{name}{GZIP_SUFFIX}"
 
 
-def records_file(folder: Path, name: str) -> Path | None:
-    """Find a file of records, plain or compressed. Return None if there is neither."""
-    found = [path for path in (folder / name, packed(folder, name)) if path.is_file()]
+def find_records_file(folder: Path, name: str) -> Path | None:
+    """Find a file of records, plain or gzipped. Return None if there is none."""
+    found = [path for path in (folder / name, compressed_path(folder, name)) if path.is_file()]
     if len(found) > 1:
-        raise RunError(f"{folder} contains both {name} and {name}{PACKED}; remove the one that is out of date")
+        raise RunError(f"{folder} contains both {name} and {name}{GZIP_SUFFIX}; remove the one that is out of date")
     return found[0] if found else None
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
-    """Return the key of a model, task and number of documents in ``cost.json``."""
+    """Return the key in ``cost.json`` for a model, task and number of documents."""
     return f"{model}|{task}|{documents}"
 
 
 def read_costs(folder: Path) -> Costs:
-    """Read the costs ``[median, low, high]`` by ``cost_key`` and label, if they were measured."""
-    return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
+    """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Empty if they were not measured."""
+    return _read_json(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Figure]]])) or {}
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """Read the settings, versions and machine of a run, see ``plain_settings``, if the file exists."""
-    about = _checked(folder / SETTINGS, TypeAdapter(_About))
+def read_run_settings(folder: Path) -> dict[str, Any]:
+    """Read the description of a run, see ``describe_run``. Empty if the file is missing."""
+    about = _read_json(folder / SETTINGS, TypeAdapter(_SettingsFile))
     return about.model_dump(exclude_unset=True) if about else {}
 
 
-def _checked(path: Path, form: TypeAdapter[T]) -> T | None:
-    """Read and check a JSON file. Return None if it does not exist."""
+def _read_json(path: Path, form: TypeAdapter[T]) -> T | None:
+    """Read and validate a JSON file. Return None if it does not exist."""
     if not path.exists():
         return None
     remedy = "restore the file" if path.name == SETTINGS else "restore or remove the file"

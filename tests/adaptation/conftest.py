@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.calibration.samples import tiny_question
+from ragbias.calibration.samples import draw_tiny_question
 
 
 @pytest.fixture(scope="module")
@@ -16,4 +16,4 @@ def lm():
 @pytest.fixture(scope="module")
 def questions():
     rng = random.Random(0)
-    return [tiny_question(rng, 4) for _ in range(40)]
+    return [draw_tiny_question(rng, 4) for _ in range(40)]

@@ -258,7 +258,7 @@ def test_the_command_prints_its_plan_and_the_receipt(questions, tmp_path, cli):
         "Training: about ",
         "8 held-out questions, log-probability of the answer, nats:",
         "with the reader minus the plain model's best position: ",
-        "the same in every order: yes",
+        "same answers in every order: yes",
     ):
         assert line in output
     assert output.count("Training ...") == 1

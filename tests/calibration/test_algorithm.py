@@ -88,7 +88,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
     """Interrupt during the random strings, which start again, then during the losses, which do not."""
     expected, original = whole
     out, calls = tmp_path / "p.json", {"strings": 0, "losses": 0}
-    states, measure = measurements.summed_states, calibrate.losses
+    states, measure = measurements.sum_states, calibrate.measure_losses
 
     def counted(name, function, stop):
         def run(*arguments, **settings):
@@ -100,8 +100,8 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
         return run
 
     def run(stop_strings=-1, stop_losses=-1):
-        monkeypatch.setattr(measurements, "summed_states", counted("strings", states, stop_strings))
-        monkeypatch.setattr(calibrate, "losses", counted("losses", measure, stop_losses))
+        monkeypatch.setattr(measurements, "sum_states", counted("strings", states, stop_strings))
+        monkeypatch.setattr(calibrate, "measure_losses", counted("losses", measure, stop_losses))
         return calibrate.calibrate(CalibrationSettings("tiny", **SMALL), out)
 
     for stop in ({"stop_strings": 2}, {"stop_losses": 3}):
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
 
 def test_partial_results_of_other_settings_need_a_restart(tmp_path):
     out = tmp_path / "p.json"
-    PartialResults(out, {"seed": 0, "layers": (1, 2)}).put("a", [1.0])
+    PartialResults(out, {"seed": 0, "layers": (1, 2)}).save_result("a", [1.0])
     assert PartialResults(out, {"seed": 0, "layers": (1, 2)}).results == {"a": [1.0]}
     with pytest.raises(MethodError, match="seed was 0 and is 1 now.*--restart"):
         PartialResults(out, {"seed": 1, "layers": (1, 2)})
@@ -165,7 +165,7 @@ def test_the_command_ends_with_code_1_if_no_channel_is_found(cli, tmp_path, monk
     def nothing(*arguments, **settings):
         raise NoPositionalChannelError("none of the 128 channels is monotone")
 
-    monkeypatch.setattr(calibrate, "search", nothing)
+    monkeypatch.setattr(calibrate, "rank_channels", nothing)
     code, output, _ = cli("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
     assert code == 1 and "No profile is written: none of the 128 channels" in " ".join(output.split())
     assert not (tmp_path / "p.json").exists()
@@ -175,7 +175,7 @@ def test_the_command_reports_that_a_stopped_run_resumes(cli, tmp_path, monkeypat
     def stopped(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate, "losses", stopped)
+    monkeypatch.setattr(calibrate, "measure_losses", stopped)
     arguments = ("calibrate", "--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
     code, output, _ = cli(*arguments)
     assert code == 130 and "Repeat the command to resume" in output

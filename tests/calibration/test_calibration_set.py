@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ragbias import DebiasedLM
-from ragbias.calibration.settings import CalibrationSettings, calibration_set, kv_pairs
+from ragbias.calibration.settings import CalibrationSettings, count_kv_pairs, make_calibration_set
 from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
 
@@ -19,7 +19,7 @@ def tiny():
 
 
 def made_of(lm, model="m", **settings):
-    return calibration_set(lm, CalibrationSettings(model, **settings).plan(lm.window))
+    return make_calibration_set(lm, CalibrationSettings(model, **settings).plan(lm.window))
 
 
 def decode(lm, ids):
@@ -43,7 +43,7 @@ def test_key_value_sets_hold_the_queried_pair_at_every_depth(lm):
 
 
 def test_key_value_sets_fit_the_window_by_default(lm):
-    count = kv_pairs(lm)
+    count = count_kv_pairs(lm)
     assert 2 <= count < 75  # the byte tokenizer needs 80 tokens for a pair, and the window is 4096
     made_of(lm, questions=1, depths=2)
     with pytest.raises(MethodError, match="window is 4096; use fewer documents"):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 from scipy.signal import savgol_filter
 
-from ragbias.calibration.channel_search import NoPositionalChannelError, SearchRange, layer_outputs, search
+from ragbias.calibration.channel_search import NoPositionalChannelError, SearchRange, layer_outputs, rank_channels
 from ragbias.errors import MethodError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "channel_search"
@@ -20,10 +20,10 @@ def test_search_equals_the_reference(name):
     info = json.loads((GOLDEN / f"{name}.json").read_text())
     states = load_file(GOLDEN / f"{name}.safetensors")["golden.hidden_states_mean"].astype(np.float64)
     n_layers = info["num_hidden_states"] - info["embedding_dropped"]
-    searched = replace(
+    search_range = replace(
         SearchRange.for_shape(n_layers, states.shape[1]), skip_fit=info["skip_mono"], skip_smooth=info["skip_smooth"]
     )
-    found = search(states, info["topk"], searched)
+    found = rank_channels(states, info["topk"], search_range)
     assert found.monotone == {int(channel): layers for channel, layers in info["mono_layers"].items()}
     assert found.passed == info["candidates_stage1"]
     assert found.ranked == info["candidates"]
@@ -46,7 +46,7 @@ def planted(n_hs: int, length: int, channels: dict[int, range], seed: int = 0) -
 
 @pytest.mark.parametrize("length", [64, 300, 1000])
 def test_a_planted_channel_is_found_at_any_length(length):
-    found = search(planted(13, length, {5: range(3, 9), 9: range(2, 5)}))
+    found = rank_channels(planted(13, length, {5: range(3, 9), 9: range(2, 5)}))
     assert found.passed == [5] == found.ranked  # 9 is monotone in 3 of 12 layers, and more than 3 are asked for
     assert set(range(3, 9)) <= set(found.monotone[5])
 
@@ -54,14 +54,14 @@ def test_a_planted_channel_is_found_at_any_length(length):
 def test_smoother_channels_come_first_and_only_the_top_stays():
     states = planted(13, 1000, {2: range(2, 11), 3: range(2, 11), 4: range(2, 11)})
     states[:, :, 2] += 0.5 * np.random.default_rng(1).standard_normal(states.shape[:2])
-    found = search(states, top=2)
+    found = rank_channels(states, top=2)
     assert found.passed == [2, 3, 4]
     assert set(found.ranked) == {3, 4}
     assert found.roughness[2] > max(found.roughness[3], found.roughness[4])
 
 
 def test_without_candidates_the_most_monotone_channels_rank():
-    found = search(planted(13, 400, {5: range(4, 7), 9: range(4, 6)}))
+    found = rank_channels(planted(13, 400, {5: range(4, 7), 9: range(4, 6)}))
     assert found.passed == []
     assert found.ranked[0] == 5
 
@@ -76,10 +76,10 @@ def noisy(states, channel, layers, by=0.5):
 def test_roughness_is_a_mean_in_the_paper_and_a_minimum_in_code():
     states = noisy(planted(13, 1000, {2: range(2, 11), 3: range(2, 11)}), 2, range(3, 11))
     states = noisy(states, 3, range(2, 11), by=0.05)
-    assert search(states).ranked == [2, 3]  # one layer of channel 2 is smooth
-    assert search(states, variant="paper").ranked == [3, 2]
-    found = search(states, variant="paper")
-    assert found.searched == SearchRange(30, 30, 2, 10)
+    assert rank_channels(states).ranked == [2, 3]  # one layer of channel 2 is smooth
+    assert rank_channels(states, variant="paper").ranked == [3, 2]
+    found = rank_channels(states, variant="paper")
+    assert found.search_range == SearchRange(30, 30, 2, 10)
     by_layer = []
     for layer in range(2, 11):
         curve = layer_outputs(states)[layer, 30:, 3]
@@ -90,9 +90,9 @@ def test_roughness_is_a_mean_in_the_paper_and_a_minimum_in_code():
 
 def test_no_monotone_channel_at_all_is_an_error():
     with pytest.raises(NoPositionalChannelError, match="none of the 16 channels"):
-        search(planted(13, 400, {}))
+        rank_channels(planted(13, 400, {}))
     with pytest.raises(NoPositionalChannelError, match="none of the 3 channels"):
-        search(np.ones((5, 100, 3)))
+        rank_channels(np.ones((5, 100, 3)))
 
 
 def test_embeddings_are_dropped_if_the_number_of_states_is_odd():
@@ -107,5 +107,5 @@ def test_the_papers_range_shrinks_with_strings_and_layers():
     assert SearchRange.for_shape(32, 100, "paper") == SearchRange(3, 3, 2, 30)
     with pytest.raises(MethodError, match="19 tokens are too short; expected at least 20"):
         SearchRange.for_shape(32, 19)
-    found = search(planted(5, 20, {5: range(3)}))
+    found = rank_channels(planted(5, 20, {5: range(3)}))
     assert 5 in found.ranked

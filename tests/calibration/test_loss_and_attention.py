@@ -4,9 +4,15 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.calibration.measurements import attention_to, gold_attention, layer_ranges, losses, papers_layers
-from ragbias.calibration.samples import Sample, random_strings
-from ragbias.calibration.settings import CalibrationSettings, calibration_set
+from ragbias.calibration.measurements import (
+    gold_attention,
+    layer_ranges,
+    measure_document_attention,
+    measure_losses,
+    paper_layers,
+)
+from ragbias.calibration.samples import Sample, draw_strings
+from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from support.random_models import FAMILIES, random_model
@@ -14,7 +20,7 @@ from support.random_models import FAMILIES, random_model
 
 @pytest.fixture
 def samples(lm):
-    return calibration_set(lm, CalibrationSettings("m", questions=2, documents=4, depths=2).plan(lm.window))[0]
+    return make_calibration_set(lm, CalibrationSettings("m", questions=2, documents=4, depths=2).plan(lm.window))[0]
 
 
 METHODS = [NoMethod(), ChannelScaling(3, -1.0, layers=(0, 1)), ChannelScaling((2, 5), 0.0, layers=(1, 1))]
@@ -46,7 +52,7 @@ def test_attention_by_layer_is_that_of_eager_attention():
     """Prompts of different length in one batch, against the weights that the model returns."""
     model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
     prompts = prompts_of(shapeless_samples())
-    for prompt, found in zip(prompts, attention_to(model, prompts, 2), strict=True):
+    for prompt, found in zip(prompts, measure_document_attention(model, prompts, 2), strict=True):
         with torch.no_grad():
             attentions = eager(torch.tensor([prompt.ids]), output_attentions=True).attentions
         last = torch.stack([layer[0, :, -1].mean(0) for layer in attentions])
@@ -59,12 +65,12 @@ def test_losses_equal_those_of_token_by_token_generation(family):
     model = random_model(family)
     for sample in shapeless_samples():
         expected = [token_by_token(model, sample, method) for method in METHODS]
-        assert losses(model, sample, METHODS) == pytest.approx(expected, abs=1e-3)
+        assert measure_losses(model, sample, METHODS) == pytest.approx(expected, abs=1e-3)
         assert len(set(expected)) == len(METHODS)
 
 
 def test_attention_is_split_into_gold_and_the_average_other(lm, samples):
-    masses = attention_to(lm.model, prompts_of(samples), 3)
+    masses = measure_document_attention(lm.model, prompts_of(samples), 3)
     for layer, (own, other) in enumerate(gold_attention(lm.model, samples, 3)):
         gold = [float(mass[layer, sample.gold]) for mass, sample in zip(masses, samples, strict=True)]
         whole = [float(mass[layer].sum()) for mass in masses]
@@ -77,14 +83,14 @@ def test_layer_ranges_follow_the_layers_that_retrieve():
     ranges = layer_ranges([(0.05 + value, 0.05) for value in excess])
     assert ranges == {"the paper's": (2, 6), "around the best": (3, 4), "all that retrieve": (1, 6)}
     assert layer_ranges([(0.1, 0.2), (0.1, 0.1)])["around the best"] == (1, 1)
-    assert [papers_layers(n) for n in (1, 4, 28, 32, 40)] == [(0, 0), (1, 3), (9, 22), (10, 25), (12, 31)]
+    assert [paper_layers(n) for n in (1, 4, 28, 32, 40)] == [(0, 0), (1, 3), (9, 22), (10, 25), (12, 31)]
     siw = [SIW().layer_indices(n) for n in (1, 4, 32, 33)]
     assert [(layers[0], layers[-1]) for layers in siw] == [(0, 0), (1, 2), (8, 23), (8, 24)]
 
 
 def test_random_strings_depend_on_seed_and_index_only(lm):
-    strings = random_strings(lm, 0, 5, 30, seed=3)
-    assert torch.equal(strings[2:4], random_strings(lm, 2, 4, 30, seed=3))
-    assert not torch.equal(strings, random_strings(lm, 0, 5, 30, seed=4))
+    strings = draw_strings(lm, 0, 5, 30, seed=3)
+    assert torch.equal(strings[2:4], draw_strings(lm, 2, 4, 30, seed=3))
+    assert not torch.equal(strings, draw_strings(lm, 0, 5, 30, seed=4))
     assert (strings[:, 0] == lm.tokenizer.bos_token_id).all()
     assert not set(strings[:, 1:].flatten().tolist()) & set(lm.tokenizer.all_special_ids)

@@ -8,8 +8,8 @@ import pytest
 
 from ragbias.calibration import algorithm
 from ragbias.calibration.algorithm import calibrate
-from ragbias.calibration.channel_search import NoPositionalChannelError, search
-from ragbias.calibration.partial_results import PartialResults, unfinished
+from ragbias.calibration.channel_search import NoPositionalChannelError, rank_channels
+from ragbias.calibration.partial_results import PartialResults, has_partial_results
 from ragbias.calibration.settings import CalibrationSettings
 from ragbias.errors import ArgumentError, DataError, MethodError
 from support.side_by_side import side_by_side
@@ -18,15 +18,15 @@ from support.side_by_side import side_by_side
 def test_results_and_states_are_read_again_and_removed(tmp_path):
     out = tmp_path / "profile.json"
     first = PartialResults(out, {"seed": 1})
-    first.put("loss", [1.5, 2.5])
-    first.array(lambda steps: None, 7, lambda: np.ones((2, 3)))
+    first.save_result("loss", [1.5, 2.5])
+    first.states(lambda steps: None, 7, lambda: np.ones((2, 3)))
     again = PartialResults(out, {"seed": 1})
     assert again.results == {"loss": [1.5, 2.5]}
     advanced = []
-    assert np.array_equal(again.array(advanced.append, 7, list), np.ones((2, 3))) and advanced == [7]
-    assert unfinished(out)
+    assert np.array_equal(again.states(advanced.append, 7, list), np.ones((2, 3))) and advanced == [7]
+    assert has_partial_results(out)
     again.remove()
-    assert not unfinished(out) and list(tmp_path.iterdir()) == []
+    assert not has_partial_results(out) and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY cut off", b"no array"])
@@ -35,7 +35,7 @@ def test_damaged_states_are_named_with_the_remedy(tmp_path, content):
     partial = PartialResults(out, {"seed": 1})
     (tmp_path / "profile.json.partial.npy").write_bytes(content)
     with pytest.raises(MethodError, match=r"partial\.npy cannot be read.*--restart"):
-        partial.array(lambda steps: None, 1, list)
+        partial.states(lambda steps: None, 1, list)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_results_that_are_a_pipe_are_not_waited_for(tmp_path):
 
 def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
     out = tmp_path / "profile.json"
-    PartialResults(out, {"seed": 1}).put("loss", [1.0])
+    PartialResults(out, {"seed": 1}).save_result("loss", [1.0])
     with pytest.raises(MethodError, match="seed was 1 and is 2 now"):
         PartialResults(out, {"seed": 2})
     assert PartialResults(out, {"seed": 2}, restart=True).results == {}
@@ -69,7 +69,7 @@ def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
 def write_often(out):
     partial = PartialResults(out, {"seed": 1})
     for step in range(300):
-        partial.put(f"loss {step % 50}", list(range(50)))
+        partial.save_result(f"loss {step % 50}", list(range(50)))
 
 
 def test_two_processes_on_one_output_do_not_disturb_each_other(tmp_path):
@@ -99,5 +99,7 @@ def test_a_refused_calibration_leaves_no_files(tmp_path):
 def search_fails(out):
     """Run a calibration whose random strings show no channel. Its partial results must not be reused."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm, "search", lambda states, top, **settings: search(np.zeros((3, 20, 4)), top))
+        patch.setattr(
+            algorithm, "rank_channels", lambda states, top, **settings: rank_channels(np.zeros((3, 20, 4)), top)
+        )
         calibrate(CalibrationSettings("tiny", strings=1, length=20, questions=1, documents=2), out)

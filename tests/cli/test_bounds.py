@@ -16,7 +16,7 @@ from typer.models import ParameterInfo
 
 from ragbias.checks import Bounds
 from ragbias.cli import app
-from ragbias.cli.terminal import Whole, Wholes
+from ragbias.cli.terminal import Integer, Integers
 from ragbias.errors import MethodError
 from ragbias.methods import METHODS, ChannelScaling, get
 
@@ -36,7 +36,9 @@ def parameters() -> Iterator[tuple[str, str, ParameterInfo, Any]]:
 
 
 NUMERIC = {
-    f"{command} {name}": option.parser for command, name, option, _ in parameters() if isinstance(option.parser, Whole)
+    f"{command} {name}": option.parser
+    for command, name, option, _ in parameters()
+    if isinstance(option.parser, Integer)
 }
 
 
@@ -45,14 +47,14 @@ def test_there_is_no_numeric_option_without_bounds() -> None:
         f"{command} {name}"
         for command, name, option, kind in parameters()
         if {int, float} & {kind, *get_args(kind)}
-        and not isinstance(option.parser, Whole)
+        and not isinstance(option.parser, Integer)
         and None in (option.min, option.max)
     ]
     assert without == []
     assert len(NUMERIC) >= 27
 
 
-def refused(read: Whole, text: str) -> bool:
+def refused(read: Integer, text: str) -> bool:
     try:
         read(text)
     except typer.BadParameter as error:
@@ -61,17 +63,17 @@ def refused(read: Whole, text: str) -> bool:
 
 
 @pytest.mark.parametrize("read", NUMERIC.values(), ids=NUMERIC)
-def test_an_option_takes_numbers_at_its_bounds_and_none_beyond(read: Whole) -> None:
+def test_an_option_takes_numbers_at_its_bounds_and_none_beyond(read: Integer) -> None:
     least, most = read.bounds
     for taken in (least, least + 1, most - 1, most):
-        assert read(str(taken)) == ([taken] if isinstance(read, Wholes) else taken)
+        assert read(str(taken)) == ([taken] if isinstance(read, Integers) else taken)
     for beyond in (least - 1, most + 1, -(10**26), *NONSENSE):
         assert refused(read, str(beyond)), beyond
     assert refused(read, "-0") == (least > 0)
 
 
-@pytest.mark.parametrize("read", [each for each in NUMERIC.values() if isinstance(each, Wholes)], ids=str)
-def test_a_list_is_refused_for_one_number_beyond(read: Wholes) -> None:
+@pytest.mark.parametrize("read", [each for each in NUMERIC.values() if isinstance(each, Integers)], ids=str)
+def test_a_list_is_refused_for_one_number_beyond(read: Integers) -> None:
     least, most = read.bounds
     assert read(f"{least}, {most}") == [least, most]
     for wrong in (f"{least},{most + 1}", f"{least},,{most}", f"{least},", ","):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import typer
 
-from ragbias.cli import reason
+from ragbias.cli import describe_error
 from ragbias.errors import DataError
 from ragbias.files import file_name_in_errors
 
@@ -103,13 +103,13 @@ def test_a_mistyped_command_prints_one_line_with_a_help_hint(cli, arguments, lin
 
 def test_the_extra_of_the_command_itself_is_named_first():
     missing = ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-    assert "ragbias[bench]" in reason(missing)
-    assert "ragbias[calibrate]" in reason(missing, "calibrate")
+    assert "ragbias[bench]" in describe_error(missing)
+    assert "ragbias[calibrate]" in describe_error(missing, "calibrate")
 
 
 def test_a_long_message_is_cut():
-    assert len(reason(DataError("no " * 10_000))) == 600
-    assert reason(typer.BadParameter("x " * 10_000)).endswith("...")
+    assert len(describe_error(DataError("no " * 10_000))) == 600
+    assert describe_error(typer.BadParameter("x " * 10_000)).endswith("...")
 
 
 def test_errors_that_name_their_file_keep_it(tmp_path):

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from ragbias.cli.methods import cells_of, method_table
+from ragbias.cli.methods import describe_methods, format_cells
 from ragbias.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
@@ -17,7 +17,7 @@ def test_the_docs_hold_the_generated_table():
 
 
 def test_every_method_has_its_row_and_its_class_in_the_docs():
-    rows = method_table()
+    rows = describe_methods()
     assert list(rows) == list(METHODS)
     for name, row in rows.items():
         assert row["documentation"] and row["cost"]
@@ -26,11 +26,11 @@ def test_every_method_has_its_row_and_its_class_in_the_docs():
 
 
 def test_separate_documents_need_a_supported_family():
-    families = {name: cells_of(row)["families"] for name, row in method_table().items()}
+    families = {name: format_cells(row)["families"] for name, row in describe_methods().items()}
     assert [families[name] for name in ("pced", "mixture", "pcw")] == ["all"] * 3
     assert [families[name] for name in ("none", "permutation-vote", "icr")] == ["any"] * 3
 
 
 def test_rotary_methods_leave_alibi_out():
-    rows = method_table()
+    rows = describe_methods()
     assert "mpt" in rows["pine"]["families"] and "mpt" not in rows["self-extend"]["families"]

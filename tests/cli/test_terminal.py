@@ -43,7 +43,7 @@ def test_progress_and_status_show_brackets_as_they_are(shown, monkeypatch):
 
 
 def test_without_a_terminal_long_work_prints_its_progress(shown, monkeypatch):
-    monkeypatch.setattr(terminal, "SILENCE", 0.0)
+    monkeypatch.setattr(terminal, "MAX_SILENCE", 0.0)
     with terminal.progress() as bar:
         task = bar.add_task("", total=3)
         for _ in range(3):
@@ -52,7 +52,7 @@ def test_without_a_terminal_long_work_prints_its_progress(shown, monkeypatch):
 
 
 def test_without_a_terminal_progress_is_printed(shown, monkeypatch):
-    monkeypatch.setattr(terminal, "SILENCE", 0.0)
+    monkeypatch.setattr(terminal, "MAX_SILENCE", 0.0)
     with terminal.progress() as bar:
         task = bar.add_task("screening", total=2)
         bar.update(task, advance=1)
@@ -60,7 +60,7 @@ def test_without_a_terminal_progress_is_printed(shown, monkeypatch):
 
 
 def test_without_a_terminal_long_work_prints_the_time_left(shown, monkeypatch):
-    monkeypatch.setattr(terminal, "SILENCE", 0.0)
+    monkeypatch.setattr(terminal, "MAX_SILENCE", 0.0)
     with terminal.progress() as bar:
         clock = itertools.count(step=10)
         monkeypatch.setattr(bar, "get_time", lambda: float(next(clock)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ragbias.data.jsonl import Answers, Row, read_lines, sources
+from ragbias.data.jsonl import Answers, Row, files_by_name, read_lines
 from ragbias.errors import DataError, RunError
 
 
@@ -162,7 +162,7 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
 
 def test_files_are_named_without_their_endings() -> None:
     paths = [Path("x/a.jsonl"), Path("x/b_at_0.jsonl.gz"), Path("x/c.json")]
-    assert list(sources(paths)) == ["a", "b_at_0", "c.json"]
+    assert list(files_by_name(paths)) == ["a", "b_at_0", "c.json"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_files_are_named_without_their_endings() -> None:
 )
 def test_no_files_and_two_of_one_name_are_refused(paths: list[Path], message: str) -> None:
     with pytest.raises(RunError, match=message):
-        sources(paths)
+        files_by_name(paths)
 
 
 def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path) -> None:

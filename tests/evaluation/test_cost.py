@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.cost import DECODED, measure_costs
+from ragbias.evaluation.cost import DECODED_TOKENS, measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote, Segmented
 
 
@@ -38,11 +38,11 @@ def test_the_run_that_measures_memory_warms_up(lm):
     passes = []
     with lm.model.register_forward_hook(lambda *_: passes.append(1)):
         measure_costs(lm, ["Once upon a time"], {"none": NoMethod()}, rounds=2)
-    assert len(passes) == (1 + 2) * (DECODED + 1)
+    assert len(passes) == (1 + 2) * (DECODED_TOKENS + 1)
 
 
 def test_methods_that_leave_the_model_unchanged_share_a_run(lm):
     passes = []
     with lm.model.register_forward_hook(lambda *_: passes.append(1)):
         costs = measure_costs(lm, [Prompt("A", ("B", "C"), "D")], {"as is": NoMethod(), "s": Segmented()}, rounds=1)
-    assert len(passes) == (1 + 1) * (DECODED + 1) and costs["as is"] == costs["s"]
+    assert len(passes) == (1 + 1) * (DECODED_TOKENS + 1) and costs["as is"] == costs["s"]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ragbias.calibration.channel_search import search
+from ragbias.calibration.channel_search import rank_channels
 from ragbias.methods import ChannelScaling, parse_methods
 from studies.channel_criteria import chosen_methods, rankings
 
@@ -24,7 +24,7 @@ def states(rough: float, channels: dict[int, range]) -> np.ndarray:
 @pytest.mark.parametrize("variant", ["released", "paper"])
 def test_without_monotonicity_all_channels_rank_by_smoothness(variant):
     made = states(0.5, {5: range(2, 11)})
-    assert search(made).ranked == [5]
+    assert rank_channels(made).ranked == [5]
     ranked = rankings(made, variant)["monotonicity"]
     assert sorted(ranked) == list(range(16)) and ranked[-1] == 5
 

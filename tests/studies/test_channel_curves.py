@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.calibration.samples import random_strings
+from ragbias.calibration.samples import draw_strings
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
 from studies.channel_curves import channel_states, perturbed_curves
@@ -28,7 +28,7 @@ def found(lm):
 
 def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
     """In the reference runs, tokens 20 to 29 do not see earlier tokens, or have positions lower by ten."""
-    ids = random_strings(lm, 0, 5, 50, seed=1)
+    ids = draw_strings(lm, 0, 5, 50, seed=1)
     visible = torch.ones(50, 50, dtype=torch.bool).tril()
     positions = torch.arange(50)
     inputs = {

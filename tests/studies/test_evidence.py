@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import summarise_records
 from studies.advice import KINDS, advised, default_in_words, heading, reasons
 from studies.evidence import as_json, evidence_of
 from studies.publish import EVIDENCE, RESULTS, ROOT
@@ -23,7 +23,7 @@ COST = {"tiny|mdqa|10": {label: {"prefill_ratio": [1.257, 1.2, 1.3]} for label i
 
 @pytest.fixture(scope="module")
 def cases():
-    return evidence_of("made-up", summarise(logprobs_with(SHIFTS, 20, task="mdqa"), COST))
+    return evidence_of("made-up", summarise_records(logprobs_with(SHIFTS, 20, task="mdqa"), COST))
 
 
 def test_a_summary_gives_each_method_against_the_plain_one(cases):
@@ -54,9 +54,9 @@ def test_the_file_holds_recommendations_with_cases_and_words(cases):
 
 
 def test_figures_without_interval_or_comparison_are_no_evidence():
-    assert evidence_of("few", summarise(logprobs_with(SHIFTS, 4))) == []
-    assert evidence_of("alone", summarise(logprobs_with({"pine": {0: 0.5}}, 20))) == []
-    assert evidence_of("plain", summarise(logprobs_with({"none": {0: 0.5}}, 20))) == []
+    assert evidence_of("few", summarise_records(logprobs_with(SHIFTS, 4))) == []
+    assert evidence_of("alone", summarise_records(logprobs_with({"pine": {0: 0.5}}, 20))) == []
+    assert evidence_of("plain", summarise_records(logprobs_with({"none": {0: 0.5}}, 20))) == []
 
 
 def test_the_package_brings_evidence_of_real_models_only():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of
+from ragbias.evaluation.report.read_runs import differences_from, read_run, summarise_runs
 from studies.publish import RESULTS, ROOT, studies
 from studies.stored_runs import read_stored
 
@@ -23,9 +23,9 @@ def figures(text):
 @pytest.fixture(scope="module")
 def known():
     """The figures of all stored summaries and calibrations, and of the commands that the page names."""
-    found = [tables.with_interval(figure, "+.2f") for name in studies() for figure in _triples(_summary(name))]
+    found = [tables.format_figure(figure, "+.2f") for name in studies() for figure in _triples(_summary(name))]
     found += [
-        tables.with_interval(figure, "+.2f")
+        tables.format_figure(figure, "+.2f")
         for name, method in AGAINST.findall(CLAIMS)
         for figure in _against(name, method)
     ]
@@ -50,8 +50,8 @@ def _triples(value):
 
 def _against(name, method):
     run = read_run(ROOT / RESULTS / name)
-    for result in summary_of([run])["results"]:
-        for by_method in minus_method(result, [run], method).values():
+    for result in summarise_runs([run])["results"]:
+        for by_method in differences_from(result, [run], method).values():
             for each in by_method.values():
                 yield from each.values()
 

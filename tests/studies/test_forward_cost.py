@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ragbias import debias
-from ragbias.evaluation.cost import peak_bytes
+from ragbias.evaluation.cost import peak_memory
 from ragbias.methods import METHODS, AttentionMethod, Pine
 from studies.speed import measure
 from studies.speed_inputs import draw, in_every_layer
@@ -89,7 +89,7 @@ def test_peak_memory_is_the_highest_point_and_not_the_sum():
             del first, second
         return held
 
-    assert 3_000_000 <= peak_bytes(CPU, action) <= 3_100_000
+    assert 3_000_000 <= peak_memory(CPU, action) <= 3_100_000
 
 
 def test_methods_by_name_act_in_every_layer():

@@ -7,7 +7,7 @@ import torch
 
 import ragbias
 from ragbias import methods
-from ragbias.calibration.settings import CalibrationSettings, calibration_set
+from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
 from studies import parameter_search
 from studies.parameter_search import SPACES, Comparison, SearchSpace, search_parameters
@@ -60,7 +60,7 @@ def test_a_search_starts_at_values_that_are_tried(name):
 @torch.no_grad()
 def test_the_divergence_is_that_of_next_token_distributions():
     lm = ragbias.DebiasedLM.from_pretrained("tiny")
-    (sample, *_) = calibration_set(lm, CalibrationSettings("tiny", **SMALL).plan(lm.window))[0]
+    (sample, *_) = make_calibration_set(lm, CalibrationSettings("tiny", **SMALL).plan(lm.window))[0]
     ids = torch.tensor([sample.prompt.ids])
     plain = lm.model(ids).logits[0, -1].double().softmax(-1)
     with ragbias.debias(lm.model, ParallelContextWindows(), sample.prompt.spans):

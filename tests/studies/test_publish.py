@@ -10,8 +10,8 @@ import pytest
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
-from ragbias.evaluation.report.read_runs import read_run, summary_of
-from ragbias.evaluation.runs import as_lines, read_records
+from ragbias.evaluation.report.read_runs import read_run, summarise_runs
+from ragbias.evaluation.runs import as_json_lines, read_records
 from ragbias.methods import DEFAULT_METHOD
 from studies import stored_runs
 from studies.pictures import DEMO, draw_pictures
@@ -60,7 +60,7 @@ def test_a_stored_run_gives_the_same_summary_again(runs, root, capsys):
         "noise.jsonl.gz", "report.html", "rows.jsonl.gz", "settings.json", "summary.json"
     ]  # fmt: skip
     assert read_records(folder / "rows.jsonl.gz") == read_records(runs / NAME / "rows.jsonl")
-    summary, again = stored_runs.read_stored(folder), json.loads(json.dumps(summary_of([read_run(folder)])))
+    summary, again = stored_runs.read_stored(folder), json.loads(json.dumps(summarise_runs([read_run(folder)])))
     assert {**again, "hours": summary["hours"]} == summary
     measured = [each for each in read_records(folder / "rows.jsonl.gz") if not each.copied]
     assert len(measured) < len(read_records(folder / "rows.jsonl.gz")) and 0 <= summary["hours"] < 1
@@ -128,7 +128,7 @@ def unfinished(runs, tmp_path):
     shutil.copytree(runs / NAME, folder)
     (folder / "summary.json").unlink()
     records = read_records(folder / "rows.jsonl")
-    (folder / "rows.jsonl").write_text(as_lines(records[:-2]))
+    (folder / "rows.jsonl").write_text(as_json_lines(records[:-2]))
     return folder.parent
 
 
@@ -154,7 +154,7 @@ def test_a_finished_run_without_answers_or_summary_is_refused(unfinished, runs, 
 def test_too_few_questions_and_too_many_bytes_are_refused(unfinished, runs, root, monkeypatch):
     records = read_records(unfinished / NAME / "rows.jsonl")
     first = sorted({each.question for each in records})[:4]
-    (unfinished / NAME / "rows.jsonl").write_text(as_lines(each for each in records if each.question in first))
+    (unfinished / NAME / "rows.jsonl").write_text(as_json_lines(each for each in records if each.question in first))
     with pytest.raises(RunError, match="4 questions are too few for intervals; at least 5 are needed"):
         publish(unfinished, unfinished=True, root=root)
     monkeypatch.setattr(stored_runs, "LARGEST", 1000)

@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.evaluation.bench.store import reader_digests
+from ragbias.evaluation.bench.store import hash_readers
 from ragbias.evaluation.measures.bootstrap import Interval, share
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
@@ -104,7 +104,7 @@ def test_the_page_has_the_figures_of_the_stored_results():
     page = (folder / "readers.md").read_text()
     for file, columns in (("passages-10-short", (1, 2)), ("musique", (1,))):
         results = json.loads((folder / "readers" / f"{file}.json").read_text())
-        assert results["readers"] == reader_digests(",".join(results["scores"]))["readers"]  # of readers that ship
+        assert results["readers"] == hash_readers(",".join(results["scores"]))["readers"]  # of readers that ship
         table = compare(results["scores"])
         for interval in (table[method][column] for method in table if method != "none" for column in columns):
             assert f"{interval.estimate:+.2f} ({interval.low:+.2f} to {interval.high:+.2f})" in page

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.progress import Progress
 
-from ragbias.evaluation.bench.configuration import checked
+from ragbias.evaluation.bench.configuration import validate_settings
 from ragbias.evaluation.bench.run import run
 from studies.rewardbench_sections import SECTIONS, SUBSETS, section_scores
 from support.bench_records import record
@@ -50,7 +50,7 @@ def test_the_program_scores_the_judges_of_a_bench(study, tmp_path):
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     task = {"name": "judge", "data": str(tmp_path / "pairs.jsonl"), "explain": False}
     content = {"models": "tiny", "methods": "pine", "tasks": [task], "cost": False, "out": tmp_path / "run"}
-    run(checked(content, "here"), Progress(disable=True))
+    run(validate_settings(content, "here"), Progress(disable=True))
     code, output, _ = study("rewardbench_sections", tmp_path / "run", "--json", tmp_path / "found.json")
     assert code == 0 and "Sections cover 2 of RewardBench's 23 subsets." in output
     assert "No section of RewardBench has 'my own'." in output

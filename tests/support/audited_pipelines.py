@@ -7,12 +7,12 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias
 from ragbias.data.questions import Question
-from ragbias.evaluation.prompts import SYSTEM
+from ragbias.evaluation.prompts import SYSTEM_PROMPT
 
 LINES = question_lines(2, documents=6)
 QUESTIONS = [Question(line["question"]) for line in LINES]
 TEXTS = {line["question"]: line["documents"] for line in LINES}
-PROMPT = ChatPromptTemplate.from_messages([("system", SYSTEM + "{context}"), ("human", "{input}")])
+PROMPT = ChatPromptTemplate.from_messages([("system", SYSTEM_PROMPT + "{context}"), ("human", "{input}")])
 
 
 def retrieve(question):

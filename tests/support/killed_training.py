@@ -7,7 +7,7 @@ from transformers.utils import logging
 
 from ragbias import DebiasedLM, adapt
 from ragbias.adaptation import AdaptSettings, run
-from ragbias.calibration.samples import tiny_question
+from ragbias.calibration.samples import draw_tiny_question
 
 CHECKPOINT = 4  # steps between checkpoints
 SETTINGS = dict(steps=24, batch=1, examples=8, rank=2, documents=2)
@@ -15,7 +15,7 @@ SETTINGS = dict(steps=24, batch=1, examples=8, rank=2, documents=2)
 
 def questions():
     rng = random.Random(0)
-    return [tiny_question(rng, 2) for _ in range(20)]
+    return [draw_tiny_question(rng, 2) for _ in range(20)]
 
 
 def train(out, log):

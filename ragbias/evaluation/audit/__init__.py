@@ -1,1 +1,1 @@
-"""Measure without labels whether a pipeline's answers depend on document order. See ``docs/how-to/audit.md``."""
+"""Measure, without labels, whether a pipeline's answers depend on the document order. See ``docs/how-to/audit.md``."""

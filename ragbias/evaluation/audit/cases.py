@@ -1,7 +1,7 @@
-"""The cases of an audit: questions with prompts. Each case runs in several document orders and with several methods.
+"""Cases of an audit. A case is a question with its prompt; it runs in several document orders with several methods.
 
-The prompt is from a pipeline, or it is the stock prompt for a local model or an OpenAI-compatible server. Servers
-support only methods that arrange text.
+The prompt comes from a pipeline, or it is a stock prompt for a local model or an OpenAI-compatible server. Servers
+support only methods that reorder the text of the prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from ragbias.boundaries import locate
 from ragbias.data.questions import Question
 from ragbias.errors import DataError, ServerError
-from ragbias.evaluation.prompts import SYSTEM, stock_prompt
+from ragbias.evaluation.prompts import SYSTEM_PROMPT, stock_prompt
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import END, order_text, text_origin
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
@@ -26,15 +26,15 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
-# with a blank line before the first document, ``segmented`` and ``none`` have the same tokens
-INSTRUCTION = SYSTEM.rstrip() + "\n\n"
+# the blank line before the first document makes the tokens of ``segmented`` and ``none`` equal
+INSTRUCTION = SYSTEM_PROMPT.rstrip() + "\n\n"
 MAX_NEW_TOKENS = 64  # the stock prompt requests a concise answer
-SECONDS, TRIES = 600.0, 4  # timeout and number of attempts of a request to a server
+TIMEOUT_SECONDS, ATTEMPTS = 600.0, 4  # of a request to a server
 
 
 @dataclass(frozen=True)
 class AuditCase:
-    """A question, and the request to the model with its settings."""
+    """A question, with the recorded request to the model and its generation settings."""
 
     question: Question
     recorded: RecordedRequest
@@ -46,7 +46,7 @@ class AuditCase:
 
     @property
     def exact(self) -> bool:
-        """Whether repetitions have equal answers, as for greedy decoding of a local model in float32 on a CPU."""
+        """Whether repeated requests always agree, as with greedy decoding of a local float32 model on a CPU."""
         model = getattr(self.recorded.lm, "model", None)
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
@@ -61,7 +61,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Turn questions with documents into cases with the stock prompt and no method."""
+    """Build cases with the stock prompt and no method, from questions with documents."""
     settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
     cases = []
     for question in questions:
@@ -72,7 +72,7 @@ def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditC
 
 
 def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
-    """Return up to ``count`` different orders: as retrieved, reversed, then shuffles."""
+    """Return up to ``count`` different orders of document indices: as retrieved, reversed, then shuffles."""
     rng = random.Random(f"audit {seed}")
     orders = [list(range(documents)), list(range(documents))[::-1]]
     while len(orders) < min(count, math.factorial(documents)):
@@ -85,7 +85,7 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
     """Generate one answer per request with the settings of the case.
 
-    With sampling and a seed, requests run one by one. Request ``i`` has the seed ``seed + first_attempt + i``.
+    If the settings sample with a seed, requests run one by one. Request ``i`` uses ``seed + first_attempt + i``.
     """
     lm, settings = case.recorded.lm, case.recorded.settings
     if case.greedy or settings.seed is None:
@@ -98,10 +98,10 @@ def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt
 
 
 class UpstreamLM:
-    """A model behind OpenAI's chat API, with greedy decoding. ``model=None`` selects the server's only model."""
+    """A model behind OpenAI's chat API, decoded greedily. ``model=None`` selects the server's only model."""
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
-        self._connection = Connection(url, key, SECONDS, TRIES)
+        self._connection = Connection(url, key, TIMEOUT_SECONDS, ATTEMPTS)
         self.name = model or str(self._connection.model(None)["id"])
 
     def request(self, question: Question) -> Request:
@@ -110,16 +110,16 @@ class UpstreamLM:
         request = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
         if request.report.n_found < len(question.documents) or request.origin.reason:
             reason = request.origin.reason or request.report.reason
-            raise DataError(f"question {question.question!r:.60}: its documents are not found: {reason}")
+            raise DataError(f"question {question.question!r:.60}: its documents were not found in the prompt: {reason}")
         return request
 
     def variant(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
-        """Return the request with its documents in another order, or with another method."""
+        """Return the request with another document order, another method or both. None keeps the current one."""
         origin = request.origin if order is None else request.origin.reordered(order)
         return order_text(replace(origin, method_requested=method or origin.method_requested))
 
     def answer(self, requests: Sequence[Request], settings: GenerationSettings) -> list[Generation]:
-        """Send all requests concurrently and return one answer per request."""
+        """Send all requests concurrently. Return one answer per request."""
         bodies = [self._body(request, settings.max_new_tokens) for request in requests]
         answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
@@ -131,7 +131,7 @@ class UpstreamLM:
 
 
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Build cases from questions with documents, for a model behind a server."""
+    """Build cases for a model behind a server, from questions with documents."""
     settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
     return [AuditCase(question, RecordedRequest(lm, lm.request(question), settings)) for question in questions]
 

@@ -1,4 +1,4 @@
-"""Measurements of each method of an audit: flips, noise floor, preferred positions and changed answers."""
+"""Measure each method of an audit: flips, noise floor, preferred positions and changed answers."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import numpy as np
 from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase, audit_orders, generate_answers
-from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
-from ragbias.evaluation.measures.metrics import best_subspan_em, same_answer, source
+from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, Interval, share
+from ragbias.evaluation.measures.metrics import best_subspan_em, find_source, same_answer
 from ragbias.generation import Generation, Request
 from ragbias.methods import AttentionMethod, Method
 
-ENOUGH = 100  # number of questions for most verdicts
-WORTH = 0.10  # smallest share of flips beyond the noise floor that is a problem
-BINS = 5  # number of equal parts into which positions are grouped
+RECOMMENDED_QUESTIONS = 100  # enough questions for a verdict in most audits
+THRESHOLD = 0.10  # smallest share of flips above the noise floor that is a problem
+MAX_PARTS = 5  # maximum number of equal parts into which positions are grouped
 
 Progress = Callable[[Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
 class PositionPreference:
-    """Positions of the source documents of answers, compared with a model that ignores the order.
+    """The positions of the documents that answers come from, compared with a model that ignores the order.
 
     Attributes:
         questions: number of questions whose source document is known in two or more orders.
         answer_count: number of answers to these questions whose source document is known.
         total_count: number of all answers.
-        excess: share of answers from each part of the positions, minus the expected share. Empty with too few
-            questions.
+        excess: share of answers from each part of the positions, minus the expected share. Empty if there are too
+            few questions.
     """
 
     answer_count: int
@@ -45,7 +45,7 @@ class PositionPreference:
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions whose answers differ between orders (``flips``) and between repetitions (``floor``)."""
+    """Shares of questions that flip between orders and in repetitions (``floor``). ``excess``: the difference."""
 
     flips: Interval
     floor: Interval
@@ -53,13 +53,13 @@ class Flips:
 
     @classmethod
     def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
-        """Compute the shares and their difference ``excess`` from a 0 or 1 for each question."""
+        """Compute the shares from one value per question: 1 if its answers differ, else 0."""
         excess = [flip - noise for flip, noise in zip(flips, floor, strict=True)]
-        return cls(rate(flips), rate(floor), rate(excess, least=-1))
+        return cls(estimate_mean(flips), estimate_mean(floor), estimate_mean(excess, least=-1))
 
 
 class Answers(NamedTuple):
-    """The answers to one question in each order, and to repetitions of the retrieved order."""
+    """The answers to one question: in each order, and in repetitions of the retrieved order."""
 
     by_order: list[str]
     repeated: list[str]
@@ -68,11 +68,11 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method, compared with the first method, which is that of the unchanged pipeline.
+    """Measurements of one method. The first method, with which it is compared, is that of the unchanged pipeline.
 
     Attributes:
         answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
-        rightness: shares of questions with both right and wrong answers. None with too few accepted answers.
+        rightness: shares of questions with both right and wrong answers. None if too few have accepted answers.
         accuracy_by_order: accuracy in each order, over questions with accepted answers.
         changed: share of questions whose answer in the retrieved order differs in meaning from the first method's.
         better: accuracy in the retrieved order, minus the first method's accuracy.
@@ -96,36 +96,36 @@ class Outcome:
         return self.rightness or self.answer_flips
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as plain data for JSON. Intervals are ``[estimate, low, high]``."""
+        """Convert the results to JSON data. Intervals are lists ``[estimate, low, high]``."""
         right = {} if self.rightness is None else vars(self.rightness)
-        named = {**vars(self), **vars(self.answer_flips), **{f"right_{name}": value for name, value in right.items()}}
-        return {name: _plain(named[name]) for name in named if name not in ("answer_flips", "rightness", "answers")}
+        values = {**vars(self), **vars(self.answer_flips), **{f"right_{name}": value for name, value in right.items()}}
+        return {name: _to_json(values[name]) for name in values if name not in ("answer_flips", "rightness", "answers")}
 
 
 @dataclass(frozen=True)
 class Audit:
-    """All measurements by label. The first label is the unchanged pipeline."""
+    """Outcomes by method label. The first label is that of the unchanged pipeline."""
 
     outcomes: dict[str, Outcome]
     questions: int
     orders: int
 
     @property
-    def as_it_is(self) -> str:
+    def unchanged_label(self) -> str:
         return next(iter(self.outcomes))
 
     @property
-    def labelled(self) -> bool:
-        """Whether a flip is a change between right and wrong answers."""
-        return self.outcomes[self.as_it_is].rightness is not None
+    def uses_accepted_answers(self) -> bool:
+        """Whether a flip means a change between right and wrong, according to the accepted answers."""
+        return self.outcomes[self.unchanged_label].rightness is not None
 
 
 def check_count(questions: int) -> None:
-    """Raise ``RunError`` if there are too few different questions for an interval."""
-    if questions < FEWEST:
+    """Raise ``RunError`` if there are too few questions for an interval."""
+    if questions < MIN_QUESTIONS:
         raise RunError(
             f"too few examples: {questions} different questions with two or more documents; an interval needs at least "
-            f"{FEWEST}, better {ENOUGH}"
+            f"{MIN_QUESTIONS}, better {RECOMMENDED_QUESTIONS}"
         )
 
 
@@ -136,10 +136,10 @@ def audit(
     seed: int = 0,
     progress: Progress = lambda flips: None,
 ) -> Audit:
-    """Answer every question with every method in several orders, and repeatedly in the retrieved order.
+    """Answer every question with every method, in several orders and in repetitions of the retrieved order.
 
-    The first method is that of the unchanged pipeline. After each method of each question, ``progress`` receives the
-    number of flipped questions by label. After ``FEWEST`` questions, an interrupt returns the results so far.
+    The first method is that of the unchanged pipeline. ``progress`` gets the number of flipped questions by label,
+    after each question of each method. An interrupt after ``MIN_QUESTIONS`` questions returns the results so far.
     """
     check_count(len(cases))
     case_orders = [audit_orders(len(case.prompt.documents), orders, seed + index) for index, case in enumerate(cases)]
@@ -151,44 +151,44 @@ def audit(
             for label, method in methods.items():
                 answers = runs.answer(arranged, method)
                 answered[label].append(answers)
-                flips[label] += differ(case.question, answers.by_order)
+                flips[label] += answers_differ(case.question, answers.by_order)
                 progress(flips)
     except KeyboardInterrupt:
-        if (finished := min(map(len, answered.values()))) < FEWEST:
+        if (finished := min(map(len, answered.values()))) < MIN_QUESTIONS:
             raise
         cases, case_orders = cases[:finished], case_orders[:finished]
         answered = {label: rows[:finished] for label, rows in answered.items()}
     first = next(iter(answered.values()))
-    outcomes = {label: _outcome(cases, case_orders, methods[label], rows, first) for label, rows in answered.items()}
+    outcomes = {label: _summarise(cases, case_orders, methods[label], rows, first) for label, rows in answered.items()}
     return Audit(outcomes, len(cases), max(map(len, case_orders)))
 
 
 class _CaseRuns:
-    """Answer one question in several orders and with several methods. Equal greedy computations run only once."""
+    """Run one question in several orders with several methods. Identical greedy computations run only once."""
 
     def __init__(self, case: AuditCase) -> None:
         self._case = case
         self._computed: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
-        """Answer in all orders, then repeat the retrieved order. Greedy decoding repeats it once.
+        """Answer in all orders, then repeat the retrieved order.
 
-        With sampling, the number of repetitions is the number of the other orders. Nothing is repeated if all orders
-        run the same computation, or if repetitions have equal answers.
+        Greedy decoding repeats it once. Sampling repeats it once per other order. Nothing is repeated if the answer
+        cannot change, or if greedy decoding runs the same computation in all orders.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
         ran = requests[0].report.method_ran in ({method.name, "none"} if method.selective else {method.name})
-        by_order = self._texts(requests)
-        if case.exact or (case.greedy and len(set(map(_computation, requests))) == 1):
+        by_order = self._answer_texts(requests)
+        if case.exact or (case.greedy and len(set(map(_computation_key, requests))) == 1):
             return Answers(by_order, by_order[:1] * 2, ran)
         repetitions = [requests[0]] * (1 if case.greedy else len(orders) - 1)
-        return Answers(by_order, [by_order[0], *self._texts(repetitions, first_attempt=1)], ran)
+        return Answers(by_order, [by_order[0], *self._answer_texts(repetitions, first_attempt=1)], ran)
 
-    def _texts(self, requests: Sequence[Request], first_attempt: int = 0) -> list[str]:
+    def _answer_texts(self, requests: Sequence[Request], first_attempt: int = 0) -> list[str]:
         if not self._case.greedy:
             return [generation.text for generation in generate_answers(self._case, requests, first_attempt)]
-        keys = [(first_attempt, _computation(request)) for request in requests]
+        keys = [(first_attempt, _computation_key(request)) for request in requests]
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._computed}
         if missing:
             generations = generate_answers(self._case, list(missing.values()))
@@ -196,17 +196,17 @@ class _CaseRuns:
         return [self._computed[key].text for key in keys]
 
 
-def _computation(request: Request) -> Hashable:
-    """Return a key for the computation of a request. Requests with equal keys run the same tokens in the same way."""
+def _computation_key(request: Request) -> Hashable:
+    """Return a key for the computation of a request. Equal keys mean the same tokens, run in the same way."""
     method = request.method
     prompts = [candidate.tokens for candidate in request.candidates()]
-    if isinstance(method, AttentionMethod) and method.invariant:  # the model reads the documents in this order
+    if isinstance(method, AttentionMethod) and method.invariant:  # these methods read a canonical order
         prompts = [prompt.reordered(method.document_order(prompt.documents)) for prompt in prompts]
     plain = method.acts_on in ("nothing", "order")
     return "" if plain else str(method), *((*prompt.ids, *(() if plain else prompt.spans)) for prompt in prompts)
 
 
-def _outcome(
+def _summarise(
     cases: Sequence[AuditCase],
     case_orders: Sequence[Sequence[Sequence[int]]],
     method: Method,
@@ -214,7 +214,7 @@ def _outcome(
     first: Sequence[Answers],
 ) -> Outcome:
     sources = [
-        [source(text, case.prompt.documents, case.question.question) for text in answers.by_order]
+        [find_source(text, case.prompt.documents, case.question.question) for text in answers.by_order]
         for case, answers in zip(cases, rows, strict=True)
     ]
     unlabelled = [Question(case.question.question) for case in cases]
@@ -223,59 +223,59 @@ def _outcome(
     by_order = [fmean(flag for flag in flags if flag is not None) for flags in zip_longest(*right)]
     first_right = [is_right(cases[index].question, first[index].by_order[0]) for index in labelled]
     rightness = better = None
-    if len(labelled) >= FEWEST:
-        rightness = _flips([cases[index].question for index in labelled], [rows[index] for index in labelled])
-        better = rate([float(flags[0]) - base for flags, base in zip(right, first_right, strict=True)], least=-1)
+    if len(labelled) >= MIN_QUESTIONS:
+        rightness = _measure_flips([cases[index].question for index in labelled], [rows[index] for index in labelled])
+        better = estimate_mean([float(row[0]) - base for row, base in zip(right, first_right, strict=True)], least=-1)
     retrieved = [(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
     return Outcome(
         method=method,
-        answer_flips=_flips(unlabelled, rows),
+        answer_flips=_measure_flips(unlabelled, rows),
         rightness=rightness,
-        preference=position_preference(sources, case_orders),
+        preference=measure_position_preference(sources, case_orders),
         accuracy_by_order=by_order or None,
-        changed=rate([float(not same_answer(*pair)) for pair in retrieved]),
+        changed=estimate_mean([float(not same_answer(*pair)) for pair in retrieved]),
         better=better,
         ran=sum(answers.ran for answers in rows) / len(rows),
         answers=rows,
     )
 
 
-def _flips(questions: Sequence[Question], rows: Sequence[Answers]) -> Flips:
+def _measure_flips(questions: Sequence[Question], rows: Sequence[Answers]) -> Flips:
     pairs = list(zip(questions, rows, strict=True))
     return Flips.of(
-        [float(differ(question, answers.by_order)) for question, answers in pairs],
-        [float(differ(question, answers.repeated)) for question, answers in pairs],
+        [float(answers_differ(question, answers.by_order)) for question, answers in pairs],
+        [float(answers_differ(question, answers.repeated)) for question, answers in pairs],
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Interval):
         return value.as_list()
     if isinstance(value, PositionPreference):
         counts = {"answers": value.answer_count, "total": value.total_count, "questions": value.questions}
-        return {**counts, "excess": _plain(value.excess)}
+        return {**counts, "excess": _to_json(value.excess)}
     if isinstance(value, Method):
         return str(value)
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [_to_json(item) for item in value] if isinstance(value, list) else value
 
 
 def is_right(question: Question, answer: str) -> bool:
-    """Whether an answer contains an accepted answer."""
+    """Whether the answer contains an accepted answer of the question."""
     return best_subspan_em(answer.strip(), question.answers) == 1
 
 
-def differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and some wrong. Without accepted answers, whether any two differ in meaning."""
+def answers_differ(question: Question, answers: Sequence[str]) -> bool:
+    """Whether some answers are right and others wrong or, without accepted answers, whether any two differ."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
 
 
-def rate(values: Sequence[float], least: float = 0.0) -> Interval:
-    """Mean of values between ``least`` and 1, with its 95% interval.
+def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
+    """Compute the mean of values between ``least`` and 1, with its 95% interval.
 
-    If all ``n`` values are equal, resampling gives no interval. Then other values may have a share of up to ``p``, for
-    which ``n`` equal values still have a probability of 5%: ``(1 - p)^n = 0.05``. The interval extends by ``p``.
+    If all ``n`` values are equal, resampling gives no interval. The interval then extends by ``p`` to both sides, where
+    ``(1 - p)^n = 0.05``: if other values had a larger share than ``p``, ``n`` equal values would be improbable.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -284,20 +284,21 @@ def rate(values: Sequence[float], least: float = 0.0) -> Interval:
     return Interval(estimate, max(least, estimate - reach), min(1.0, estimate + reach))
 
 
-def position_preference(
+def measure_position_preference(
     sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
 ) -> PositionPreference:
     """Measure the share of answers from each part of the positions, minus the expected share.
 
-    The answer in order ``k`` is from document ``s_k``, whose position in order ``l`` is ``p_l(s_k)``. The observed
-    share counts the orders ``k`` with ``p_k(s_k)`` in the part. The expected share counts the pairs ``k, l`` with
-    ``p_l(s_k)`` in the part. If the order has no effect, both shares are equal for any ranking of the retriever.
-    Questions with fewer than two known sources are excluded, because their shares are always equal.
+    Let ``s_k`` be the document that the answer in order ``k`` comes from, and ``p_l(s_k)`` its position in order ``l``.
+    The observed share of a part is the share of orders ``k`` with ``p_k(s_k)`` in the part. The expected share is the
+    share of pairs ``k, l`` with ``p_l(s_k)`` in the part. If the order has no effect, both shares are equal, however
+    the retriever ranks documents. Questions with fewer than two known ``s_k`` always have equal shares, so skip them.
 
-    ``sources[q][k]`` is the retrieved index of ``s_k`` for question ``q``, or None if it is unknown.
-    ``orders[q][k][i]`` is the retrieved index of the document at position ``i`` in order ``k``.
+    Args:
+        sources: ``sources[q][k]`` is the index of ``s_k`` for question ``q``, or None if it is unknown.
+        orders: ``orders[q][k][i]`` is the index of the document at position ``i`` in order ``k`` of question ``q``.
     """
-    parts = min(BINS, *(len(arranged[0]) for arranged in orders))
+    parts = min(MAX_PARTS, *(len(arranged[0]) for arranged in orders))
     excess: dict[str, list[float]] = {}
     answer_count = 0
     for index, (documents, arranged) in enumerate(zip(sources, orders, strict=True)):
@@ -311,8 +312,8 @@ def position_preference(
             counts[part[document]] += len(pairs)
             for _, other in pairs:
                 counts[part[other]] -= 1
-        excess[str(index)] = (counts / len(pairs) ** 2).tolist()  # whole counts, so that 0 is exact
-    enough = len(excess) >= FEWEST
+        excess[str(index)] = (counts / len(pairs) ** 2).tolist()  # the counts are whole numbers, so 0 is exact
+    enough = len(excess) >= MIN_QUESTIONS
     intervals = [
         share({name: values[part] for name, values in excess.items()}) for part in range(parts if enough else 0)
     ]

@@ -18,15 +18,15 @@ from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.generation.request import RecordedRequest, recording
 
-ACCEPTED = (
+ACCEPTED_PIPELINES = (
     "a LangChain runnable, a LangGraph graph or an agent of create_agent, a LlamaIndex query or chat engine, workflow "
-    "or agent, a function of the question, or a function without arguments that makes one of these"
+    "or agent, a function of the question, or a function without arguments that returns one of these"
 )
-KEYS = ("input", "question", "query")  # input keys that LangChain chains and graphs use for the question
-MESSAGES = "messages"  # input key that agents use for a conversation
-RUN_KEYS = ("user_msg", "query", "question", "input")  # parameters that LlamaIndex workflows use for the question
-FAILURES = (Exception, SystemExit)  # errors of user code; scripts may call sys.exit
-SWAP = (
+INPUT_KEYS = ("input", "question", "query")  # usual keys of the question in LangChain chains and graphs
+MESSAGES_KEY = "messages"  # key of the conversation in LangChain agents
+WORKFLOW_KEYS = ("user_msg", "query", "question", "input")  # usual parameters of the question in LlamaIndex workflows
+PIPELINE_ERRORS = (Exception, SystemExit)  # errors of user code; scripts may call sys.exit
+LLM_REMEDY = (
     "use a ragbias LLM in it: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
 )
@@ -46,35 +46,35 @@ def load_pipeline(location: str) -> Any:
     try:
         found: Any = operator.attrgetter(path)(importlib.import_module(module_name))
         if inspect.isroutine(found) and not inspect.signature(found).parameters:
-            found, which = complete(found()), "is a function without arguments and returns"
-        callable_ = any(True for _ in calls(found))
-    except FAILURES as error:
-        raise RunError(f"pipeline {location!r} cannot be loaded: {_description(error)}") from error
+            found, which = wait_for_result(found()), "is a function without arguments and returns"
+        callable_ = any(True for _ in possible_calls(found))
+    except PIPELINE_ERRORS as error:
+        raise RunError(f"pipeline {location!r} cannot be loaded: {_describe_error(error)}") from error
     if not callable_:
         shown = (
-            f"the class {found.__name__}, no object of it"
+            f"the class {found.__name__}, not an instance"
             if isinstance(found, type)
             else f"{found!r:.100}, of type {type(found).__name__}"
         )
-        raise RunError(f"pipeline {location!r} {which} {shown}, which cannot be called; expected {ACCEPTED}")
+        raise RunError(f"pipeline {location!r} {which} {shown}, which cannot be called; expected {ACCEPTED_PIPELINES}")
     return found
 
 
 def from_pipeline(
     pipeline: Any, questions: Sequence[Question], progress: Callable[[int], None] = lambda count: None
 ) -> tuple[list[AuditCase], int]:
-    """Run a pipeline on each question and record its last request with two or more documents.
+    """Run a pipeline on each question. Record the last request that has two or more documents.
 
     Return the cases, and the number of questions without such a request.
     """
-    candidates = list(calls(pipeline))
+    candidates = list(possible_calls(pipeline))
     cases: list[AuditCase] = []
     without_documents: list[RecordedRequest] = []
     for question in questions:
-        call, records = _run(candidates, question.question)
+        call, records = _try_calls(candidates, question.question)
         candidates = [call]
         if not records:
-            raise RunError(f"the pipeline answered {question.question!r:.80} without a ragbias LLM; {SWAP}")
+            raise RunError(f"the pipeline answered {question.question!r:.80} without a ragbias LLM; {LLM_REMEDY}")
         suitable = [record for record in records if len(record.request.origin.tokens.documents) > 1]
         if suitable:
             cases.append(AuditCase(question, suitable[-1]))
@@ -92,80 +92,80 @@ def from_pipeline(
     return cases, len(without_documents)
 
 
-def _run(candidates: Sequence[Invocation], question: str) -> tuple[Invocation, list[RecordedRequest]]:
-    """Try the calls in turn. Return the first successful call, and its requests to the model."""
+def _try_calls(candidates: Sequence[Invocation], question: str) -> tuple[Invocation, list[RecordedRequest]]:
+    """Try the calls in turn. Return the first that succeeds, and the requests that it sent to the model."""
     failures: dict[str, BaseException] = {}
     for call in candidates:
         with recording() as records:
             try:
                 call.run(question)
-            except FAILURES as error:
+            except PIPELINE_ERRORS as error:
                 failures[call.name] = error
                 continue
         return call, records
-    listed = "; ".join(f"{name}: {_description(error)}" for name, error in failures.items())
+    listed = "; ".join(f"{name}: {_describe_error(error)}" for name, error in failures.items())
     raise RunError(f"the pipeline fails on {question!r:.80}: {listed}") from next(iter(failures.values()))
 
 
-def _description(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 class Invocation(NamedTuple):
-    """A way to call a pipeline. ``name`` is the call as code, for error messages. ``run`` calls it with a question."""
+    """A way to call a pipeline: ``name`` shows the call in error messages, ``run(question)`` makes it."""
 
     name: str
     run: Callable[[str], Any]
 
 
-def calls(pipeline: Any) -> Iterator[Invocation]:
-    """Yield the possible calls of a pipeline, in the order of attempts. Yield nothing for other objects."""
+def possible_calls(pipeline: Any) -> Iterator[Invocation]:
+    """Yield the ways to call a pipeline, in the order to try them. Yield nothing if the object cannot be called."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):
         reset = getattr(pipeline, "reset", lambda: None)
-        # reset the engine, to isolate the questions
-        yield Invocation("chat(question)", lambda question: (reset(), complete(chat(question))))
+        # the reset makes the engine forget earlier questions
+        yield Invocation("chat(question)", lambda question: (reset(), wait_for_result(chat(question))))
     elif callable(query := getattr(pipeline, "query", None)):
-        yield Invocation("query(question)", lambda question: complete(query(question)))
+        yield Invocation("query(question)", lambda question: wait_for_result(query(question)))
     elif callable(getattr(pipeline, "invoke", None)):
-        yield from _invocations(pipeline)
+        yield from _invoke_calls(pipeline)
     elif callable(getattr(pipeline, "run", None)):
         fields = list(getattr(getattr(pipeline, "start_event_class", None), "model_fields", ()))
-        for key in fields if len(fields) == 1 else RUN_KEYS:
+        for key in fields if len(fields) == 1 else WORKFLOW_KEYS:
             yield Invocation(f"run({key}=question)", partial(_run_workflow, pipeline, key))
     elif callable(pipeline):
-        yield Invocation("calling it", lambda question: complete(pipeline(question)))
+        yield Invocation("calling it", lambda question: wait_for_result(pipeline(question)))
 
 
-def _invocations(runnable: Any) -> Iterator[Invocation]:
-    # a graph with a checkpointer needs a thread; a new thread isolates each question
+def _invoke_calls(runnable: Any) -> Iterator[Invocation]:
+    # a graph with a checkpointer remembers the questions of a thread, so each question gets a new thread
     remembers = getattr(runnable, "checkpointer", None) not in (None, False)
 
     def invoke(key: str, question: str) -> Any:
-        content = [{"role": "user", "content": question}] if key == MESSAGES else question
+        content = [{"role": "user", "content": question}] if key == MESSAGES_KEY else question
         config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
-        return complete(runnable.invoke({key: content} if key else question, config))
+        return wait_for_result(runnable.invoke({key: content} if key else question, config))
 
-    for key in ("", *KEYS, MESSAGES):
+    for key in ("", *INPUT_KEYS, MESSAGES_KEY):
         yield Invocation(f"invoke({f'{{{key!r}: question}}' if key else 'question'})", partial(invoke, key))
 
 
 def _run_workflow(workflow: Any, key: str, question: str) -> Any:
     async def run() -> Any:
-        return await workflow.run(**{key: question})  # in the event loop, because ``run`` starts the workflow
+        return await workflow.run(**{key: question})  # ``run`` needs a running event loop
 
     return asyncio.run(run())
 
 
-def complete(value: Any) -> Any:
-    """Await a pipeline's result if it is a coroutine, and read streams to their end."""
+def wait_for_result(value: Any) -> Any:
+    """Await a pipeline's result if it is awaitable, and read a stream to its end."""
 
-    async def finished() -> Any:
+    async def collect() -> Any:
         return [part async for part in value] if inspect.isasyncgen(value) else await value
 
     if inspect.isawaitable(value) or inspect.isasyncgen(value):
-        return asyncio.run(finished())
+        return asyncio.run(collect())
     # reading the stream of a LlamaIndex query engine calls the model
     stream = value if inspect.isgenerator(value) else getattr(value, "__dict__", {}).get("response_gen")
     if inspect.isgenerator(stream):

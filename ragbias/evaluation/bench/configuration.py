@@ -23,90 +23,90 @@ from ragbias import limits
 from ragbias.display import validation_message
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, Measure
-from ragbias.evaluation.tasks import TASKS, make
-from ragbias.evaluation.tasks.task import Limit, Seed, Task, different, within
+from ragbias.evaluation.tasks import TASKS, make_task
+from ragbias.evaluation.tasks.task import Limit, Seed, Task, check_distinct, within
 from ragbias.files import irregular_kind
 from ragbias.models.named import no_model_message
 
 
-def _split(value: Any) -> Any:
-    """Split a string at its commas, and put a single number into a list."""
+def _split_commas(value: Any) -> Any:
+    """Split a string at its commas, or put a single number into a list."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return [value] if type(value) is int else value
 
 
-def _joined(value: Any) -> Any:
-    """Join a list of strings with commas."""
+def _join_commas(value: Any) -> Any:
+    """Join a list of strings with commas. Return other values unchanged."""
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
-# how to set settings without a default
-NEEDED = {
+# required settings, and how to give them
+REQUIRED_SETTINGS = {
     "methods": "--methods (methods:), e.g. none,pine",
     "tasks": "--task (tasks:), e.g. mdqa",
     "out": "--out (out:), a folder for the results",
 }
 
 T = TypeVar("T")
-Several = Annotated[tuple[T, ...], BeforeValidator(_split), AfterValidator(different), Field(min_length=1)]
+Several = Annotated[tuple[T, ...], BeforeValidator(_split_commas), AfterValidator(check_distinct), Field(min_length=1)]
 
 
 class TaskSettings(BaseModel, extra="allow", frozen=True):
-    """The name of a task and its options. The options are the fields of the task's class."""
+    """The name and the options of a task. Options are fields of the task's class."""
 
     name: str
 
     @model_validator(mode="before")
     @classmethod
-    def _from_a_name(cls, value: Any) -> Any:
+    def _accept_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _fits(self) -> TaskSettings:
+    def _check_options(self) -> TaskSettings:
         try:
-            make(self.name, **self.options)
-        except RagBiasError as error:  # pydantic adds the key only to a ValueError
+            make_task(self.name, **self.options)
+        except RagBiasError as error:  # pydantic names the key only for a ValueError
             raise ValueError(str(error)) from error
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """The user's options."""
+        """The options that the user gave."""
         return dict(self.model_extra or {})
 
     @property
-    def seeded(self) -> bool:
+    def uses_seeds(self) -> bool:
         """Whether the task's cases depend on the seeds of the bench."""
         return "seed" not in self.options and "seed" in TASKS[self.name].__dataclass_fields__
 
     def make(self, seed: int, limit: int | None) -> Task:
-        """Make the task. ``seed`` and ``limit`` apply unless the task's options set them."""
+        """Make the task. Its own options override ``seed`` and ``limit``."""
         known = TASKS[self.name].__dataclass_fields__
-        shared = {name: value for name, value in (("seed", seed), ("limit", limit)) if name in known}
-        return make(self.name, **{**shared, **self.options})
+        defaults = {name: value for name, value in (("seed", seed), ("limit", limit)) if name in known}
+        return make_task(self.name, **{**defaults, **self.options})
 
 
 class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     """The settings of a bench.
 
     Attributes:
-        models: ``"tiny"``, hub names or folders.
+        models: names of models on the hub, folders, or ``"tiny"``.
         methods: comma-separated methods, see ``ragbias.methods.parse_methods``, or a list of methods.
-        tasks: names of tasks, or mappings with a name and the task's options.
+        tasks: names of tasks, or mappings of ``name`` and the task's options.
         measure: ``"accuracy"`` of generated answers, ``"logprob"`` of gold answers, or both.
         seeds: seeds of the cases, for tasks that draw cases at random.
-        limit: number of questions, for tasks without a limit in their options.
+        limit: maximum number of questions, for tasks whose options have no limit.
         batch_size: number of cases that run together.
         invariant_once: whether invariant methods run only one of several orders of the same documents in a batch. The
-            record is copied to the other orders, so flips and gaps are assumed to be 0, not measured.
-        dtype: argument of ``from_pretrained``.
+            answer is copied to the other orders, so flips and gaps are assumed to be 0, not measured.
+        dtype: dtype of the weights, as for ``from_pretrained``.
         cost: whether to measure time and memory at the end.
-        out: the folder for the results.
+        out: folder for the results.
     """
 
     models: Several[StrictStr]
-    methods: Annotated[str, BeforeValidator(_joined)]
+    methods: Annotated[str, BeforeValidator(_join_commas)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
     measure: Several[Measure] = (ACCURACY,)
     seeds: Several[Seed] = (0,)
@@ -119,19 +119,19 @@ class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects repeated keys. The default loader uses the last one without a warning."""
+    """A YAML loader that rejects repeated keys. The default loader silently keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         keys = [self.construct_object(node, deep=True) for node in nodes]
-        for index, (key, written) in enumerate(zip(keys, nodes, strict=True)):
+        for index, (key, key_node) in enumerate(zip(keys, nodes, strict=True)):
             if key in keys[:index]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", written.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
         return super().construct_mapping(node, deep)
 
 
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
-    """Read the settings of a YAML file and apply ``changes`` to them."""
+    """Read settings from a YAML file. ``changes`` override them."""
     if kind := irregular_kind(file):
         raise RunError(f"{file} is {kind}; expected a regular YAML file")
     try:
@@ -140,16 +140,16 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
         raise RunError(f"{file} is not readable YAML: {error}") from error
     if not isinstance(content, dict):
         raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
-    return checked({**content, **changes}, str(file))
+    return validate_settings({**content, **changes}, str(file))
 
 
-def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
-    """Validate the settings. A ``RunError`` names the key and its ``source``, such as a file."""
+def validate_settings(content: Mapping[str, Any], source: str) -> BenchConfiguration:
+    """Validate the settings. ``source`` says in errors where they come from, such as a file."""
     known = tuple(BenchConfiguration.model_fields)
     if not content.get("models"):
         raise RunError(f"{source}: {no_model_message('--model smollm2, or models: smollm2 in a file')}")
-    if missing := [name for name in NEEDED if not content.get(name)]:
-        needed = "; ".join(f"no {name}: give {NEEDED[name]}" for name in missing)
+    if missing := [name for name in REQUIRED_SETTINGS if not content.get(name)]:
+        needed = "; ".join(f"no {name}: give {REQUIRED_SETTINGS[name]}" for name in missing)
         raise RunError(f"{source}: {needed}")
     try:
         return BenchConfiguration.model_validate(content)

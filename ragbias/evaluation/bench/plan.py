@@ -1,4 +1,4 @@
-"""The plan of a bench: its units in a fixed order, so that another process can resume the run, and their answers."""
+"""Divide a bench into units of work, and run a unit. The order of units is fixed, so a run can resume."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.runs import Key, Record
-from ragbias.evaluation.tasks.task import Answer, Case, GoldScore, Task, gold_score, ranking
+from ragbias.evaluation.tasks.task import Answer, Case, GoldScore, Task, alphabetical_ranks, score_gold
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods
 
-NOISE_QUESTIONS = 50  # number of questions that run twice, per task, seed and number of documents
+NOISE_QUESTIONS = 50  # questions to repeat, per task, seed and number of documents
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A batch of cases that runs with each method in turn, so that times are comparable.
+    """A batch of cases that runs with each method in turn, which makes their times comparable.
 
     Attributes:
         methods: methods by label.
         measures: ``"accuracy"``, ``"logprob"`` or both.
-        noise: whether the unit repeats one case unchanged, to measure how often its answer changes without a cause.
+        noise: whether the unit repeats one case unchanged, to measure how often answers change at random.
         invariant_once: see ``BenchConfiguration``.
     """
 
@@ -38,10 +38,11 @@ class Unit:
     noise: bool = False
     invariant_once: bool = False
 
-    def sources(self, method: Method) -> list[int]:
-        """Return for each case the index of the case that runs instead: the first one with the same documents.
+    def source_indices(self, method: Method) -> list[int]:
+        """Return, for each case, the index of the case whose answer it gets.
 
-        Without ``invariant_once``, or if the method is not order-invariant, each case runs itself.
+        It is the first case with the same documents if ``invariant_once`` is set and the method is order-invariant,
+        otherwise the case itself.
         """
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
@@ -53,17 +54,17 @@ class Unit:
         """Return the keys of one method's records."""
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
-    def without(self, records: Mapping[Key, Record]) -> Unit:
-        """Return the unit without the methods whose records are complete."""
+    def without_finished_methods(self, records: Mapping[Key, Record]) -> Unit:
+        """Return the unit without the methods for which ``records`` has all answers."""
         missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
         return replace(self, methods={label: self.methods[label] for label in missing})
 
 
-def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
-    """Yield the records of the unit, one list per method."""
-    plain: list[GoldScore] = []  # computed once, for comparison with all methods
+def run_unit(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
+    """Run the unit. Yield a list of records for each method."""
+    plain: list[GoldScore] = []  # all methods are compared with them
     for label, method in unit.methods.items():
-        sources = unit.sources(method)
+        sources = unit.source_indices(method)
         distinct = dict.fromkeys(sources)
         cases = [unit.cases[index] for index in distinct]
         answers: list[Answer] = []
@@ -74,27 +75,27 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
                 answers = unit.task.answers(lm, cases, method, unit.batch_size)
             seconds = (time.perf_counter() - begin) / len(cases)
             if LOGPROB in unit.measures:
-                plain = plain or [gold_score(lm, unit.task, case, NoMethod()) for case in unit.cases]
-                golds = plain if method == NoMethod() else [gold_score(lm, unit.task, case, method) for case in cases]
+                plain = plain or [score_gold(lm, unit.task, case, NoMethod()) for case in unit.cases]
+                golds = plain if method == NoMethod() else [score_gold(lm, unit.task, case, method) for case in cases]
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
         answered = dict(zip(distinct, answers, strict=bool(answers)))  # empty without the measure
         scored = dict(zip(distinct, golds, strict=bool(golds)))
         yield [
-            _record(unit, label, index, source, answered.get(source), scored.get(source), seconds, plain)
+            _build_record(unit, label, index, source, answered.get(source), scored.get(source), seconds, plain)
             for index, source in enumerate(sources)
         ]
 
 
-def _record(
+def _build_record(
     unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None, seconds: float,
     plain: Sequence[GoldScore],
 ) -> Record:  # fmt: skip
-    """Make the record of case ``index`` from what case ``source`` gave. ``plain`` has the plain scores of all cases."""
+    """Build the record of case ``index`` from the results of case ``source``. ``plain``: the plain model's scores."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = written or (gold.answer if gold else None)
-    assert answer is not None  # every unit has a measure
+    assert answer is not None  # a unit has at least one measure
     unchanged = range(len(ran.documents)) if method.acts_on == "nothing" else ()
     return Record(
         id=case.id,
@@ -114,7 +115,7 @@ def _record(
         seconds=seconds + (gold.seconds if gold else 0.0),
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
-        shown=ranking(ran.contents or ran.documents, answer.report.order or unchanged),
+        shown=alphabetical_ranks(ran.contents or ran.documents, answer.report.order or unchanged),
         logprob=gold.logprob if gold else None,
         answer_tokens=gold.tokens if gold else None,
         kl=gold.divergence(plain[index]) if gold else None,
@@ -125,18 +126,18 @@ def _record(
 
 
 class BenchPlan:
-    """All units of a run. Raise ``RunError`` if a task does not support log-probabilities.
+    """All units of a run. Raise ``RunError`` if a task does not support the measure ``logprob``.
 
     Attributes:
         methods: methods of each model, by label.
-        tasks: for each task of the settings, its tasks for all seeds.
+        tasks: for each task of the settings, a list with one task per seed.
     """
 
     def __init__(self, settings: BenchConfiguration) -> None:
         self.settings = settings
         self.methods = {model: parse_methods(settings.methods, model) for model in settings.models}
         self.tasks = [
-            [task.make(seed, settings.limit) for seed in (settings.seeds if task.seeded else settings.seeds[:1])]
+            [task.make(seed, settings.limit) for seed in (settings.seeds if task.uses_seeds else settings.seeds[:1])]
             for task in settings.tasks
         ]
         for task, *_ in self.tasks:
@@ -147,22 +148,22 @@ class BenchPlan:
                 )
 
     def units(self) -> Iterator[Unit]:
-        """Yield all units in order. Each call reads the data files again, to save memory."""
+        """Yield all units in order. To save memory, each call reads the data files again."""
         size, measures, once = self.settings.batch_size, self.settings.measure, self.settings.invariant_once
         for model, methods in self.methods.items():
-            for task, cases in self._by_seed():
+            for task, cases in self._cases_by_task():
                 while batch := tuple(islice(cases, size)):
                     yield Unit(model, task, batch, methods, size, measures, invariant_once=once)
-            for task, cases in self._by_seed() if ACCURACY in measures else ():
+            for task, cases in self._cases_by_task() if ACCURACY in measures else ():
                 for case in first_cases(cases, NOISE_QUESTIONS):
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
-    def _by_seed(self) -> Iterator[tuple[Task, Iterator[Case]]]:
-        """Yield each task and its cases, seed by seed. Cases that do not depend on the seed are not repeated."""
+    def _cases_by_task(self) -> Iterator[tuple[Task, Iterator[Case]]]:
+        """Yield each task of each seed, with its cases. Cases that do not depend on the seed appear only once."""
         for seeded in self.tasks:
             seen: set[str] = set()
             for task in seeded:
-                yield task, _unseen(task.cases(), seen)
+                yield task, _new_cases(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
         """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for repeated cases."""
@@ -179,8 +180,8 @@ class BenchPlan:
         return list(keys[False]), list(keys[True])
 
 
-def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
-    """Yield the cases whose ids are not in ``seen``, then add the ids to ``seen``."""
+def _new_cases(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
+    """Yield the cases whose ids are not in ``seen``. At the end, add their ids to ``seen``."""
     ids: set[str] = set()
     for case in cases:
         if case.id not in seen:
@@ -190,7 +191,7 @@ def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
 
 
 def first_cases(cases: Iterable[Case], count: int) -> Iterator[Case]:
-    """Yield one case of each of the first ``count`` questions, for each number of documents."""
+    """For each number of documents, yield one case of each of the first ``count`` questions."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

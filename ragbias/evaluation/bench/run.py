@@ -8,11 +8,11 @@ from rich.progress import Progress
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.bench.plan import BenchPlan, first_cases, records_of
-from ragbias.evaluation.bench.store import Store, holds_records, locked_store, plain_settings, refuse_other_contents
-from ragbias.evaluation.cost import DECODED, measure_costs
-from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.measures.per_question import grouped
+from ragbias.evaluation.bench.plan import BenchPlan, first_cases, run_unit
+from ragbias.evaluation.bench.store import Store, check_folder_contents, describe_run, holds_records, locked_store
+from ragbias.evaluation.cost import DECODED_TOKENS, measure_costs
+from ragbias.evaluation.measures.aggregates import summarise_records
+from ragbias.evaluation.measures.per_question import group_by
 from ragbias.evaluation.runs import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
@@ -21,10 +21,10 @@ from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
 from ragbias.readers import check_readers, reader_of
 
-COST_PROMPTS = 5  # prompts per number of documents; each round of the cost measurement uses one
+COST_PROMPTS = 5  # rounds of the cost measurement, each with another prompt
 
 
-class Models:
+class ModelLoader:
     """Load models by name, on a GPU if available. Only the last model remains loaded."""
 
     def __init__(self, dtype: str) -> None:
@@ -39,29 +39,28 @@ class Models:
 
 
 def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
-    """Run all units with missing records. If possible, raise errors before writing files.
+    """Run all units whose records are missing, and return the content of ``summary.json``.
 
-    Returns:
-        the aggregates for ``summary.json``.
+    Settings that cannot run raise an error, if possible before files are written.
     """
-    refuse_other_contents(settings.out)
+    check_folder_contents(settings.out)
     plan = BenchPlan(settings)
     keys, noise_keys = plan.keys()
-    models = Models(settings.dtype)
+    models = ModelLoader(settings.dtype)
     if not holds_records(settings.out):
-        _check(plan, models)
-    with locked_store(settings.out, plain_settings(settings)) as store:
-        _answer(plan, models, store, bar, len(keys) + len(noise_keys))
-        store.records.put_in_order(keys)
-        store.noise.put_in_order(noise_keys)
-        costs = _costs(plan, models, store, bar) if settings.cost else read_costs(store.folder)
-        summary = summarise(list(store.records.by_key.values()), costs, list(store.noise.by_key.values()))
+        _check_plan(plan, models)
+    with locked_store(settings.out, describe_run(settings)) as store:
+        _run_units(plan, models, store, bar, len(keys) + len(noise_keys))
+        store.records.sort(keys)
+        store.noise.sort(noise_keys)
+        costs = _measure_missing_costs(plan, models, store, bar) if settings.cost else read_costs(store.folder)
+        summary = summarise_records(list(store.records.by_key.values()), costs, list(store.noise.by_key.values()))
         store.write(SUMMARY, summary)
     return summary
 
 
-def _check(plan: BenchPlan, models: Models) -> None:
-    """Load each model and prepare the longest prompt of each task, to find errors before creating a folder."""
+def _check_plan(plan: BenchPlan, models: ModelLoader) -> None:
+    """Load each model and prepare the longest prompt of each task, to find errors before a folder is created."""
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(plan.settings.models):
         check_readers(plan.methods[model].values())
@@ -73,45 +72,45 @@ def _check(plan: BenchPlan, models: Models) -> None:
             except MethodError as error:
                 raise MethodError(f"method {label}, model {lm.name}: {error}") from error
             if method.reader:
-                reader_of(lm.model, method, lm.name)  # raises an error for another model's reader
+                reader_of(lm.model, method, lm.name)  # raises an error if the reader is for another model
         for task, case in longest:
             lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
 
 
-def _answer(plan: BenchPlan, models: Models, store: Store, bar: Progress, total: int) -> None:
-    """Run the units with missing records. A unit always runs all cases, because padding affects rounding."""
+def _run_units(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress, total: int) -> None:
+    """Run the methods whose records are incomplete, on all cases of their unit, because padding affects rounding."""
     stored = len(store.records.by_key) + len(store.noise.by_key)
     progress = bar.add_task("answering", total=total, completed=stored)
     for unit in plan.units():
         file = store.noise if unit.noise else store.records
-        missing = unit.without(file.by_key)
+        missing = unit.without_finished_methods(file.by_key)
         if missing.methods:
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
-            for records in records_of(missing, models.load(unit.model)):
+            for records in run_unit(missing, models.load(unit.model)):
                 bar.update(progress, advance=file.append(records), description=name)
 
 
-def _costs(plan: BenchPlan, models: Models, store: Store, bar: Progress) -> Costs:
-    """Measure missing costs. Return all costs by ``cost_key`` and label."""
+def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress) -> Costs:
+    """Measure the costs that are missing. Return all costs by ``cost_key`` and label."""
     costs = read_costs(store.folder)
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
     for model, task in parts:
         several = (case for case in first_cases(task.cases(), COST_PROMPTS) if len(case.documents) > 1)
-        for documents, cases in grouped(several, lambda case: len(case.documents)).items():
+        for documents, cases in group_by(several, lambda case: len(case.documents)).items():
             name = cost_key(model, task.name, documents)
             if name not in costs:
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
-                if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
+                if prompts := [prompt for case in cases if (prompt := _prompt_to_time(lm, task, case))]:
                     costs[name] = measure_costs(lm, prompts, plan.methods[model])
                     store.write(COST, costs)
         bar.update(progress, advance=1)
     return costs
 
 
-def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
-    """Split the prompt of a case into parts. Return None if the window is too short to time decoding."""
+def _prompt_to_time(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
+    """Split a case's prompt into parts. Return None if the window has no room for the tokens of the measurement."""
     prompt = in_parts(task.prompt(lm, case), case.documents, None).parts
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
-    return prompt if length + DECODED < lm.window else None
+    return prompt if length + DECODED_TOKENS < lm.window else None

@@ -1,4 +1,4 @@
-"""Write the folder of a run. Only one process can write at a time."""
+"""Write the folder of a run. A lock admits one process at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from ragbias.display import describe_changes
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
-from ragbias.evaluation.cost import machine, versions
+from ragbias.evaluation.cost import describe_machine, versions
 from ragbias.evaluation.runs import (
     NOISE,
     ROWS,
@@ -26,10 +26,10 @@ from ragbias.evaluation.runs import (
     SUMMARY,
     Key,
     Record,
-    as_lines,
-    packed,
-    read_about,
+    as_json_lines,
+    compressed_path,
     read_records,
+    read_run_settings,
 )
 from ragbias.files import file_name_in_errors, sync_folder, write_atomically
 from ragbias.readers import reader_folder
@@ -37,31 +37,31 @@ from ragbias.readers import reader_folder
 LOCK = ".lock"
 
 
-def plain_settings(settings: BenchConfiguration) -> dict[str, Any]:
-    """Describe a run as plain data. Records depend only on the entry ``decides``. The rest is documentation."""
+def describe_run(settings: BenchConfiguration) -> dict[str, Any]:
+    """Describe a run as JSON data. Only settings under ``decides`` affect the answers."""
     return {
         "decides": {
             "models": settings.models,
             "methods": "".join(settings.methods.split()),
-            "tasks": [_task(task) for task in settings.tasks],
+            "tasks": [_describe_task(task) for task in settings.tasks],
             "seeds": settings.seeds,
             "limit": settings.limit,
             "measure": settings.measure,
             "batch_size": settings.batch_size,
             **({"invariant_once": True} if settings.invariant_once else {}),
-            **reader_digests(settings.methods),
+            **hash_readers(settings.methods),
             "dtype": settings.dtype,
             "device": "cuda" if torch.cuda.is_available() else "cpu",
             **versions(),
         },
         "settings": settings.model_dump(mode="json"),
         "python": platform.python_version(),
-        "machine": machine(),
+        "machine": describe_machine(),
     }
 
 
-def reader_digests(methods: str) -> dict[str, Any]:
-    """Return the hash of each reader adapter in ``methods``, because a reader may be trained again."""
+def hash_readers(methods: str) -> dict[str, Any]:
+    """Return the hash of each reader adapter in ``methods``. It reveals that a reader was trained again."""
     digests = {}
     for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
         files = [path for path in sorted(reader_folder(reader).glob("*")) if path.is_file()]
@@ -69,8 +69,8 @@ def reader_digests(methods: str) -> dict[str, Any]:
     return {"readers": digests} if digests else {}
 
 
-def _task(task: TaskSettings) -> dict[str, Any]:
-    """Convert task settings to plain data. Data files become names and hashes, so that they can be moved."""
+def _describe_task(task: TaskSettings) -> dict[str, Any]:
+    """Describe a task as JSON data, with the names and hashes of data files instead of their paths."""
     plain = {"name": task.name, **task.options}
     if "data" in plain:
         files = task.make(0, None).data  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def _task(task: TaskSettings) -> dict[str, Any]:
 
 
 class RecordFile:
-    """A file of records as JSON lines. Each record is written only once."""
+    """A file of records as JSON lines, without repetitions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,26 +89,26 @@ class RecordFile:
             file.truncate(file.read().rfind(b"\n") + 1)
 
     def append(self, records: Sequence[Record]) -> int:
-        """Write new records, flush them to disk, and return their number."""
+        """Write the records that the file lacks, flush them to disk, and return their number."""
         new = [record for record in records if record.key not in self.by_key]
         with file_name_in_errors(self.path), self.path.open("ab") as file:
-            file.write(as_lines(new).encode())
+            file.write(as_json_lines(new).encode())
             file.flush()
             os.fsync(file.fileno())
         self.by_key.update((record.key, record) for record in new)
         return len(new)
 
-    def put_in_order(self, keys: Sequence[Key]) -> None:
-        """Sort the file by the order of ``keys`` if necessary. Records with other keys come last."""
+    def sort(self, keys: Sequence[Key]) -> None:
+        """Bring the records into the order of ``keys``. Records with other keys come last."""
         if list(self.by_key)[: len(keys)] != keys:
             self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
-            write_atomically(self.path, as_lines(self.by_key.values()).encode())
+            write_atomically(self.path, as_json_lines(self.by_key.values()).encode())
 
 
 @contextmanager
 def locked_store(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
-    """Create the folder of a run if it is missing, and lock it for the block."""
-    refuse_other_contents(folder)
+    """Create a run's folder if it is missing. Lock it until the ``with`` block ends."""
+    check_folder_contents(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         try:
@@ -121,13 +121,12 @@ def locked_store(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
 class Store:
     """The folder of a run.
 
-    If a run has stopped before its first record, another run can use the folder. A run can resume with a higher limit,
-    because its first questions are the same.
+    A run resumes only with the same settings, or with a higher limit, which leaves the first questions unchanged. Until
+    the first record is written, a run with other settings can take over the folder.
 
     Args:
         folder: folder of the run, see ``locked_store``.
-        about: plain data that describes the run. ``about["decides"]`` must be the same in each process that writes to
-            the folder, except for a higher ``"limit"``.
+        about: description of the run, see ``describe_run``.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -137,11 +136,11 @@ class Store:
         sync_folder(folder)
 
     def _check_settings(self, about: dict[str, Any]) -> None:
-        if (before := read_about(self.folder)) and holds_records(self.folder):
+        if (before := read_run_settings(self.folder)) and holds_records(self.folder):
             changed = describe_changes(before["decides"], about["decides"])
             if not changed:
                 return
-            if not _only_a_higher_limit(before["decides"], about["decides"]):
+            if not _differ_only_in_higher_limit(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} contains another run ({'; '.join(changed)}); give a new folder")
             (self.folder / SUMMARY).unlink(missing_ok=True)  # outdated
         self.write(SETTINGS, about)
@@ -156,11 +155,11 @@ def holds_records(folder: Path) -> bool:
     return any((folder / name).is_file() and (folder / name).stat().st_size for name in (ROWS, NOISE))
 
 
-def refuse_other_contents(folder: Path) -> None:
-    """Raise ``RunError`` if ``folder`` is a file, or contains anything except a run that can resume."""
+def check_folder_contents(folder: Path) -> None:
+    """Raise ``RunError`` if ``folder`` is a file, or contains something other than a run that can resume."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give a folder for the results")
-    for path in (packed(folder, ROWS), packed(folder, NOISE)):
+    for path in (compressed_path(folder, ROWS), compressed_path(folder, NOISE)):
         if path.exists():
             raise RunError(
                 f"{folder} contains {path.name}: compressed answers cannot be extended; give a new folder, or unpack "
@@ -171,6 +170,6 @@ def refuse_other_contents(folder: Path) -> None:
         raise RunError(f"{folder} contains {others[0]!r} but no run of a bench ({SETTINGS}); give a new folder")
 
 
-def _only_a_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _differ_only_in_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     old, new = before.get("limit"), now.get("limit")
     return isinstance(old, int) and isinstance(new, int) and old < new and {**before, "limit": new} == now

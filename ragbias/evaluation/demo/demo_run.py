@@ -1,4 +1,4 @@
-"""The demo of ``tiny``: a FAISS index, a biased model, and all methods on held-out questions."""
+"""The demo of the embedded model ``tiny``: held-out questions, a FAISS index and several methods."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.progress import Progress
 from ragbias.errors import MissingExtraError
 from ragbias.evaluation.cost import measure_costs
 from ragbias.evaluation.demo import shared
-from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions, measured
-from ragbias.evaluation.measures.metrics import exact, normalised
+from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, describe_conditions, run_methods
+from ragbias.evaluation.measures.metrics import exact_match, normalise
 from ragbias.evaluation.prompts import stock_prompt
-from ragbias.evaluation.report.charts import overlaid
-from ragbias.evaluation.tasks.task import evenly_spread
+from ragbias.evaluation.report.charts import draw_overlaid
+from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, parse_methods
@@ -24,7 +24,7 @@ from ragbias.models.tiny.world import WorldQuestion, held_out_corpus, held_out_q
 
 MODEL = "tiny"
 METHODS = "none,segmented,pine,channel-scaling,attention-sorting,long-context-reorder,canonical-order"
-FIGURES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
+FIGURE_NAMES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
 
 
 class Demo:
@@ -52,42 +52,43 @@ class Demo:
         self.index = Index([passage.document for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages, and whether the gold passage was retrieved. If not, it replaces the last passage."""
+        """Return ``k`` passages and whether the index found the gold passage. If not, it replaces the last passage."""
         nearest, gold = self.index.search(question.question, k), question.gold.document
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
     def task(self, documents: int) -> tuple[StockQA, float]:
-        """Return the task with this number of passages, and the recall of gold passages."""
-        drawn, hits = [], 0
+        """Return a task with prompts of ``documents`` passages, and the index's recall of gold passages."""
+        golds, hits = [], 0
         for question in self.questions:
             texts, hit = self.retrieve(question, documents)
             gold = question.gold.document
-            drawn.append(
+            golds.append(
                 GoldQuestion(question.question, gold, [text for text in texts if text != gold], question.answer)
             )
             hits += hit
-        return StockQA(self.lm, drawn, evenly_spread(documents, self.positions), exact), hits / len(drawn)
+        task = StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match)
+        return task, hits / len(golds)
 
 
 def run(demo: Demo, bar: Progress) -> dict[str, Any]:
     """Measure every method.
 
     Returns:
-        Plain data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0, and
-        figures are ``[estimate, low, high]`` with 95% intervals.
+        JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
+        Figures are ``[estimate, low, high]`` with 95% intervals.
     """
     methods, results = parse_methods(METHODS, MODEL), {}
     hits: dict[str, float] = {}
     for documents in demo.documents:
         task, hits[str(documents)] = demo.task(documents)
-        ratios = _prefill_ratios(task, methods)
+        ratios = _measure_prefill_ratios(task, methods)
         results[str(documents)] = {
-            name: {**{figure: row[figure] for figure in FIGURES}, "prefill_ratio": ratios[name]}
-            for name, row in measured(task, methods, bar).items()
+            name: {**{figure: row[figure] for figure in FIGURE_NAMES}, "prefill_ratio": ratios[name]}
+            for name, row in run_methods(task, methods, bar).items()
         }
     settings = {
         "model": MODEL,
-        **conditions(demo.lm),
+        **describe_conditions(demo.lm),
         "questions": len(demo.questions),
         "corpus_passages": len(demo.index.texts),
         "seed": demo.seed,
@@ -100,22 +101,22 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
     return {"settings": settings, "results": results}
 
 
-def _prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
-    """Measure each method's median time to the first token, relative to ``none`` on the same prompts."""
+def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
+    """Measure each method's median time to the first token, relative to ``none``."""
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
-    prompts = [in_parts(case.text, case.documents, None).parts for case in cases[: shared.ROUNDS]]
+    prompts = [in_parts(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
     return {name: cost["prefill_ratio"][0] for name, cost in costs.items()}
 
 
-def order_sensitive_question(demo: Demo) -> WorldQuestion:
-    """Return the first question whose plain answer changes with reversed documents, otherwise the first question."""
+def find_order_sensitive_question(demo: Demo) -> WorldQuestion:
+    """Find a question whose plain answer changes if the documents are reversed. Otherwise return the first question."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.documents))
         orders = [texts, texts[::-1]]
         prompts = [stock_prompt(demo.lm, order, question.question) for order in orders]
         forward, backward = demo.lm.batch(prompts, documents=orders, method="none", max_new_tokens=8)
-        if normalised(forward.text) != normalised(backward.text):
+        if normalise(forward.text) != normalise(backward.text):
             return question
     return demo.questions[0]
 
@@ -123,8 +124,8 @@ def order_sensitive_question(demo: Demo) -> WorldQuestion:
 def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[str, str, str, str]]:
     """Yield ``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
 
-    Each installed integration provides an entry point in the group ``ragbias.demo``: a function ``(passages, question,
-    lm, method, documents) -> (answer as retrieved, answer reversed)`` that runs a chain of the framework.
+    Each integration has an entry point in the group ``ragbias.demo``. It is a function ``(passages, question, lm,
+    method, documents) -> (answer as retrieved, answer reversed)`` that runs a chain of the framework.
     """
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:
@@ -139,11 +140,11 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
             yield integration.name, method, forward, backward
 
 
-def figure(outcome: dict[str, Any]) -> Figure:
-    """Draw the accuracy by position and method, in one panel per number of documents."""
+def draw_figure(outcome: dict[str, Any]) -> Figure:
+    """Draw accuracy by position for all methods, in a panel for each number of documents."""
     title = f"documents, {outcome['settings']['questions']} questions, {MODEL}"
     panels = {
         f"{documents} {title}": {name: row["accuracy_by_position"] for name, row in rows.items()}
         for documents, rows in outcome["results"].items()
     }
-    return overlaid(panels)
+    return draw_overlaid(panels)

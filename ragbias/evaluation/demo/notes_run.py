@@ -1,7 +1,7 @@
-"""The demo for a real model: its bias on questions about thirty short made-up notes (``notes.jsonl``, CC0).
+"""The demo of a real model: its bias on questions about thirty short, invented notes (``notes.jsonl``, CC0).
 
-The note with the answer is placed at several positions among the notes nearest to the question, according to MiniLM.
-The demo measures accuracy, and the log-probability of the gold answer, which shows a bias with few questions.
+The note with the answer is at several positions among the notes that MiniLM finds nearest to the question. The demo
+measures accuracy and the log-probability of the gold answer, which shows a bias even with few questions.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rich.progress import Progress
 
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
-from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions, measured
-from ragbias.evaluation.measures.bootstrap import FEWEST
+from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, describe_conditions, run_methods
+from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
-from ragbias.evaluation.tasks.task import evenly_spread
+from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, draw_overlaid
+from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get
 
@@ -31,9 +31,9 @@ METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 
 @dataclass(frozen=True)
 class Note:
-    """A text, a question about it, and an answer sentence, divided into its beginning and the answer itself.
+    """A text, a question about it, and an answer sentence. The sentence consists of ``begin`` and ``answer``.
 
-    The prompt includes the beginning, because models that write sentences rarely begin with the answer itself.
+    The prompt includes ``begin``, because models that write sentences rarely begin with the answer itself.
     """
 
     title: str
@@ -47,8 +47,8 @@ class Note:
         return f"{self.title}\n{self.text}"
 
 
-def notes() -> list[Note]:
-    """Read all notes. They are invented, so that models cannot know the answers."""
+def read_notes() -> list[Note]:
+    """Read all notes. They are invented, so models cannot know the answers."""
     lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
     return [Note(**json.loads(line)) for line in lines]
 
@@ -66,39 +66,39 @@ class NotesDemo:
     """
 
     def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
-        all_notes = notes()
+        all_notes = read_notes()
         if questions > len(all_notes):
             raise RunError(
                 f"questions={questions}, but the demo of a model other than tiny has {len(all_notes)} notes; use fewer"
             )
-        if questions < FEWEST:
-            raise RunError(f"questions={questions}; expected at least {FEWEST}, for intervals")
+        if questions < MIN_QUESTIONS:
+            raise RunError(f"questions={questions}; expected at least {MIN_QUESTIONS}, for intervals")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
         self.settings = {"model": model, **sizes, "seed": seed}
         self.default = default_method(model)
         self.methods = {method.name: method for method in METHODS} | {self.default: get(self.default)}
         self.lm = DebiasedLM.from_pretrained(model, "none")
         index = Index([note.document for note in all_notes])
-        drawn = []
+        golds = []
         for note in random.Random(seed).sample(all_notes, questions):
             others = [text for text in index.search(note.question, documents + 1) if text != note.document]
-            drawn.append(GoldQuestion(note.question, note.document, others[: documents - 1], note.answer, note.begin))
-        self.task = StockQA(self.lm, drawn, evenly_spread(documents, positions), best_subspan_em)
+            golds.append(GoldQuestion(note.question, note.document, others[: documents - 1], note.answer, note.begin))
+        self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
 
 
 def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
-    """Measure all methods. Invariant methods run in one order, because all orders give bit-identical answers.
+    """Measure all methods. Invariant methods run in one order only, because their answers are bit-identical in all.
 
     Returns:
-        Plain data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95% intervals,
-        differences are paired by question, and log-probabilities are in nats.
+        JSON data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95% intervals.
+        Differences are paired by question. Log-probabilities are in nats.
     """
     begin = time.perf_counter()
-    rows = measured(demo.task, demo.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
-    results = {name: _figures(row) for name, row in rows.items()}
+    rows = run_methods(demo.task, demo.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
+    results = {name: _select_figures(row) for name, row in rows.items()}
     settings = {
         **demo.settings,
-        **conditions(demo.lm),
+        **describe_conditions(demo.lm),
         "methods": [str(method) for method in demo.methods.values()],
         "default": demo.default,
         "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
@@ -109,7 +109,7 @@ def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
     return {"settings": settings, "results": results}
 
 
-def _figures(row: dict[str, Any]) -> dict[str, Any]:
+def _select_figures(row: dict[str, Any]) -> dict[str, Any]:
     logprob, minus = row["logprob"], row["logprob"]["minus_plain"]
     return {
         "logprob": {name: logprob[name] for name in ("mean", "worst", "best", "gap")},
@@ -120,10 +120,10 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def figure(outcome: dict[str, Any]) -> Figure:
-    """Draw the plain model and the model's default method by gold position, minus the plain mean."""
+def draw_figure(outcome: dict[str, Any]) -> Figure:
+    """Draw log-probabilities, minus the plain mean, by gold position, for the plain model and the default method."""
     names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
     curves = {
         f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"] for label, name in names.items()
     }
-    return overlaid({"": curves}, scale=RELATIVE_LOGPROB)
+    return draw_overlaid({"": curves}, scale=RELATIVE_LOGPROB)

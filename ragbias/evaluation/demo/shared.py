@@ -15,17 +15,17 @@ from rich.progress import Progress
 from sentence_transformers import SentenceTransformer
 
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.bench.plan import Unit, records_of
+from ragbias.evaluation.bench.plan import Unit, run_unit
 from ragbias.evaluation.cost import all_versions
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.runs import Record
-from ragbias.evaluation.tasks.task import Case, Task, gold_orders
+from ragbias.evaluation.tasks.task import Case, Task, place_gold
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
-ROUNDS = 7  # rounds of cost measurements
-TOGETHER = 10  # number of cases that run with a method before the next method runs
+COST_ROUNDS = 7  # rounds of cost measurements
+CASES_PER_TURN = 10  # cases that run with one method before the next method runs
 
 
 class Index:
@@ -49,7 +49,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document and others, nearest first. ``begin`` ends the prompt; ``answer`` follows it."""
+    """A question, its gold document, and others, nearest first. ``begin`` ends the prompt, before the answer."""
 
     question: str
     gold: str
@@ -60,7 +60,7 @@ class GoldQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class StockQA(Task):
-    """Questions in the stock prompt, with the gold document at each of ``positions``, counted from 0."""
+    """Questions in the stock prompt, with the gold document at each of the ``positions``, counted from 0."""
 
     lm: DebiasedLM
     questions: Sequence[GoldQuestion]
@@ -74,7 +74,7 @@ class StockQA(Task):
     def cases(self) -> Iterator[Case]:
         for index, question in enumerate(self.questions):
             name = f"{index:06}"
-            for documents, position, _ in gold_orders(question.gold, question.others, self.positions, 1, name):
+            for documents, position, _ in place_gold(question.gold, question.others, self.positions, 1, name):
                 prompt = stock_prompt(self.lm, documents, question.question)
                 yield Case(
                     id=f"{name}/{position}",
@@ -89,32 +89,28 @@ class StockQA(Task):
         return self.metric(prediction, case.answers)
 
 
-def measured(
+def run_methods(
     task: StockQA,
     methods: Mapping[str, Method],
     bar: Progress,
     measures: tuple[str, ...] = (ACCURACY,),
-    batch_size: int = TOGETHER,
+    batch_size: int = CASES_PER_TURN,
     invariant_once: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Run all methods on all cases. Return each method's part of the summary, see ``summarise``."""
+    """Run all methods on all cases. Return the figures of each method, see ``summarise_records``."""
     cases = list(task.cases())
     progress = bar.add_task("answering", total=len(cases) * len(methods))
     records: list[Record] = []
-    for begin in range(0, len(cases), TOGETHER):
-        some = tuple(cases[begin : begin + TOGETHER])
-        unit = Unit(task.lm.name, task, some, methods, batch_size, measures, invariant_once=invariant_once)
-        for answered in records_of(unit, task.lm):
+    for begin in range(0, len(cases), CASES_PER_TURN):
+        batch = tuple(cases[begin : begin + CASES_PER_TURN])
+        unit = Unit(task.lm.name, task, batch, methods, batch_size, measures, invariant_once=invariant_once)
+        for answered in run_unit(unit, task.lm):
             records += answered
             bar.update(progress, advance=len(answered))
-    (result,) = summarise(records)["results"]
+    (result,) = summarise_records(records)["results"]
     return dict(result["methods"])
 
 
-def conditions(lm: DebiasedLM) -> dict[str, Any]:
+def describe_conditions(lm: DebiasedLM) -> dict[str, Any]:
     """Record the model's dtype, the library versions, and the number of torch threads."""
-    return {
-        "dtype": str(lm.model.dtype),
-        "versions": all_versions(),
-        "threads": torch.get_num_threads(),
-    }
+    return {"dtype": str(lm.model.dtype), "versions": all_versions(), "threads": torch.get_num_threads()}

@@ -1,1 +1,1 @@
-"""The lm-eval model ``ragbias``, which runs tasks of lm-eval with a method."""
+"""The model ``ragbias`` for lm-eval, which runs lm-eval's tasks with a method."""

@@ -1,7 +1,7 @@
-"""The model ``ragbias`` for lm-eval, to measure side effects of a method on benchmarks such as MMLU.
+"""Measure with lm-eval how a method changes results on benchmarks such as MMLU.
 
 ``python -m ragbias.evaluation.lm_eval.harness --model ragbias --model_args pretrained=tiny,method=ms-poe --tasks mmlu``
-runs lm-eval's command line, which does not find models of other packages.
+runs lm-eval's command line. The command ``lm_eval`` would not find the model ``ragbias``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's ``hf`` model with a method that needs no documents.
 
     Methods treat prompts and generated tokens differently. Therefore continuations are scored like generated tokens:
-    first the context runs in one forward pass, then the continuation runs on its cache. Answer choices of one token
-    need only the first pass. Whole texts, for perplexity, run in one pass. ``batch_size`` applies only to generation.
+    one forward pass runs the context, and a second pass runs the continuation with the cache of the first. A
+    continuation of one token needs only the first pass. To measure perplexity, a whole text runs in one pass.
+    ``batch_size`` applies only to generation.
 
     If a prompt exceeds the window, its beginning is cut off with a warning, as in lm-eval.
 
     Args:
+        method: name or object of a method. A method that needs documents raises ``RunError``.
         settings: other arguments of lm-eval's ``hf`` model.
     """
 
@@ -75,18 +77,18 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> list[tuple[float, bool]]:
         """Return the log-probability of each continuation, and whether greedy decoding would generate it."""
         results = []
-        first: tuple[list[int], Tensor] | None = None  # tokens of the last context and the logits after them
+        last: tuple[list[int], Tensor] | None = None  # the last context, and the logits after it
         with debias(self.model, self.method):
             for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
-                context = self._fitting(context, continuation)
+                context = self._cut_context(context, continuation)
                 if texts is None:  # a whole text, in one pass
                     ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
                     logits = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
-                elif first is not None and first[0] == context and len(continuation) == 1:
-                    logits = first[1]
+                elif last is not None and last[0] == context and len(continuation) == 1:
+                    logits = last[1]
                 else:
                     logits = continue_prefill(self.model, *prefill(self.model, context), continuation)
-                    first = context, logits[:1]
+                    last = context, logits[:1]
                 target = torch.tensor(continuation, device=logits.device)
                 logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
                 result = logprobs.sum().item(), bool((logits.argmax(-1) == target).all())
@@ -95,8 +97,8 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
                     self.cache_hook.add_partial("loglikelihood", texts, result)
         return results
 
-    def _fitting(self, context: list[int], continuation: list[int]) -> list[int]:
-        """Cut off the beginning of a context that does not fit the window with its continuation."""
+    def _cut_context(self, context: list[int], continuation: list[int]) -> list[int]:
+        """Cut off the beginning of a context if it does not fit the window together with its continuation."""
         limit = self.max_length + 1 - len(continuation)
         if limit < 1:
             raise RunError(

@@ -1,7 +1,7 @@
-"""Aggregates of a bench as plain data for JSON, with an entry per model, task and number of documents.
+"""Summarise a bench as JSON data, with an entry for each model, task and number of documents.
 
 Figures with an interval are lists ``[estimate, low, high]``, or None without data. With too few questions, ``low`` and
-``high`` are None, and a note explains this.
+``high`` are None, and a note explains why.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 
 from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import FEWEST, SHARE, Bounds, Estimate, Scores, draws, point, summaries
-from ragbias.evaluation.measures.per_question import grouped, means
+from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, SHARE, Bounds, Estimate, Scores
+from ragbias.evaluation.measures.per_question import group_by, mean_by_question
 from ragbias.evaluation.runs import Record, cost_key
 
-SCORE = attrgetter("score")
+get_score = attrgetter("score")
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
-MINUS_PLAIN = {  # fields of ``Summaries``: minuend and subtrahend
+MINUS_PLAIN = {  # by name: the fields of ``Summaries`` that are subtracted, the method's minus the plain model's
     "mean": ("mean", "mean"),
     "worst": ("mean", "worst"),
     "best": ("mean", "best"),
@@ -31,30 +31,30 @@ MINUS_PLAIN = {  # fields of ``Summaries``: minuend and subtrahend
     "by_position": ("by_position", "mean"),
 }
 NATS = (-math.inf, 0.0)  # bounds of a log-probability
-ENDS = ("worst", "best", "gap")  # figures that need several positions
+CURVE_FIGURES = ("worst", "best", "gap")  # figures that need several positions
 
 
-def summarise(
+def summarise_records(
     records: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
 ) -> dict[str, Any]:
     """Compute all aggregates of a run.
 
     Args:
         records: records of all answers.
-        cost: costs by ``runs.cost_key`` and label, which become part of the result.
+        cost: costs by ``runs.cost_key`` and label, to add to the result.
         noise: records of repeated cases, for the noise floor.
 
     Returns:
         ``results``: an entry for each model, task and number of documents, with ``methods`` by label. Positions are
-        counted from 0. ``kendall_tau`` is the agreement between the orders in which the model read the same documents.
+        counted from 0. ``kendall_tau`` is the agreement of the document orders in the model's prompts.
     """
-    settings = dict(sorted(grouped(records, setting_of).items()))
-    repeated = grouped(noise, setting_of)
+    settings = dict(sorted(group_by(records, setting_of).items()))
+    repeated = group_by(noise, setting_of)
     results = []
     for setting, setting_records in settings.items():
-        named = dict(zip(("model", "task", "documents"), setting, strict=True))
+        keys = dict(zip(("model", "task", "documents"), setting, strict=True))
         costs = (cost or {}).get(cost_key(*setting), {})
-        results.append({**named, **_methods(setting_records, repeated.get(setting, []), costs)})
+        results.append({**keys, **_summarise_methods(setting_records, repeated.get(setting, []), costs)})
     return {"resamples": bootstrap.RESAMPLES, "interval_percent": bootstrap.LEVEL, "results": results}
 
 
@@ -62,14 +62,14 @@ def setting_of(record: Record) -> Setting:
     return record.model, record.task, record.documents
 
 
-def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate the methods of one setting (model, task, number of documents), and add notes."""
-    parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
-    scores = {label: Scores.of(answered(answers)) for label, answers in parts.items()}
+def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise the methods of one model, task and number of documents."""
+    parts, again = group_by(records, attrgetter("method")), group_by(noise, attrgetter("method"))
+    scores = {label: Scores.of(scored_records(answers)) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
     methods = {}
     for label, answers in parts.items():
-        accuracy, plain = curve_figures(scores[label]), scores.get(REFERENCE)
+        accuracy, plain, scored = curve_figures(scores[label]), scores.get(REFERENCE), scored_records(answers)
         methods[label] = {
             "questions": len({record.question for record in answers}),
             "rows": len(answers),
@@ -78,13 +78,13 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
             **_consistency(answers, again.get(label, [])),
             "logprob": gold_figures(answers, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
-            "kendall_tau": share(per_question.order_agreement(answers)),
+            "kendall_tau": optional_share(per_question.order_agreement(answers)),
             "prompt_tokens": fmean(record.prompt_tokens for record in answers),
             "completion_tokens": fmean(record.completion_tokens for record in answers),
             "seconds": median(record.seconds for record in answers),
-            "ran_plain": _ran_plain(label, answers),
-            "groups": _groups(answered(answers)),
-            **({"judge": _judge(answered(answers))} if answers[0].task in JUDGES and scores[label].questions else {}),
+            "ran_plain": _count_plain_answers(label, answers),
+            "groups": _scores_by_group(scored),
+            **({"judge": _judge_figures(scored)} if answers[0].task in JUDGES and scored else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
     measured = {
@@ -100,51 +100,53 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
     }
 
 
-def answered(records: Iterable[Record]) -> list[Record]:
-    """Select the records with a scored answer."""
+def scored_records(records: Iterable[Record]) -> list[Record]:
+    """Select the records whose answer has a score."""
     return [record for record in records if record.score is not None]
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Compute flips between orders and between repetitions. For judges, compare the preferred responses."""
-    compared = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
+    """Compute flips between orders and between repetitions. A judge flips if it prefers another response."""
+    compared = per_question.preferred_response if records[0].task in JUDGES else per_question.normalised_answer
     orders = Counter((record.question, record.seed) for record in records)
     return {
         "orders": max(orders.values()),
-        "flip_rate": share(per_question.flips(answered(records), compared)),
-        "noise_floor": share(per_question.repeats(records, noise, compared)),
+        "flip_rate": optional_share(per_question.order_flips(scored_records(records), compared)),
+        "noise_floor": optional_share(per_question.repeat_flips(records, noise, compared)),
     }
 
 
-def _judge(records: Sequence[Record]) -> dict[str, Any]:
-    """Compute a judge's consistency under swaps, its preference for the first response, and its accuracy.
+def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
+    """Compute a judge's consistency between both orders, its preference for the first response, and its accuracy.
 
-    Accuracy is given for each position of the better response. A pair without a verdict in both orders is consistent.
+    Accuracy is given by position of the better response. A pair that gets no verdict in any order is consistent.
     """
-    consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
+    flips = per_question.order_flips(records, per_question.preferred_response)
+    consistent = {question: 1 - flip for question, flip in flips.items()}
+    by_gold = group_by(records, attrgetter("gold_position"))
     by_position = {
-        name: share(means((record for record in records if record.gold_position == position), SCORE))
+        name: optional_share(mean_by_question(by_gold.get(position, []), get_score))
         for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
     }
-    undecided = sum(per_question.verdict(record) == "neither" for record in records)
+    undecided = sum(per_question.preferred_response(record) == "neither" for record in records)
     return {
-        "swap_consistency": share(consistent),
-        "prefers_first": share(per_question.prefers_first(records)),
+        "swap_consistency": optional_share(consistent),
+        "prefers_first": optional_share(per_question.first_response_preference(records)),
         **by_position,
         "undecided": undecided / len(records),
     }
 
 
-def _groups(records: Sequence[Record]) -> dict[str, Any]:
-    groups = grouped(records, attrgetter("group"))
+def _scores_by_group(records: Sequence[Record]) -> dict[str, Any]:
+    groups = group_by(records, attrgetter("group"))
     if set(groups) <= {""}:
         return {}
-    scores = {group: means(answers, SCORE) for group, answers in sorted(groups.items())}
-    return {group: {"questions": len(by_question), "mean": share(by_question)} for group, by_question in scores.items()}
+    scores = {group: mean_by_question(answers, get_score) for group, answers in sorted(groups.items())}
+    return {group: {"questions": len(means), "mean": optional_share(means)} for group, means in scores.items()}
 
 
-def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
-    """Count the answers of the plain model that ran instead of the method, by reason."""
+def _count_plain_answers(label: str, records: Sequence[Record]) -> dict[str, int]:
+    """Count the answers for which the plain model ran instead of the method, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))
@@ -153,17 +155,17 @@ def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
 def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], records: Sequence[Record]) -> list[str]:
     notes = []
     few = min(len(curve.questions) for curve in scores)
-    if few < FEWEST:
-        notes.append(f"{few} questions are too few for intervals; at least {FEWEST} are needed.")
+    if few < MIN_QUESTIONS:
+        notes.append(f"{few} questions are too few for intervals; at least {MIN_QUESTIONS} are needed.")
     if len({curve.questions for curve in scores}) > 1:
-        notes.append("The methods answered different questions; differences are over the questions in common.")
+        notes.append("The methods answered different questions; differences cover only the questions in common.")
     if len({curve.positions for curve in scores}) > 1:
-        notes.append("The methods ran at different positions; differences are over the positions in common.")
+        notes.append("The methods ran at different positions; differences cover only the positions in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences from it.")
     for label, method in methods.items():
         if undecided := method.get("judge", {}).get("undecided"):
-            notes.append(f"{label}: {undecided:.0%} of the answers have no verdict, and count 0.5.")
+            notes.append(f"{label}: {undecided:.0%} of the answers have no verdict. They score 0.5.")
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     notes += [
@@ -172,51 +174,52 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
     ]
     if copied := sorted({record.method for record in records if record.copied}):
         notes.append(
-            f"Measured in one order of the same documents, and copied to the others: {', '.join(copied)}. "
+            f"Answers measured in one document order and copied to the others: {', '.join(copied)}. "
             "The invariance of these methods is assumed here, not measured."
         )
     return notes
 
 
 def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """Return the part of a method's summary for one measure. Empty without data."""
+    """Return the part of a method's summary for one measure. It is empty without data."""
     return method if measure == ACCURACY else method[measure] or {}
 
 
 def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
-    """Compute scores by position, their mean and, for several positions, worst, best, gap and gap by chance."""
+    """Compute scores by position and their mean. For several positions, add worst, best, gap and chance gap."""
     if not scores.questions:
-        return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
-    curve = bootstrap.curve(scores, bounds=bounds)
+        return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*CURVE_FIGURES, "gap_by_chance"))}
+    curve = bootstrap.compute_curve(scores, bounds=bounds)
     figures = {name: [interval.as_list() for interval in intervals] for name, intervals in curve.items()}
     several = len(scores.positions) > 1
     return {
         "by_position": _by_position(scores, figures["by_position"]),
         "mean": figures["mean"][0],
-        **{name: figures[name][0] if several else None for name in ENDS},
-        "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
+        **{name: figures[name][0] if several else None for name in CURVE_FIGURES},
+        "gap_by_chance": bootstrap.estimate_chance_gap(scores) if several else None,
     }
 
 
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
-    """Compute a method's differences from the plain model, or ``None`` without a common question and position.
+    """Compute a method's differences from the plain model. Return None without a common question and position.
 
     ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean, worst position
-    and best position. ``worst_to_worst`` and ``gap`` are the differences of the worst positions and of the gaps.
-    ``by_position`` is the method's score at a position minus the plain model's mean. ``most`` is the largest possible
-    difference of two scores: 1 for accuracies.
+    and best position. ``worst_to_worst`` and ``gap`` subtract the worst positions and the gaps. ``by_position`` is the
+    method's score at a position minus the plain model's mean. ``most`` is the largest possible difference of two
+    scores, such as 1 for accuracies.
     """
-    first, second = scores.in_common(plain)
+    first, second = scores.restrict_to_common(plain)
     if not first.values.size:
         return None
-    counts, several = draws(len(first.questions)), len(first.positions) > 1
-    ours, theirs = ((point(side.values), summaries(side.values, counts)) for side in (first, second))
+    counts, several = bootstrap.draw_counts(len(first.questions)), len(first.positions) > 1
+    values = (first.values, second.values)
+    ours, theirs = ((bootstrap.summarise_scores(side), bootstrap.summarise_draws(side, counts)) for side in values)
     minus: dict[str, Any] = {}
     for name, (of, subtracted) in MINUS_PLAIN.items():
         means = subtracted == "mean"
-        once, drawn = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
+        once, samples = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
         bounds = None if means else (-most, most)
-        figures = [interval.as_list() for interval in bootstrap.intervals(once, drawn, bounds)]
+        figures = [interval.as_list() for interval in bootstrap.compute_intervals(once, samples, bounds)]
         if of == "by_position":
             minus[name] = _by_position(first, figures)
         else:
@@ -224,30 +227,30 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     return minus
 
 
-def share(values: Mapping[str, float]) -> Estimate | None:
-    """See ``bootstrap.share``. Return ``None`` without values."""
+def optional_share(values: Mapping[str, float]) -> Estimate | None:
+    """Return ``bootstrap.share`` as a list, or None without values."""
     return bootstrap.share(values).as_list() if values else None
 
 
 def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estimate]:
-    """Key figures by position for JSON. Omit -1, the position of questions without a gold document."""
-    return {str(at): figure for at, figure in zip(scores.positions, figures, strict=True) if at >= 0}
+    """Make a dict of figures by position. Omit the position -1, which means no gold document."""
+    return {str(position): figure for position, figure in zip(scores.positions, figures, strict=True) if position >= 0}
 
 
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
     """Summarise one method's log-probabilities of gold answers.
 
-    The result has the figures of ``curve_figures`` and ``minus_plain``, and three more. ``spread`` is the highest minus
-    the lowest value over the orders of the same documents, averaged over questions. ``kl`` is KL(plain || method) of
-    the token after the prompt. ``agreement`` is the share of cases with the same most probable token.
+    The result has the figures of ``curve_figures`` and ``minus_plain``, and these means over questions: ``spread``, the
+    range of a log-probability over the document orders; ``kl``, KL(plain || method) of the token after the prompt;
+    ``agreement``, whether both find the same token most probable; and ``answer_tokens``.
     """
     measured = [record for record in records if record.logprob is not None]
     return {
         "questions": len(scores.questions),
         **curve_figures(scores, NATS),
         "minus_plain": None if plain is None else minus_plain(scores, plain),
-        "spread": share(per_question.spreads(measured)),
-        "kl": share(means(measured, attrgetter("kl"))),
-        "agreement": share(means(measured, attrgetter("agrees"))),
+        "spread": optional_share(per_question.logprob_spreads(measured)),
+        "kl": optional_share(mean_by_question(measured, attrgetter("kl"))),
+        "agreement": optional_share(mean_by_question(measured, attrgetter("agrees"))),
         "answer_tokens": sum(record.answer_tokens or 0 for record in measured) / len(measured),
     }

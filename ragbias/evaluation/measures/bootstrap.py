@@ -1,7 +1,7 @@
 """Bootstrap confidence intervals over questions.
 
-Questions are resampled together with their answers at all positions. Comparisons of methods use the same resamples
-(paired). With fewer than ``FEWEST`` questions, the ends of intervals are NaN.
+A resample draws questions together with their answers at all positions. Comparisons are paired: all methods use the
+same resamples. With fewer than ``MIN_QUESTIONS`` questions, the ends of intervals are NaN.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ragbias.evaluation.runs import Record
 
 RESAMPLES = 2000
 SHUFFLES = 500
-FEWEST = 5  # minimum number of questions for an interval
+MIN_QUESTIONS = 5  # minimum number of questions for an interval
 LEVEL = 95  # per cent
-SHARE = (0.0, 1.0)  # smallest and largest accuracy
+SHARE = (0.0, 1.0)  # bounds of an accuracy
 
 Estimate: TypeAlias = list[float | None]
 Floats: TypeAlias = NDArray[np.float64]
@@ -31,7 +31,7 @@ Bounds: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its 95% bootstrap interval. With too few questions, its ends are NaN."""
+    """An estimate and its 95% bootstrap interval. With too few questions, ``low`` and ``high`` are NaN."""
 
     estimate: float
     low: float
@@ -44,9 +44,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one method ``[questions, positions]``: means over orders and seeds, NaN if missing.
+    """Scores of one method, ``[questions, positions]``: means over orders and seeds, NaN if missing.
 
-    ``positions`` of the gold document are counted from 0; -1 means no gold document. Both axes are sorted.
+    Positions of the gold document are counted from 0; -1 means no gold document. Both axes are sorted.
     """
 
     questions: tuple[str, ...]
@@ -55,7 +55,7 @@ class Scores:
 
     @classmethod
     def of(cls, records: Iterable[Record], name: str = "score") -> Scores:
-        """Compute scores from the record field ``name``. Skip records without a value."""
+        """Compute scores from the field ``name`` of records. Skip records without a value."""
         cells: dict[tuple[str, int], list[float]] = defaultdict(list)
         for record in records:
             if (value := getattr(record, name)) is not None:
@@ -67,8 +67,8 @@ class Scores:
             values[questions[question], positions[position]] = np.mean(scores)
         return cls(tuple(questions), tuple(positions), values)
 
-    def in_common(self, other: Scores) -> tuple[Scores, Scores]:
-        """Restrict two methods' scores to common questions and positions. Scores that one lacks are NaN in both."""
+    def restrict_to_common(self, other: Scores) -> tuple[Scores, Scores]:
+        """Restrict two methods' scores to common questions and positions. A score that one lacks is NaN in both."""
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         ours, theirs = (
@@ -83,7 +83,7 @@ class Scores:
 
 
 class Summaries(NamedTuple):
-    """Figures of all draws: ``by_position`` is ``[draws, positions]``, the other figures are ``[draws, 1]``."""
+    """Figures of all resamples: ``by_position`` is ``[resamples, positions]``, the others are ``[resamples, 1]``."""
 
     by_position: Floats
     mean: Floats
@@ -92,34 +92,34 @@ class Summaries(NamedTuple):
     gap: Floats
 
 
-def summaries(values: Floats, counts: Floats) -> Summaries:
-    """Summarise each draw of ``values`` ``[questions, positions]``. ``counts`` is the result of ``draws``."""
+def summarise_draws(values: Floats, counts: Floats) -> Summaries:
+    """Summarise each resample of ``values`` ``[questions, positions]``. ``counts`` comes from ``draw_counts``."""
     counts_per_position = counts @ (~np.isnan(values)).astype(float)
-    with np.errstate(invalid="ignore"):  # a draw may have no scores at a position
+    with np.errstate(invalid="ignore"):  # a resample may have no scores at a position
         by_position = counts @ np.nan_to_num(values) / counts_per_position
     worst, best = by_position.min(axis=1, keepdims=True), by_position.max(axis=1, keepdims=True)
     return Summaries(by_position, by_position.mean(axis=1, keepdims=True), worst, best, best - worst)
 
 
-def point(values: Floats) -> Summaries:
-    """Summarise the scores themselves, as a draw that contains every question once."""
-    return summaries(values, np.ones((1, len(values))))
+def summarise_scores(values: Floats) -> Summaries:
+    """Summarise the scores themselves, like a resample that contains every question once."""
+    return summarise_draws(values, np.ones((1, len(values))))
 
 
 @lru_cache(maxsize=2)
-def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw resamples as counts of each question, ``[resamples, questions]``; none for too few questions."""
-    if questions < FEWEST:
+def draw_counts(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """Draw how often each resample contains each question, ``[resamples, questions]``; none for too few questions."""
+    if questions < MIN_QUESTIONS:
         return np.empty((0, questions))
-    drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
-    drawn += questions * np.arange(resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
+    indices = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
+    indices += questions * np.arange(resamples)[:, None]
+    counts = np.bincount(indices.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
     counts.flags.writeable = False
     return counts
 
 
 def percentile_interval(estimate: float, resampled: Floats) -> Interval:
-    """Compute the percentile interval, which suits means."""
+    """Compute the percentile interval of a mean."""
     low, high = _percentiles(resampled)
     return Interval(estimate, min(low, estimate), max(high, estimate))  # a biased resample may exclude the estimate
 
@@ -127,14 +127,14 @@ def percentile_interval(estimate: float, resampled: Floats) -> Interval:
 def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> Interval:
     """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of such figures.
 
-    The minimum of noisy scores is biased: it is too low, and that of a resample is even lower. Therefore percentile
-    intervals often miss the true value on flat curves. Two intervals correct this bias. The percentile interval,
-    shifted by twice the bias, is too short on flat curves. The basic (reverse percentile) interval is too short near
+    The minimum of noisy scores is too low, and the minimum of a resample is even lower. Therefore percentile intervals
+    often miss the true value on flat curves. Two other intervals correct this bias, but can be too short: the
+    percentile interval shifted by twice the bias, on flat curves; the basic (reverse percentile) interval, near
     accuracies of 0 and 1. The result is the union of both, limited to the ``bounds``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
-    Without a gap, the interval of the gap contained 0 in only 64 to 81% of runs. To decide whether there is a gap, use
-    ``gap_by_chance``.
+    If there was no gap, the interval of the gap contained 0 in only 64 to 81% of runs. To test for a gap, use
+    ``estimate_chance_gap``.
     """
     low, high = _percentiles(resampled)
     bias = float(np.nanmean(resampled)) - estimate if len(resampled) else math.nan
@@ -149,33 +149,35 @@ def _percentiles(resampled: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def intervals(estimates: Floats, resampled: Floats, bounds: Bounds | None = None) -> list[Interval]:
-    """Compute an interval for each of the estimates ``[1, columns]``, from its resamples ``[draws, columns]``.
+def compute_intervals(estimates: Floats, resampled: Floats, bounds: Bounds | None = None) -> list[Interval]:
+    """Compute an interval for each estimate in ``[1, columns]`` from ``resampled``, ``[resamples, columns]``.
 
-    ``bounds`` selects bias-corrected intervals, see ``corrected_interval``.
+    If ``bounds`` are given, use ``corrected_interval``.
     """
     pairs = zip(map(float, estimates[0]), resampled.T, strict=True)
     return [percentile_interval(*pair) if bounds is None else corrected_interval(*pair, bounds) for pair in pairs]
 
 
-def curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
-    """Compute lists of intervals: one per position for ``by_position``, and a single one for other figures."""
-    estimates, resampled = point(scores.values), summaries(scores.values, draws(len(scores.questions), resamples))
+def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
+    """Compute intervals by figure: one per position for ``by_position``, and a single one for other figures."""
+    estimates = summarise_scores(scores.values)
+    resampled = summarise_draws(scores.values, draw_counts(len(scores.questions), resamples))
     limits: dict[str, Bounds] = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
     return {
-        name: intervals(once, drawn, limits.get(name))
-        for name, once, drawn in zip(Summaries._fields, estimates, resampled, strict=True)
+        name: compute_intervals(once, samples, limits.get(name))
+        for name, once, samples in zip(Summaries._fields, estimates, resampled, strict=True)
     }
 
 
-def gap_by_chance(scores: Scores) -> float:
-    """Estimate the gap that chance alone exceeds in 5% of random shuffles of scores over positions."""
+def estimate_chance_gap(scores: Scores) -> float:
+    """Estimate the gap due to chance: 5% of random shuffles of the scores over positions have a larger gap."""
     rng = np.random.default_rng(0)
-    gaps = [point(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
+    gaps = [summarise_scores(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))
 
 
 def share(values: Mapping[str, float]) -> Interval:
-    """Mean of one value per question, with its interval."""
+    """Compute the mean, with its interval, of one value per question."""
     by_question = np.array([values[question] for question in sorted(values)], dtype=float)
-    return percentile_interval(float(by_question.mean()), draws(len(by_question)) @ by_question / len(by_question))
+    counts = draw_counts(len(by_question))
+    return percentile_interval(float(by_question.mean()), counts @ by_question / len(by_question))

@@ -1,4 +1,4 @@
-"""Score answers from 0 to 1 as in the benchmarks, and find the source document of an answer."""
+"""Score answers from 0 to 1 as in the benchmarks, and find the document that an answer comes from."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(answer: str) -> str:
+def normalise(answer: str) -> str:
     """Convert to lower case with single spaces and without a final full stop."""
     return " ".join(answer.split()).rstrip(".").lower()
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers have the same meaning, that is, one contains the other as whole words.
+    """Whether two answers mean the same, which is assumed if one contains the other as whole words.
 
     Case, punctuation, white space and articles are ignored.
     """
-    one, other = (f" {' '.join(_words(ARTICLES.sub(' ', text.lower())))} " for text in (first, second))
+    one, other = (f" {' '.join(_split_words(ARTICLES.sub(' ', text.lower())))} " for text in (first, second))
     return one == other or bool(one.strip() and other.strip() and (one in other or other in one))
 
 
-def squad_normalised(text: str) -> str:
+def normalise_squad(text: str) -> str:
     """Normalise as in SQuAD's evaluation: lower case, single spaces, no ASCII punctuation and no articles."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """Return 1 if the normalised first line contains a normalised answer, else 0. From Lost in the Middle."""
-    words = squad_normalised(prediction.split("\n")[0])
-    return float(any(squad_normalised(answer) in words for answer in answers))
+    """Return 1 if the first line contains an answer, both normalised, else 0. From Lost in the Middle."""
+    words = normalise_squad(prediction.split("\n")[0])
+    return float(any(normalise_squad(answer) in words for answer in answers))
 
 
 def qa_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Return the best F1 of normalised words over all answers. From LongBench."""
-    words = Counter(squad_normalised(prediction).split())
-    return max(_f1(words, Counter(squad_normalised(answer).split())) for answer in answers)
+    """Return the highest F1 of normalised words with any of the answers. From LongBench."""
+    words = Counter(normalise_squad(prediction).split())
+    return max(_f1(words, Counter(normalise_squad(answer).split())) for answer in answers)
 
 
 def _f1(words: Counter[str], expected: Counter[str]) -> float:
@@ -52,29 +52,29 @@ def value_in_answer(prediction: str, value: str) -> float:
     return float(value.lower() in prediction.lower())
 
 
-def exact(prediction: str, answers: Sequence[str]) -> float:
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """Return 1 if the prediction equals an answer, else 0. Case, white space and a final full stop are ignored."""
-    return float(normalised(prediction) in {normalised(answer) for answer in answers})
+    return float(normalise(prediction) in {normalise(answer) for answer in answers})
 
 
-def source(answer: str, documents: Sequence[str], question: str) -> int | None:
-    """Return the index of the source document of an answer, according to its words, or None if this is ambiguous.
+def find_source(answer: str, documents: Sequence[str], question: str) -> int | None:
+    """Return the index of the document that an answer comes from, or None if this is ambiguous.
 
-    The source is the only document that contains the normalised answer as whole words. If no document contains it, the
-    source is the document with most words of the answer, and at least half. Words of the question are ignored.
+    It is the only document that contains the normalised answer as whole words. If no document contains the answer, it
+    is the document with the most words of the answer, at least half, not counting words of the question.
     """
-    words = " ".join(_words(answer))
+    words = " ".join(_split_words(answer))
     if not words:
         return None
-    texts = [f" {' '.join(_words(document))} " for document in documents]
+    texts = [f" {' '.join(_split_words(document))} " for document in documents]
     holders = [index for index, text in enumerate(texts) if f" {words} " in text]
     if not holders:
-        new_words = set(_words(answer)) - set(_words(question))
+        new_words = set(_split_words(answer)) - set(_split_words(question))
         counts = [sum(f" {word} " in text for word in new_words) for text in texts]
         most = max(counts)
         holders = [index for index, count in enumerate(counts) if count == most > 0 and 2 * most >= len(new_words)]
     return holders[0] if len(holders) == 1 else None
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", normalised(text))
+def _split_words(text: str) -> list[str]:
+    return re.findall(r"\w+", normalise(text))

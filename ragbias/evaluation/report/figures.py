@@ -1,7 +1,7 @@
-"""The style of all pictures, and functions that draw and save them.
+"""Draw and save figures in one style.
 
-Methods differ by colour (mostly the colour-blind safe palette of Okabe and Ito), dashes, marker and filling, so that
-pictures are readable in black and white. They are legible at a width of 450 pixels, which is half of a README's.
+Methods differ by colour (mostly from the colour-blind safe palette of Okabe and Ito), dashes, marker and filling, so
+figures are readable in black and white. They are legible at half of a README's width, 450 pixels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import matplotlib  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-WIDTH = 6.4  # width of a picture in inches
+WIDTH = 6.4  # of a figure, in inches
 INK, PALE = "#000000", "#8c8c8c"
 DASHES: tuple[tuple[str, Any], ...] = (
     ("#d55e00", "--"),
@@ -38,9 +38,9 @@ DASHES: tuple[tuple[str, Any], ...] = (
 )
 MARKERS = "s^DvP<>p"
 FONTS = ["DejaVu Sans", "Verdana"]  # Verdana is a common fallback of similar width
-TITLE_LETTERS = 30  # maximum title length of a panel with a third of the width
+MAX_TITLE_LENGTH = 30  # maximum number of letters above a panel of a third of the width
 
-Point = Sequence[Any]  # estimate, low, high; each may be None
+Point = Sequence[Any]  # estimate, low and high; each may be None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Style:
     filling: str
 
 
-def styles_of(labels: Iterable[str]) -> dict[str, Style]:
+def make_styles(labels: Iterable[str]) -> dict[str, Style]:
     """Assign a style to each label. The plain model is black. The first 17 styles differ even without colour."""
     plain_first = sorted(dict.fromkeys(labels), key=lambda label: label != REFERENCE)
     styles = dict.fromkeys(plain_first[:1], Style(INK, "-", "o", INK))
@@ -64,10 +64,10 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     return styles
 
 
-def canvas(
+def make_canvas(
     count: int = 1, columns: int = 3, height: float = 3.0, title: str = "", **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Create a picture of ``count`` panels in rows of at most ``columns``, each row ``height`` inches high."""
+    """Create a figure of ``count`` panels. Rows have at most ``columns`` panels and are ``height`` inches high."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
@@ -80,44 +80,44 @@ def canvas(
         axis.set_axisbelow(True)
         axis.tick_params(labelsize=9)
     if title:
-        figure.suptitle(literal("\n".join(wrap(title, 72))), fontsize=10)
+        figure.suptitle(escape_dollars("\n".join(wrap(title, 72))), fontsize=10)
     return figure, axes[:count]
 
 
-def legend(figure: Figure, columns: int = 3) -> None:
-    """Draw one legend for all panels at the top of the picture."""
-    named: dict[str, Any] = {}
+def draw_legend(figure: Figure, columns: int = 3) -> None:
+    """Draw one legend for all panels at the top of the figure."""
+    handles: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            named.setdefault(label, handle)
-    if named:
-        place: dict[str, Any] = {"loc": "outside upper center", "ncols": 1 if max(map(len, named)) > 45 else columns}
-        figure.legend(named.values(), named.keys(), **place, frameon=False, handlelength=3, fontsize=9)
+            handles.setdefault(label, handle)
+    if handles:
+        layout: dict[str, Any] = {"loc": "outside upper center", "ncols": 1 if max(map(len, handles)) > 45 else columns}
+        figure.legend(handles.values(), handles.keys(), **layout, frameon=False, handlelength=3, fontsize=9)
 
 
-def line(
+def draw_line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, shaded or as error bars. ``wider`` widens a curve that equal curves will cover."""
+    """Draw estimates with intervals, as a band or as error bars. ``wider`` counts the equal curves drawn later."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
-    at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
-    drawn: dict[str, Any] = dict(
+    xs_known, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
+    style_options: dict[str, Any] = dict(
         color=style.colour, linestyle=style.dashes, marker=style.marker, markerfacecolor=style.filling,
-        markersize=4.5 + 4 * wider, linewidth=1.6 + 2.5 * wider, zorder=3, label=label and literal(label),
+        markersize=4.5 + 4 * wider, linewidth=1.6 + 2.5 * wider, zorder=3, label=label and escape_dollars(label),
     )  # fmt: skip
     lows, highs = ([point[index] for point in known] for index in (2, 3))
     if not known or None in lows or None in highs:
-        axis.plot(at, estimates, **drawn)
+        axis.plot(xs_known, estimates, **style_options)
     elif band:
-        axis.plot(at, estimates, **drawn)
-        axis.fill_between(at, lows, highs, color=style.colour, alpha=0.15, linewidth=0)
+        axis.plot(xs_known, estimates, **style_options)
+        axis.fill_between(xs_known, lows, highs, color=style.colour, alpha=0.15, linewidth=0)
     else:
-        axis.errorbar(at, estimates, yerr=_reach(known), capsize=2, elinewidth=0.8, **drawn)
+        axis.errorbar(xs_known, estimates, yerr=_error_bars(known), capsize=2, elinewidth=0.8, **style_options)
 
 
-def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:
-    """Draw shares from 0 to 1 as horizontal bars with intervals and percentages, one per label and series."""
+def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:
+    """Draw shares as horizontal bars with intervals and percentages, one for each label and series."""
     fills: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
     step = 0.8 / len(series)
     for index, (name, points) in enumerate(series.items()):
@@ -125,12 +125,12 @@ def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point 
             if point is None or point[0] is None:
                 continue
             estimate, low, high = point
-            at = row + step * (index - (len(series) - 1) / 2)
-            named = name if name not in axis.get_legend_handles_labels()[1] else None
-            axis.barh(at, estimate, 0.9 * step, linewidth=0.8, edgecolor=INK, label=named, **fills[index])
+            y = row + step * (index - (len(series) - 1) / 2)
+            bar_label = name if name not in axis.get_legend_handles_labels()[1] else None
+            axis.barh(y, estimate, 0.9 * step, linewidth=0.8, edgecolor=INK, label=bar_label, **fills[index])
             if low is not None and high is not None:
-                axis.errorbar(estimate, at, xerr=_reach([(at, estimate, low, high)]), color=PALE, capsize=3)
-            end, percentage = (max(estimate, high or 0), at), f"{estimate:.0%}"
+                axis.errorbar(estimate, y, xerr=_error_bars([(y, estimate, low, high)]), color=PALE, capsize=3)
+            end, percentage = (max(estimate, high or 0), y), f"{estimate:.0%}"
             axis.annotate(percentage, end, xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
     axis.set_yticks(range(len(labels)), [panel_title(label) for label in labels])
     axis.set_ylim(len(labels) - 0.4, -0.6)
@@ -140,39 +140,39 @@ def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point 
     axis.grid(visible=False, axis="y")
 
 
-def _reach(known: Sequence[Sequence[Any]]) -> list[list[float]]:
-    """Compute the distances from the estimates to the ends of their intervals."""
+def _error_bars(known: Sequence[Sequence[Any]]) -> list[list[float]]:
+    """Compute the distances from estimates to the ends of their intervals, lower ends first."""
     return [[estimate - low for _, estimate, low, _ in known], [high - estimate for _, estimate, _, high in known]]
 
 
-def literal(text: str) -> str:
-    """Escape a name for matplotlib, which parses text between dollar signs as mathematics."""
+def escape_dollars(text: str) -> str:
+    """Escape dollar signs, between which matplotlib expects mathematics."""
     return printable(text).replace("$", r"\$")
 
 
 def panel_title(label: str) -> str:
-    """Wrap a method's label to fit above a small panel. Parameters begin on a new line."""
-    if len(label) <= TITLE_LETTERS:
-        return literal(label)
+    """Wrap a method's label to fit above a small panel. Its parameters begin on a new line."""
+    if len(label) <= MAX_TITLE_LENGTH:
+        return escape_dollars(label)
     name, bracket, parameters = label.partition("(")
-    return literal("\n".join([name, *wrap(bracket + parameters, TITLE_LETTERS)]))
+    return escape_dollars("\n".join([name, *wrap(bracket + parameters, MAX_TITLE_LENGTH)]))
 
 
-def svg(figure: Figure, name: str, fonttype: str = "none") -> str:
-    """Render the figure as reproducible SVG. ``fonttype="path"`` draws letters as paths, without a font."""
-    written = io.StringIO()
+def render_svg(figure: Figure, name: str, fonttype: str = "none") -> str:
+    """Render the figure as reproducible SVG. ``fonttype="path"`` draws letters as paths, which need no font."""
+    text = io.StringIO()
     settings: Any = {"svg.hashsalt": name, "svg.fonttype": fonttype, "font.sans-serif": FONTS}
     with matplotlib.rc_context(settings):
-        figure.savefig(written, format="svg", metadata={"Date": None}, transparent=True)
-    return " ".join(row.strip() for row in written.getvalue().splitlines())
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    return " ".join(row.strip() for row in text.getvalue().splitlines())
 
 
-def address(figure: Figure, name: str) -> str:
+def data_url(figure: Figure, name: str) -> str:
     """Render the figure as a ``data:`` URL for an HTML page."""
-    return "data:image/svg+xml," + quote(svg(figure, name), safe=" /:;,=")
+    return "data:image/svg+xml," + quote(render_svg(figure, name), safe=" /:;,=")
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a picture in the format that its suffix names."""
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the figure to a file. Its suffix selects the format."""
     with writing(path):
         figure.savefig(path, dpi=130)

@@ -1,4 +1,4 @@
-"""Read the folders of runs, finished or not, and combine them into one summary."""
+"""Read the folders of bench runs, finished or not, and combine them into one summary."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.measures.aggregates import Setting, answered, minus_plain, setting_of, summarise
+from ragbias.evaluation.measures.aggregates import Setting, minus_plain, scored_records, setting_of, summarise_records
 from ragbias.evaluation.measures.bootstrap import Scores
-from ragbias.evaluation.measures.per_question import grouped
-from ragbias.evaluation.report.tables import title
+from ragbias.evaluation.measures.per_question import group_by
+from ragbias.evaluation.report.tables import format_title
 from ragbias.evaluation.runs import (
     NOISE,
     ROWS,
     Costs,
     Record,
-    packed,
-    read_about,
+    find_records_file,
     read_costs,
     read_records,
-    records_file,
+    read_run_settings,
 )
 
-# options of a task that change its prompts
-OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "seed"
-EXPECTED = ("models", "methods", "tasks")  # settings that may differ between the runs of a report
+# task options that change the prompts
+PROMPT_OPTIONS = "indices", "chat", "shorten", "explain", "letters", "seed"
+MAY_DIFFER = ("models", "methods", "tasks")  # settings that may differ between the runs of a report
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run from its folder. Costs and settings are empty if the files are missing."""
+    """The content of a run's folder. ``cost`` and ``settings`` are empty if their files are missing."""
 
     folder: Path
     records: list[Record]
@@ -44,52 +43,52 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the folder of a run, with plain or compressed answers. Raise ``RunError`` if there are no answers."""
+    """Read the folder of a run. Raise ``RunError`` if it has no answers."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; expected the --out folder of a bench")
-    rows, again = records_file(folder, ROWS), records_file(folder, NOISE)
+    rows, again = find_records_file(folder, ROWS), find_records_file(folder, NOISE)
     if rows is None:
-        raise RunError(f"{folder} has no {ROWS} or {packed(folder, ROWS).name}; expected the --out folder of a bench")
+        raise RunError(f"{folder} has no {ROWS} or {ROWS}.gz; expected the --out folder of a bench")
     records = read_records(rows)
     if not records:
         raise RunError(f"{rows} contains no answers yet; run the bench again to resume it")
     noise = read_records(again) if again else []
-    return Run(folder, records, noise, read_costs(folder), read_about(folder))
+    return Run(folder, records, noise, read_costs(folder), read_run_settings(folder))
 
 
-def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """Combine the runs into one summary, see ``summarise``, with notes on different settings.
+def summarise_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Combine runs into one summary, see ``summarise_records``. Notes list settings that differ between runs.
 
-    Raise ``RunError`` if two runs have the same method in the same setting, or different prompts of a task.
+    Raise ``RunError`` if two runs measured the same method on the same task, or have different prompts for a task.
     """
-    _refuse_clashes(runs)
+    _check_no_clashes(runs)
     cost: Costs = {}
     for run in runs:
         for key, methods in run.cost.items():
             cost[key] = {**cost.get(key, {}), **methods}
     records = [record for run in runs for record in run.records]
     noise = [record for run in runs for record in run.noise]
-    summary = summarise(records, cost, noise)
+    summary = summarise_records(records, cost, noise)
     for result in summary["results"]:
         setting = result["model"], result["task"], result["documents"]
         first, *others = [run for run in runs if setting in map(setting_of, run.records)]
         for other in others:
-            result["notes"] += _differences(first, other, result["task"])
+            result["notes"] += _compare_settings(first, other, result["task"])
     return summary
 
 
-def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
-    """Return the paired differences of other methods from ``label``, by measure and method, best mean first."""
+def differences_from(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
+    """Compute the paired differences of all other methods from ``label``, by measure and method, best mean first."""
     setting = result["model"], result["task"], result["documents"]
     records = [record for run in runs for record in run.records if setting_of(record) == setting]
     if label not in result["methods"]:
         known = ", ".join(map(repr, result["methods"]))
-        raise RunError(f"{label!r} was not run for {title(result)}; expected one of {known}")
+        raise RunError(f"{label!r} was not run for {format_title(result)}; expected one of {known}")
     by_measure = {}
     for measure in result["measures"]:
-        measured = answered(records) if measure == ACCURACY else records
+        measured = scored_records(records) if measure == ACCURACY else records
         field, most = ("score", 1.0) if measure == ACCURACY else (measure, math.inf)
-        scores = {name: Scores.of(part, field) for name, part in grouped(measured, attrgetter("method")).items()}
+        scores = {name: Scores.of(part, field) for name, part in group_by(measured, attrgetter("method")).items()}
         minus = {
             name: {"mean": figures["mean"], "worst": figures["worst_to_worst"]}
             for name, method_scores in scores.items()
@@ -101,7 +100,7 @@ def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> 
     return by_measure
 
 
-def _refuse_clashes(runs: Sequence[Run]) -> None:
+def _check_no_clashes(runs: Sequence[Run]) -> None:
     owners: dict[tuple[Setting, str], Path] = {}
     for run in runs:
         for key in dict.fromkeys((setting_of(record), record.method) for record in run.records):
@@ -114,13 +113,13 @@ def _refuse_clashes(runs: Sequence[Run]) -> None:
                 )
 
 
-def _differences(first: Run, second: Run, task: str) -> list[str]:
-    """Note all settings of a task that differ between runs. Raise ``RunError`` if their prompts differ."""
+def _compare_settings(first: Run, second: Run, task: str) -> list[str]:
+    """Describe the settings of a task that differ between two runs. Raise ``RunError`` if their prompts differ."""
     if not first.settings or not second.settings:
         unknown = " and ".join(str(run.folder) for run in (first, second) if not run.settings)
         return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
     runs, folders = (first, second), f"{first.folder} and {second.folder}"
-    decided = [{name: value for name, value in run.settings["decides"].items() if name not in EXPECTED} for run in runs]
+    decided = [{key: value for key, value in run.settings["decides"].items() if key not in MAY_DIFFER} for run in runs]
     every = [run.settings["decides"].get("tasks", []) for run in runs]
     options: list[dict[str, Any]] = [next((one for one in tasks if one.get("name") == task), {}) for tasks in every]
     data = [{file["sha256"] for file in task_options.get("data", []) if "sha256" in file} for task_options in options]
@@ -129,8 +128,8 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
     notes = []
     for one, two in (decided, options):
         for name in sorted(name for name in {*one, *two} if one.get(name) != two.get(name)):
-            values = _short(one, name), _short(two, name)
-            if one is options[0] and name in OTHER_PROMPTS:
+            values = _format_option(one, name), _format_option(two, name)
+            if one is options[0] and name in PROMPT_OPTIONS:
                 raise RunError(
                     f"the prompts of task {task!r} differ between {folders}: {name} is {values[0]!r} in one and "
                     f"{values[1]!r} in the other; report them separately"
@@ -142,7 +141,7 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
     return notes
 
 
-def _short(options: Mapping[str, Any], name: str) -> Any:
+def _format_option(options: Mapping[str, Any], name: str) -> Any:
     """Format the value of an option for a message. A data file becomes its name and the start of its hash."""
     if name != "data":
         return options.get(name, "the default")

@@ -1,4 +1,4 @@
-"""Tables of methods, sorted by the worst position, for terminals, as Markdown and as CSV."""
+"""Format the methods of a summary, best worst position first, for a terminal, as Markdown or as CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragbias.display import escape_formula, printable
 from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.aggregates import figures_of
 
-NOTHING = "-"
+NO_VALUE = "-"
 WIDTH = 80  # columns of a terminal
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 AGAINST_PLAIN = (
@@ -27,21 +27,20 @@ AGAINST_PLAIN = (
 LEGENDS = {
     ACCURACY: "worst, mean, gap: accuracy over the positions of the gold document; "
     f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: "
-    "questions whose answer changes when the same order is repeated.",
+    "questions whose answer changes if the same order is repeated.",
     LOGPROB: "log-probability: natural logarithm of the probability of the (most probable) gold answer after the "
     f"prompt, summed over tokens; {AGAINST_PLAIN}; spread: a question's highest minus its lowest value over the orders "
     "of the same documents; KL: KL(plain || method) of the token after the prompt, in nats; agree: share of prompts "
-    "after which both find the same token the most probable.",
+    "after which the same token is most probable with and without the method.",
 }
 OTHER_FIGURES = {  # heading and format by measure and name
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
-IN_FULL = ("method", "worst", f"mean - {REFERENCE}")  # columns whose intervals the terminal shows
+FULL_COLUMNS = ("method", "worst", f"mean - {REFERENCE}")  # columns with intervals in the terminal
 ORDER_LEGEND = (
-    "agreement (Kendall's tau) of the orders in which a method presents the same documents when their input order "
-    "changes: 1 always the same, 0 unrelated, -1 reversed. The plain model (none) keeps the input order, so its figure "
-    "is the agreement of the input orders."
+    "agreement (Kendall's tau) between the orders in which a method presents the same documents for different input "
+    "orders: 1 always the same, 0 unrelated, -1 reversed. For the plain model (none), these are the input orders."
 )
 JUDGE_FIGURES = {
     "swap_consistency": "swap-consistent",
@@ -50,39 +49,39 @@ JUDGE_FIGURES = {
     "accuracy_preferred_second": "right, better one second",
 }
 
-COLUMNS = 6  # maximum number of columns with figures, so that a table fits an HTML page
+MAX_COLUMNS = 6  # maximum number of columns with figures that fit an HTML page
 
 Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of figures with intervals: ``0.71 (0.62 to 0.79)``. The first ``keys`` columns name the rows."""
+    """A table of figures such as ``0.71 (0.62 to 0.79)``. The first ``keys`` columns identify a row."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     keys: int = 1
 
-    def parts(self, widths: Sequence[int] | None = None, limit: int = COLUMNS) -> Iterator[Grid]:
-        """Split a table whose ``widths`` exceed the limit into several, which repeat the ``keys`` columns.
+    def split(self, widths: Sequence[int] | None = None, limit: int = MAX_COLUMNS) -> Iterator[Grid]:
+        """Split a table into parts with a total width of at most ``limit``. Each part repeats the ``keys`` columns.
 
-        The keys do not count. By default, each column counts 1.
+        The widths of ``keys`` are not counted. By default, each column has width 1.
         """
         widths = widths or [1] * len(self.head)
         groups: list[list[int]] = []
         for index in range(self.keys, len(self.head)):
-            if not groups or sum(widths[at] for at in (*groups[-1], index)) > limit:
+            if not groups or sum(widths[column] for column in (*groups[-1], index)) > limit:
                 groups.append([])
             groups[-1].append(index)
         for number, group in enumerate(groups):
             shown = [*range(self.keys), *group]
-            rows = [[row[at] for at in shown] for row in self.rows]
-            yield Grid("" if number else self.title, [self.head[at] for at in shown], rows, self.keys)
+            rows = [[row[column] for column in shown] for row in self.rows]
+            yield Grid("" if number else self.title, [self.head[column] for column in shown], rows, self.keys)
 
 
-def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
-    """Build a table. Long names fold. Figures wrap only if ``wrap`` is set."""
+def make_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
+    """Build an empty table. Long names in the first column fold. Other columns wrap only if ``wrap`` is set."""
     table = Table(title=Text(title), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     table.add_column(Text(first), overflow="fold")
     for heading in others:
@@ -90,12 +89,12 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
     return table
 
 
-def fitted(grid: Grid) -> Group:
-    """Build tables for a terminal of ``WIDTH`` columns. Columns that do not fit go into further tables."""
+def fit_terminal(grid: Grid) -> Group:
+    """Fit a table to a terminal of ``WIDTH`` columns. Columns that do not fit go into further tables."""
     made = []
-    widths = _widths(grid)
-    for part in grid.parts(widths, WIDTH - widths[0]):
-        table, narrow = plain_table(part.title, *part.head, wrap=True), _widths(part)
+    widths = _column_widths(grid)
+    for part in grid.split(widths, WIDTH - widths[0]):
+        table, narrow = make_table(part.title, *part.head, wrap=True), _column_widths(part)
         roomy = sum(max(width, 1 + len(name)) for width, name in zip(narrow, part.head, strict=True)) <= WIDTH
         for width, column in zip(narrow, table.columns, strict=True):
             column.width = None if roomy else width - 1
@@ -105,17 +104,16 @@ def fitted(grid: Grid) -> Group:
     return Group(*made)
 
 
-def _widths(grid: Grid) -> list[int]:
-    """Return the width of each column, with a space after it. Headings wrap."""
+def _column_widths(grid: Grid) -> list[int]:
+    """Return the width of each column, including a space after it, if headings wrap."""
     columns = zip(grid.head, *grid.rows, strict=True)
     return [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
 
 
-def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Sort the methods of a result by their worst position, or by mean if there are no positions.
+def rank_methods(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
+    """Sort methods by their worst position, or by their mean if there are no positions.
 
-    Args:
-        measure: measure to sort by; None: accuracy, or the log-probability if accuracy was not measured.
+    ``measure=None`` selects accuracy, or the log-probability if accuracy was not measured.
     """
     measure = measure or result["measures"][0]
 
@@ -128,106 +126,108 @@ def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[
     return sorted(result["methods"].items(), key=rank)
 
 
-def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
+def format_title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
     documents = f"{result['documents']} documents" if result["documents"] else "no documents"
     what = "" if measure == ACCURACY else f": {LOGPROB_TITLE}"
     return f"{result['task']}, {documents}, model {result['model']}{what}"
 
 
-def costs_of(result: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Prefill times ``[median, low, high]`` relative to ``none``, by method. Empty unless all methods were timed."""
+def prefill_costs(result: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return prefill times ``[median, low, high]`` relative to ``none``, by method, if all methods were timed."""
     costs = {label: method.get("cost", {}).get("prefill_ratio") for label, method in result["methods"].items()}
     return costs if all(costs.values()) else {}
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
-    """Whether the accuracy table has the column *order*, for methods that reorder documents."""
+    """Whether the table of accuracies has the column ``order``, because a method reorders documents."""
     return ACCURACY in result["measures"] and any(
         method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
     )
 
 
-def grids(result: Mapping[str, Any]) -> list[Grid]:
-    """Build a table for each measure, with a row per method and intervals."""
+def build_grids(result: Mapping[str, Any]) -> list[Grid]:
+    """Build a table for each measure, with a row per method."""
     made = []
     for measure in result["measures"]:
-        labels = [label for label, method in ranked(result, measure) if figures_of(method, measure)]
-        rows = [_cells(result, label, measure) for label in labels]
-        made.append(Grid(title(result, measure), list(rows[0]), [list(cells.values()) for cells in rows]))
+        labels = [label for label, method in rank_methods(result, measure) if figures_of(method, measure)]
+        rows = [_format_cells(result, label, measure) for label in labels]
+        made.append(Grid(format_title(result, measure), list(rows[0]), [list(cells.values()) for cells in rows]))
     return made
 
 
-def _cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str]:
+def _format_cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str]:
     method = result["methods"][label]
     figures = figures_of(method, measure)
-    cells = {"method": label, **{name: with_interval(figures[name]) for name in ("worst", "mean", "gap")}}
+    cells = {"method": label, **{name: format_figure(figures[name]) for name in ("worst", "mean", "gap")}}
     minus = (figures["minus_plain"] or {}) if label != REFERENCE else {}
     if measure == ACCURACY:
-        cells[f"worst - {REFERENCE}"] = with_interval(minus.get("worst_to_worst"), "+.2f")
-    cells[f"mean - {REFERENCE}"] = with_interval(minus.get("mean"), "+.2f")
+        cells[f"worst - {REFERENCE}"] = format_figure(minus.get("worst_to_worst"), "+.2f")
+    cells[f"mean - {REFERENCE}"] = format_figure(minus.get("mean"), "+.2f")
     for name in ("worst", "best"):
-        cells[f"mean - {REFERENCE}'s {name}"] = with_interval(minus.get(name), "+.2f")
+        cells[f"mean - {REFERENCE}'s {name}"] = format_figure(minus.get(name), "+.2f")
     for name, (heading, form) in OTHER_FIGURES[measure].items():
-        cells[heading] = with_interval(figures[name], form)
+        cells[heading] = format_figure(figures[name], form)
     if measure == ACCURACY and shows_order(result):
-        cells["order"] = with_interval(method["kendall_tau"])
-    if costs := costs_of(result):
-        cells["prefill"] = with_interval(costs[label], prefix="x")
+        cells["order"] = format_figure(method["kendall_tau"])
+    if costs := prefill_costs(result):
+        cells["prefill"] = format_figure(costs[label], prefix="x")
     if measure == ACCURACY and "judge" in method:
-        cells["no verdict"] = with_interval([method["judge"]["undecided"], None, None], ".0%")
+        cells["no verdict"] = format_figure([method["judge"]["undecided"], None, None], ".0%")
         for name, heading in JUDGE_FIGURES.items():
-            cells[heading] = with_interval(method["judge"][name])
+            cells[heading] = format_figure(method["judge"][name])
     return cells
 
 
-def estimate(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format the estimate of a figure, e.g. ``0.71``."""
-    return NOTHING if not figure or figure[0] is None else prefix + _number(figure[0], form)
+def format_estimate(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
+    """Format the estimate of a figure, such as ``0.71``."""
+    return NO_VALUE if not figure or figure[0] is None else prefix + _format_number(figure[0], form)
 
 
-def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
+def format_figure(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
     """Format a figure as ``0.71 (0.62 to 0.79)``, or the estimate alone if there is no interval."""
-    written = estimate(figure, form, prefix)
+    text = format_estimate(figure, form, prefix)
     if not figure or None in figure:
-        return written
-    return f"{written} ({' to '.join(prefix + _number(end, form) for end in figure[1:] if end is not None)})"
+        return text
+    return f"{text} ({' to '.join(prefix + _format_number(end, form) for end in figure[1:] if end is not None)})"
 
 
-def _number(value: float, form: str) -> str:
-    """Format a number, without a minus sign for zero."""
+def _format_number(value: float, form: str) -> str:
+    """Format a number. Zero has no minus sign."""
     text = format(value, form)
     return text if text.strip("-0.%") else format(0.0, form)
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Group]:
-    """Build tables for a terminal of 80 columns, one per measure. Only columns of ``IN_FULL`` show intervals."""
+    """Build tables for a terminal, one per measure. Only ``FULL_COLUMNS`` show intervals."""
     made = []
-    for grid in grids(result):
+    for grid in build_grids(result):
         rows = [
-            [cell if name in IN_FULL else cell.partition(" (")[0] for name, cell in zip(grid.head, row, strict=True)]
+            [cell if name in FULL_COLUMNS else cell.split(" (")[0] for name, cell in zip(grid.head, row, strict=True)]
             for row in grid.rows
         ]
-        made.append(fitted(replace(grid, rows=rows)))
+        made.append(fit_terminal(replace(grid, rows=rows)))
     return made
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """Build one table per measure with differences from the method ``label``. See ``minus_method`` for ``minus``."""
+    """Yield a table per measure with differences from the method ``label``. ``minus`` is from ``differences_from``."""
     for measure, methods in minus.items():
         rows = [
-            [name, *(with_interval(figures[of], "+.2f") for of in ("mean", "worst"))]
+            [name, *(format_figure(figures[of], "+.2f") for of in ("mean", "worst"))]
             for name, figures in methods.items()
         ]
-        yield fitted(Grid(title(result, measure), ["method", f"mean - {label}'s", f"worst - {label}'s"], rows))
+        head = ["method", f"mean - {label}'s", f"worst - {label}'s"]
+        yield fit_terminal(Grid(format_title(result, measure), head, rows))
 
 
 def as_markdown(summary: Mapping[str, Any]) -> str:
-    """Render each result as Markdown tables with intervals, followed by its notes."""
+    """Render each result as Markdown: tables, then notes."""
     parts = []
     for result in summary["results"]:
-        notes = "".join(f"- {in_markdown(note)}\n" for note in result["notes"])
+        notes = "".join(f"- {escape_markdown(note)}\n" for note in result["notes"])
         written = "\n".join(
-            f"### {in_markdown(grid.title)}\n\n{markdown_table(grid.head, grid.rows)}\n" for grid in grids(result)
+            f"### {escape_markdown(grid.title)}\n\n{markdown_table(grid.head, grid.rows)}\n"
+            for grid in build_grids(result)
         )
         parts.append(written + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
@@ -235,10 +235,10 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
 
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     rows = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
-    return "\n".join(f"| {' | '.join(in_markdown(cell) for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(escape_markdown(cell) for cell in row)} |" for row in rows)
 
 
-def in_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape text for a single line of Markdown."""
     text = " ".join(printable(text).split())
     for character in "\\|<>[]`*":
@@ -247,13 +247,13 @@ def in_markdown(text: str) -> str:
 
 
 def as_csv(summary: Mapping[str, Any]) -> str:
-    """Render a CSV line for each method of each result. Columns are joined names of the JSON summary."""
+    """Render a CSV line for each method of each result. Column names join the keys of the JSON summary."""
     rows = []
     for result in summary["results"]:
-        for label, method in ranked(result):
-            named = {"model": escape_formula(result["model"]), "task": escape_formula(result["task"])}
-            named |= {"documents": result["documents"], "method": escape_formula(label)}
-            rows.append({**named, **dict(_columns("", method))})
+        for label, method in rank_methods(result):
+            row = {"model": escape_formula(result["model"]), "task": escape_formula(result["task"])}
+            row |= {"documents": result["documents"], "method": escape_formula(label)}
+            rows.append({**row, **dict(_csv_columns("", method))})
     written = io.StringIO()
     writer = csv.DictWriter(written, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -261,11 +261,11 @@ def as_csv(summary: Mapping[str, Any]) -> str:
     return written.getvalue()
 
 
-def _columns(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _csv_columns(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield a column for each number in plain data, and three columns for each ``[estimate, low, high]``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _columns(escape_formula(f"{name}_{key}" if name else key), inner)
+            yield from _csv_columns(escape_formula(f"{name}_{key}" if name else key), inner)
     elif isinstance(value, list):
         yield from zip((name, f"{name}_low", f"{name}_high"), value, strict=True)
     else:

@@ -18,15 +18,15 @@ from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
 __all__ = [
     "TASKS", "Answer", "Case", "Judge", "KVRetrieval", "LLMBar", "LongBench", "MuSiQue", "MultiDocumentQA", "Task",
-    "TinyQA", "make",
+    "TinyQA", "make_task",
 ]  # fmt: skip
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, MuSiQue, Judge, LLMBar, TinyQA)
 }
 
 
-def make(name: str, **options: Any) -> Task:
-    """Make a task by name. None selects an option's default. Raise ``RunError`` for unknown names or options."""
+def make_task(name: str, **options: Any) -> Task:
+    """Make a task by its name. Options that are None get their default. Unknown names or options raise ``RunError``."""
     if name not in TASKS:
         raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]

@@ -20,7 +20,7 @@ from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ragbias.data.jsonl import Row, read_lines, sources
+from ragbias.data.jsonl import Row, files_by_name, read_lines
 from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Seed, Task
 from ragbias.generation import Generation, Request, Usage
@@ -82,25 +82,25 @@ class _LLMBarRow(Row):
 class Judge(Task):
     """Pairs of responses in RewardBench's format, each in both orders.
 
-    By default, each response has the same letter in both orders: A is the response whose text has the smaller SHA-256.
-    The letter is part of the document. Therefore both orders have the same set of documents, and order-invariant
-    methods give the same verdict. The model may prefer a letter, but about half of the better responses are A. In order
-    0 the better response comes first. ``gold_position`` is its position.
+    By default, each response has the same letter in both orders, and the letter is part of the document. Therefore both
+    orders have the same set of documents, and order-invariant methods give the same verdict. The response with the
+    smaller SHA-256 is A, so about half of the better responses are A. This balances a preference for a letter. In order
+    0 the better response comes first. ``gold_position`` is the position of the better response.
 
-    The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict is for the
-    better response, else ``"rejected"``. An answer without a verdict, or with both, is ``"neither"`` and scores 0.5.
-    (The released code counts an answer with both as A.) Methods with several prompts per answer, such as
+    The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict names the
+    better response, else ``"rejected"``. An answer with no verdict or with two different ones is ``"neither"`` and
+    scores 0.5. (The released code counts an answer with both as A.) Methods with several prompts per answer, such as
     ``permutation-vote``, use the majority of verdicts. A tie is ``"neither"``.
 
     Pairs of equal responses are skipped. If the chat template does not support system messages, the instruction
-    precedes the user's question.
+    is part of the user message.
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
         seed: unused; an option of all tasks.
-        explain: let the model explain its verdict first, as in the benchmark. If False, it can generate only verdicts.
-        letters: ``"response"``: letters belong to responses. ``"position"``: the first response is A, as in the
-            benchmark. Such letters reveal the order, so no method is order-invariant.
+        explain: let the model explain its verdict first, as in the benchmark. False: only a verdict can be generated.
+        letters: ``"response"``: a response keeps its letter. ``"position"``: the first response is A, as in the
+            benchmark. Then letters reveal the order, so no method is order-invariant.
     """
 
     data: Files
@@ -114,17 +114,17 @@ class Judge(Task):
     row: ClassVar[type[Row]] = _RewardBenchRow
 
     def pair(self, row: Any, source: str) -> Pair:
-        """Make a pair from a row. ``source`` is the name of the file."""
+        """Make a pair from a row of the file named ``source``."""
         return Pair(row.prompt, row.chosen, row.rejected, row.subset)
 
     def cases(self) -> Iterator[Case]:
         any_pair = False
-        for source, path in sources(self.data).items():
+        for source, path in files_by_name(self.data).items():
             pairs = ((f"{source}/{line.number}", self.pair(line.row, source)) for line in read_lines(path, self.row))
             different = ((question, pair) for question, pair in pairs if pair.better != pair.worse)
             for question, pair in islice(different, self.limit):
                 any_pair = True
-                yield from self._both_orders(question, pair)
+                yield from self._cases_of_pair(question, pair)
         if not any_pair:
             raise DataError(f"no pair of {', '.join(map(str, self.data))} has different responses; nothing to judge")
 
@@ -150,14 +150,14 @@ class Judge(Task):
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         requests = [lm.prepare(self.prompt(lm, case), documents=case.documents, method=method) for case in cases]
         groups = [request.candidates() if request.method.acts_on == "answers" else [request] for request in requests]
-        decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _only_verdicts(lm)
+        decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _verdict_decoding(lm)
         outputs = iter(lm.batch([request for group in groups for request in group], batch_size=batch_size, **decoding))
         return [
-            _answer(case, request, [next(outputs) for _ in group])
+            _combine_votes(case, request, [next(outputs) for _ in group])
             for case, request, group in zip(cases, requests, groups, strict=True)
         ]
 
-    def _both_orders(self, question: str, pair: Pair) -> Iterator[Case]:
+    def _cases_of_pair(self, question: str, pair: Pair) -> Iterator[Case]:
         responses = (pair.better, pair.worse)
         by_response = LETTERS if _digest(pair.better) < _digest(pair.worse) else LETTERS[::-1]
         for order in (0, 1):
@@ -181,8 +181,8 @@ class Judge(Task):
 class LLMBar(Judge):
     """Pairs from LLMBar's files, each in both orders. See ``Judge`` for arguments, verdicts and scores.
 
-    A file is a list of objects with ``input``, ``output_1``, ``output_2`` and ``label``: 1 or 2, the better output.
-    Each file is a group in reports.
+    A file is a list of objects with ``input``, ``output_1``, ``output_2`` and ``label``, the number of the better
+    output. Each file is a group in reports.
     """
 
     name = "llmbar"
@@ -193,15 +193,15 @@ class LLMBar(Judge):
         return Pair(row.input, outputs[row.label - 1], outputs[2 - row.label], source.removesuffix(".json"))
 
 
-def verdict_in(answer: str) -> str | None:
-    """Return the letter of the verdict, or None if the answer contains no verdict, or both."""
+def find_verdict(answer: str) -> str | None:
+    """Return the letter of the verdict. Return None if the answer has no verdict, or both verdicts."""
     letters = set(VERDICT.findall(answer))
     return letters.pop() if len(letters) == 1 else None
 
 
-def _answer(case: Case, request: Request, outputs: Sequence[Generation]) -> Answer:
-    """Make the answer from one generation, or from a vote over several."""
-    votes = Counter(filter(None, (verdict_in(output.text) for output in outputs))).most_common()
+def _combine_votes(case: Case, request: Request, outputs: Sequence[Generation]) -> Answer:
+    """Make an answer from one generation, or from a vote over several."""
+    votes = Counter(filter(None, (find_verdict(output.text) for output in outputs))).most_common()
     tied = not votes or (len(votes) > 1 and votes[0][1] == votes[1][1])
     prediction = "neither" if tied else "chosen" if votes[0][0] == case.answers[0] else "rejected"
     usage = sum((output.usage for output in outputs), Usage(0, 0))
@@ -212,10 +212,10 @@ def _digest(response: str) -> bytes:
     return hashlib.sha256(response.encode()).digest()
 
 
-def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
-    """Return decoding settings that restrict the answer to one of the two verdicts.
+def _verdict_decoding(lm: DebiasedLM) -> dict[str, Any]:
+    """Return decoding settings that allow only the two verdicts as answers.
 
-    The tokens of a verdict depend on the text before it: the start of a chat message, or the colon of a flat prompt.
+    The tokens of a verdict depend on the text before it: the start of a chat message, or the end of a flat prompt.
     """
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{letter}]]", add_special_tokens=False)["input_ids"] for letter in LETTERS]
@@ -223,11 +223,11 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
         raise RunError(
             f"the tokenizer of {lm.name!r} does not distinguish the letters A and B; use another model to judge"
         )
-    return {"max_new_tokens": len(verdicts[0]), "prefix_allowed_tokens_fn": partial(_following, verdicts)}
+    return {"max_new_tokens": len(verdicts[0]), "prefix_allowed_tokens_fn": partial(_allowed_tokens, verdicts)}
 
 
-def _following(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """Return the tokens that may follow ``ids`` in one of the options, which have equal lengths."""
+def _allowed_tokens(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
+    """Return the tokens that continue one of the options after ``ids``. All options have the same length."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

@@ -13,10 +13,10 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ragbias.data.jsonl import Filled, Line, Row, numbered_lines
+from ragbias.data.jsonl import Line, NonBlank, Row, numbered_lines
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import value_in_answer
-from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, gold_orders
+from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, place_gold
 
 TEMPLATE = (
     "Extract the value corresponding to the specified key in the JSON object below.\n\n"
@@ -28,19 +28,19 @@ Pair = tuple[str, str]
 class _Row(Row):
     ordered_kv_records: Annotated[tuple[Pair, ...], Field(min_length=1)]
     key: str
-    value: Filled
+    value: NonBlank
 
 
 @dataclass(frozen=True)
 class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
-    The documents are the pairs ``"key": "value"``. A comma and a line break precede each pair except the first. For
-    methods that need documents, ``Prompt.from_text`` also adds them before the first pair, after ``{``. Therefore the
-    segment of each pair has the same text in any order.
+    The documents are the pairs ``"key": "value"``. A comma and a line break separate them. For methods that need
+    documents, ``Prompt.from_text`` also puts this separator before the first pair. Therefore the segment of each pair
+    has the same text in any order.
 
     Args:
-        documents: numbers of pairs, including the gold pair. Other pairs are drawn with the seed. Default: all pairs.
+        documents: numbers of pairs, including the gold pair. The seed selects the other pairs. Default: all pairs.
         positions: positions of the gold pair, counted from 0. Default: its position in the file.
     """
 
@@ -62,9 +62,9 @@ class KVRetrieval(FileTask):
             raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
         for count in (len(pairs),) if self.documents is None else self.documents:
             drawn = count < len(pairs)
-            others, file_position = self._drawn(line, pairs, pairs.index(gold), count, question)
+            others, file_position = self._draw_pairs(line, pairs, pairs.index(gold), count, question)
             positions = [file_position] if self.positions is None else self.positions
-            for chosen, position, order in gold_orders(gold, others, positions, self.orders, f"{self.seed} {question}"):
+            for chosen, position, order in place_gold(gold, others, positions, self.orders, f"{self.seed} {question}"):
                 documents = [f'"{key}": "{value}"' for key, value in chosen]
                 yield Case(
                     id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn or order else ""),
@@ -77,10 +77,10 @@ class KVRetrieval(FileTask):
                     seed=self.seed if drawn else 0,
                 )
 
-    def _drawn(
+    def _draw_pairs(
         self, line: Line[_Row], pairs: Sequence[Pair], gold: int, count: int, question: str
     ) -> tuple[list[Pair], int]:
-        """Draw ``count - 1`` other pairs, in file order. Return them and the gold pair's position among them."""
+        """Draw ``count - 1`` other pairs, in file order. Return them and the gold pair's position in the file order."""
         if count > len(pairs):
             raise RunError(f"documents={count}, but {line.where}, has {len(pairs)} pairs; use fewer")
         rest = [index for index in range(len(pairs)) if index != gold]

@@ -1,4 +1,4 @@
-"""The tasks ``longbench`` and ``musique``: questions about several passages without a gold label.
+"""The tasks ``longbench`` and ``musique``: questions about several passages, without gold labels.
 
 Sources: Bai et al., LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding, arXiv 2308.14508, with
 prompt and measure from the released code. Trivedi et al., MuSiQue: Multihop Questions via Single-hop Question
@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
-from ragbias.data.jsonl import Answers, Filled, Line, Row, numbered_lines
+from ragbias.data.jsonl import Answers, Line, NonBlank, Row, numbered_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em, qa_f1
-from ragbias.evaluation.tasks.task import Case, FileTask, Words, orders_of, shortened
+from ragbias.evaluation.tasks.task import Case, FileTask, Words, cut_around_answer, draw_orders
 
 INSTRUCTION = (
     "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n\n"
@@ -44,10 +44,10 @@ class PassagesQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class PassagesTask(FileTask):
-    """Questions about passages without a gold label. Subclasses read the files and define the prompt.
+    """Base class for questions about passages without gold labels. Subclasses read the files and define the prompt.
 
     Args:
-        shorten: number of words to which each passage is cut, see ``task.shortened``.
+        shorten: maximum number of words of a passage, see ``task.cut_around_answer``.
     """
 
     shorten: Words | None = None
@@ -57,7 +57,7 @@ class PassagesTask(FileTask):
     row: ClassVar[type[Row]]
 
     def read(self, line: Line[Row]) -> PassagesQuestion:
-        """Return the question in a line of the file."""
+        """Read the question from a line of the file."""
         raise NotImplementedError
 
     def document(self, passage: str, number: int) -> str:
@@ -66,18 +66,18 @@ class PassagesTask(FileTask):
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit, self.row):
-            asked = self.read(line)
-            for order, passages in enumerate(orders_of(asked.passages, self.orders, f"{self.seed} {question}")):
+            parsed = self.read(line)
+            for order, passages in enumerate(draw_orders(parsed.passages, self.orders, f"{self.seed} {question}")):
                 documents = tuple(self.document(passage, number) for number, passage in enumerate(passages, start=1))
                 yield Case(
                     id=f"{question}/{len(documents)}/-/{order}" + (f"/{self.seed}" if order else ""),
                     question=question,
-                    text=self.template.format(passages="\n\n".join(documents), question=asked.question),
+                    text=self.template.format(passages="\n\n".join(documents), question=parsed.question),
                     documents=documents,
-                    answers=asked.answers,
+                    answers=parsed.answers,
                     gold_position=None,
                     order=order,
-                    group=asked.group,
+                    group=parsed.group,
                     contents=tuple(passages),
                     shorten=self.shorten,
                 )
@@ -94,12 +94,12 @@ class _Row(Row):
 class LongBench(PassagesTask):
     r"""Questions about passages from LongBench's and LongBench-E's ``hotpotqa``, ``2wikimqa`` and ``musique``.
 
-    A context is split at its lines ``Passage 1:``, ``Passage 2:`` and so on. Passages are joined with a blank line, as
-    in the files. Other white space around passages is removed, because it would reveal their positions.
+    A context is split at its lines ``Passage 1:``, ``Passage 2:`` and so on. A blank line separates passages in the
+    prompt. Other white space around passages is removed, because it would reveal their positions.
 
     Args:
         indices: number the passages, as in the benchmark. Numbers reveal the order, so no method is order-invariant.
-            False writes ``Passage:``.
+            False: write ``Passage:`` without a number.
     """
 
     indices: StrictBool = True
@@ -110,7 +110,7 @@ class LongBench(PassagesTask):
 
     def read(self, line: Line[_Row]) -> PassagesQuestion:  # type: ignore[override]
         row = line.row
-        passages = [shortened(passage, row.answers, self.shorten) for passage in _passages(line)]
+        passages = [cut_around_answer(passage, row.answers, self.shorten) for passage in _split_passages(line)]
         return PassagesQuestion(row.input, row.answers, passages, row.dataset)
 
     def document(self, passage: str, number: int) -> str:
@@ -120,7 +120,7 @@ class LongBench(PassagesTask):
         return qa_f1(prediction, case.answers)
 
 
-def _passages(line: Line[_Row]) -> list[str]:
+def _split_passages(line: Line[_Row]) -> list[str]:
     """Split a context at its headers ``Passage 1:``, ``Passage 2:`` and so on. Other numbers are not headers."""
     context = line.row.context
     headers: list[re.Match[str]] = []
@@ -138,7 +138,7 @@ def _passages(line: Line[_Row]) -> list[str]:
 
 class _Passage(Row):
     title: str
-    text: Filled
+    text: NonBlank
 
 
 class _MusiqueRow(Row):
@@ -151,7 +151,7 @@ class _MusiqueRow(Row):
 class MuSiQue(PassagesTask):
     """Multi-hop questions over passages without numbers.
 
-    With ``shorten``, passages that are needed but do not contain the answer may lose the relevant part.
+    ``shorten`` may cut the relevant part from passages that are needed but do not contain the answer.
 
     Args:
         data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.
@@ -167,7 +167,7 @@ class MuSiQue(PassagesTask):
     def read(self, line: Line[_MusiqueRow]) -> PassagesQuestion:  # type: ignore[override]
         row, passages = line.row, []
         for passage in row.ctxs:
-            title, text = passage.title.strip(), shortened(passage.text.strip(), row.answers, self.shorten)
+            title, text = passage.title.strip(), cut_around_answer(passage.text.strip(), row.answers, self.shorten)
             passages.append(f"{title}\n\n{text}" if title else text)
         return PassagesQuestion(row.question, row.answers, passages)
 

@@ -16,18 +16,18 @@ from typing import Annotated
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
-from ragbias.data.jsonl import Answers, Line, Row, read_lines, sources
+from ragbias.data.jsonl import Answers, Line, Row, files_by_name, read_lines
 from ragbias.errors import RunError
-from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
+from ragbias.evaluation.measures.metrics import best_subspan_em, normalise_squad
 from ragbias.evaluation.tasks.task import (
     Case,
     Documents,
     FileTask,
     Positions,
     Words,
-    evenly_spread,
-    gold_orders,
-    shortened,
+    cut_around_answer,
+    place_gold,
+    spread_positions,
 )
 
 TEMPLATE = (
@@ -46,17 +46,17 @@ class Passage(Row):
     isgold: bool
 
     def shortened(self, answers: Sequence[str], words: int | None) -> Passage:
-        """Cut the text to a number of words, see ``task.shortened``."""
-        return self.model_copy(update={"text": shortened(self.text, answers, words)})
+        """Return the passage with at most ``words`` words, see ``task.cut_around_answer``."""
+        return self.model_copy(update={"text": cut_around_answer(self.text, answers, words)})
 
     def document(self, number: int | None = None) -> str:
-        """Format the passage for a prompt, with or without its number, counted from 1."""
+        """Format the passage for a prompt. ``number`` is counted from 1; None omits it."""
         index = "" if number is None else f"[{number}]"
         return f"Document {index}(Title: {self.title}) {self.text}"
 
 
 class MdqaRow(Row):
-    """One question of an official file, with passages and the index of the gold passage."""
+    """One question of an official file, with its passages."""
 
     question: str
     answers: Answers
@@ -68,7 +68,7 @@ class MdqaRow(Row):
 
     @cached_property
     def id(self) -> str:
-        """Id of the question. It does not depend on the order of the passages."""
+        """Id of the question, independent of the order of the passages."""
         passages = sorted((passage.title, passage.text) for passage in self.ctxs)
         content = "\0".join((self.question, *(part for passage in passages for part in passage)))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -81,12 +81,12 @@ _Question = tuple[str, Line[MdqaRow]]  # name of the file, and the line
 class MultiDocumentQA(FileTask):
     """Questions with one gold document among distractors, from the official files.
 
-    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents from the file. Files that differ only in
-      the gold document's position have the same questions. Cases with the same documents in the same order run once.
-    - ``nq-open-oracle.jsonl.gz``: each line has only a gold document. Distractors are gold documents of other
+    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: the file lists the distractors. Files that differ
+      only in ``i`` have the same questions. Cases with the same documents in the same order run once.
+    - ``nq-open-oracle.jsonl.gz``: a line has only a gold document. The distractors are gold documents of other
       questions, drawn with the seed. They have other titles and do not contain an answer as whole words (normalised as
-      in the measure). They are easier to distinguish than the official distractors, which were retrieved for the
-      question. Prompts with 20 documents include the distractors of prompts with 10.
+      in the measure). They are easier to rule out than the official distractors, which were retrieved for the question.
+      Prompts with 20 documents include the distractors of prompts with 10.
 
     Args:
         data: files of one of the two kinds. ``limit`` is the total number of questions in all files.
@@ -94,8 +94,8 @@ class MultiDocumentQA(FileTask):
         positions: positions of the gold document, counted from 0. Default: as in the file, or five evenly spread
             positions for the oracle file.
         indices: number the documents, as in the official prompt. The numbers reveal the order, so no method is
-            order-invariant. False writes ``Document (Title: ...)``.
-        shorten: number of words to which each passage is cut, see ``task.shortened``.
+            order-invariant. False: write ``Document (Title: ...)``.
+        shorten: maximum number of words of a passage, see ``task.cut_around_answer``.
     """
 
     documents: Documents | None = None
@@ -107,17 +107,17 @@ class MultiDocumentQA(FileTask):
 
     def cases(self) -> Iterator[Case]:
         questions: dict[str, list[_Question]] = {}
-        for source, path in sources(self.data).items():
+        for source, path in files_by_name(self.data).items():
             for line in read_lines(path, MdqaRow):
                 if (gold := sum(context.isgold for context in line.row.ctxs)) != 1:
                     raise line.error(f"{gold} documents in 'ctxs' have \"isgold\": true; expected one")
                 questions.setdefault(line.row.question, []).append((source, line))
-        pool = _pool([line for same in questions.values() for _, line in same])
+        pool = _distractor_pool([line for same in questions.values() for _, line in same])
         for same in islice(questions.values(), self.limit):
-            given = set()
+            arrangements = set()
             for case in (case for question in same for case in self._cases_of(question, pool)):
-                if (arrangement := (case.question, case.documents)) not in given:
-                    given.add(arrangement)
+                if (arrangement := (case.question, case.documents)) not in arrangements:
+                    arrangements.add(arrangement)
                     yield case
 
     def score(self, case: Case, prediction: str) -> float:
@@ -128,10 +128,10 @@ class MultiDocumentQA(FileTask):
         row = line.row
         for others in self._distractors(line, pool):
             count = len(others) + 1
-            default = evenly_spread(count, DRAWN_POSITIONS) if pool else [row.gold]
+            default = spread_positions(count, DRAWN_POSITIONS) if pool else [row.gold]
             positions = default if self.positions is None else self.positions
             gold, key = row.ctxs[row.gold], f"{self.seed} {row.id}"
-            for passages, position, order in gold_orders(gold, others, positions, self.orders, key):
+            for passages, position, order in place_gold(gold, others, positions, self.orders, key):
                 cut = [passage.shortened(row.answers, self.shorten) for passage in passages]
                 documents = [part.document(number if self.indices else None) for number, part in enumerate(cut, 1)]
                 yield Case(
@@ -149,10 +149,10 @@ class MultiDocumentQA(FileTask):
                 )
 
     def _distractors(self, line: Line[MdqaRow], pool: dict[Passage, str]) -> Iterator[list[Passage]]:
-        """Yield the distractors for each number of documents."""
+        """Yield a list of distractors for each number of documents."""
         if pool:
             for count in self.documents or DRAWN_DOCUMENTS:
-                yield self._drawn(line, pool, count - 1)
+                yield self._draw_distractors(line, pool, count - 1)
             return
         count = len(line.row.ctxs)
         if self.documents is not None and count not in self.documents:
@@ -162,9 +162,9 @@ class MultiDocumentQA(FileTask):
             )
         yield [passage for passage in line.row.ctxs if not passage.isgold]
 
-    def _drawn(self, line: Line[MdqaRow], pool: dict[Passage, str], count: int) -> list[Passage]:
+    def _draw_distractors(self, line: Line[MdqaRow], pool: dict[Passage, str], count: int) -> list[Passage]:
         gold = line.row.ctxs[line.row.gold]
-        answers = [f" {answer} " for answer in map(squad_normalised, line.row.answers) if answer]
+        answers = [f" {answer} " for answer in map(normalise_squad, line.row.answers) if answer]
         rng = random.Random(f"distractors {self.seed} {line.row.id}")
         candidates = (
             passage
@@ -180,12 +180,12 @@ class MultiDocumentQA(FileTask):
         return distractors
 
 
-def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """Return the normalised text of each passage, if each line has one. Return nothing if each line has several."""
-    alone = [line for line in lines if len(line.row.ctxs) == 1]
-    if alone and len(alone) < len(lines):
-        raise alone[0].error(
+def _distractor_pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
+    """Map the passages of an oracle file to their normalised texts. Return an empty dict for other files."""
+    single = [line for line in lines if len(line.row.ctxs) == 1]
+    if single and len(single) < len(lines):
+        raise single[0].error(
             "one document, but other lines have several; give either the oracle file or files with distractors"
         )
-    passages = [passage for line in alone for passage in line.row.ctxs]
-    return {passage: f" {squad_normalised(f'{passage.title} {passage.text}')} " for passage in passages}
+    passages = [passage for line in single for passage in line.row.ctxs]
+    return {passage: f" {normalise_squad(f'{passage.title} {passage.text}')} " for passage in passages}

@@ -1,4 +1,4 @@
-"""The base class of tasks, with cases, answers, log-probabilities of gold answers, and orders of documents."""
+"""The base class of tasks, their cases and answers, log-probabilities of gold answers, and document orders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _as_list(value: Any) -> Any:
     return [value] if type(value) in (int, str) or isinstance(value, Path) else value
 
 
-def different(values: tuple[T, ...]) -> tuple[T, ...]:
+def check_distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     """Raise ``ValueError`` for a repeated value."""
     if len(set(values)) < len(values):
         raise ValueError(f"one value is given twice, got {values}")
@@ -46,7 +46,7 @@ def within(bounds: Bounds) -> Any:
 
 # types of common fields; a single value becomes a list
 Files = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
-Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(different), Field(min_length=1)]
+Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(check_distinct), Field(min_length=1)]
 Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
 Positions = Several[Annotated[StrictInt, within(limits.POSITIONS)]]
 Orders = Annotated[StrictInt, within(limits.ORDERS)]
@@ -60,17 +60,17 @@ class Case:
     """One prompt: a question with its documents in one order.
 
     Attributes:
-        id: unique in the task, and the same in every run with the same task and seed.
+        id: unique in the task, and equal in every run with the same task and seed.
         question: id of the question. Cases with the same ``question``, ``seed`` and number of documents differ only in
             the order of the documents.
         text: the flat prompt, without a chat template.
-        documents: verbatim parts of ``text``, in the same order.
+        documents: the documents as they occur in ``text``, in the same order.
         answers: the accepted answers.
         gold_position: position of the gold document, counted from 0; None without a gold document.
-        order: 0 for the order in the data, except for the gold document; k for the k-th shuffle.
-        seed: seed that selected the documents; 0 if the data file determines them.
+        order: 0: the documents are in the order of the data, except for the gold document; k: in the k-th shuffle.
+        seed: seed that selected the documents; 0 if the data file lists them.
         group: part of the task, such as a subset of RewardBench.
-        contents: the documents without their numbers, which depend on the order; empty if they are not numbered.
+        contents: the documents without their numbers; empty if ``documents`` have no numbers.
         shorten: number of words around the answer to which each passage was cut; None: passages are complete.
     """
 
@@ -113,7 +113,7 @@ class Task:
 
     @property
     def chat(self) -> bool:
-        """Whether prompts use the model's chat template, if it has one. A subclass may declare a field ``chat``."""
+        """Whether prompts use the model's chat template, if any. A subclass may replace this with a field ``chat``."""
         return True
 
     @property
@@ -122,10 +122,10 @@ class Task:
         return True
 
     def cases(self) -> Iterator[Case]:
-        """Yield all cases in a fixed order, grouped by question.
+        """Yield all cases in a fixed order. Cases of the same question follow one another.
 
         Raises:
-            DataError: a file has another format. The message names the file and the line.
+            DataError: a file has the wrong format. The message names the file and the line.
         """
         raise NotImplementedError
 
@@ -148,15 +148,15 @@ class Task:
         ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        """Format each gold answer as a continuation of the prompt, to measure its log-probability."""
+        """Return each gold answer as text that follows the prompt. The measure ``logprob`` scores these texts."""
         return [self.continuation(prompt, answer) for answer in case.answers]
 
     def continuation(self, prompt: str, text: str) -> str:
-        """Format a text as a continuation of the prompt: add ``before_answer`` unless the prompt ends with a space."""
+        """Put ``before_answer`` before a text that follows the prompt, unless the prompt ends with white space."""
         return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
-        """Render the flat prompt for the model."""
+        """Render the flat prompt, with the model's chat template if ``chat`` is set and there is one."""
         if not self.chat or lm.tokenizer.chat_template is None:
             return case.text
         return lm.chat_text([{"role": "user", "content": case.text}])
@@ -164,13 +164,13 @@ class Task:
 
 @dataclass(frozen=True)
 class GoldScore:
-    """Scores of the gold answers of a case with one method.
+    """Log-probability of a case's gold answers with one method.
 
     Attributes:
         logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
         tokens: number of tokens of that gold answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        answer: an ``Answer`` with the number of prompt tokens and the report, but without a prediction.
+        answer: an ``Answer`` with number of prompt tokens and report, but an empty prediction.
         seconds: wall time.
     """
 
@@ -181,7 +181,7 @@ class GoldScore:
     seconds: float
 
     def divergence(self, plain: GoldScore) -> float:
-        """Return KL(plain || this) of the first token of the answer, in nats."""
+        """Return the KL divergence KL(plain || self) of the token after the prompt, in nats."""
         return kl(plain.next_token, self.next_token)
 
     def agrees(self, plain: GoldScore) -> bool:
@@ -189,8 +189,8 @@ class GoldScore:
         return int(self.next_token.argmax()) == int(plain.next_token.argmax())
 
 
-def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldScore:
-    """Score the gold answers of a case by teacher forcing: one pass for the prompt, and a short one per answer."""
+def score_gold(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldScore:
+    """Compute the log-probability of each gold answer: one pass runs the prompt, then a short pass runs each answer."""
     begin = time.perf_counter()
     prompt = task.prompt(lm, case)
     request = lm.prepare(prompt, documents=case.documents, method=method)
@@ -215,10 +215,10 @@ class FileTask(Task):
 
     Args:
         data: files in the benchmark's official format.
-        orders: number of document orders; for tasks with gold positions, of distractor orders at each position.
+        orders: number of document orders. With gold positions, number of distractor orders for each position.
         limit: maximum number of questions from each file. Default: all.
-        seed: seed of the shuffled orders, and of the documents if the task draws documents.
-        chat: use the model's chat template, if any. False: use the plain text.
+        seed: seed of shuffles, and of documents that the task draws.
+        chat: use the model's chat template, if any. False: use the bare prompt.
     """
 
     data: Files
@@ -228,19 +228,19 @@ class FileTask(Task):
     chat: StrictBool = True
 
 
-def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
+def cut_around_answer(text: str, answers: Sequence[str], words: int | None) -> str:
     """Cut a passage to at most ``words`` words around the first occurrence of an answer.
 
-    Case is ignored, and whole words are preferred to parts of words. Passages without an answer are cut to their
-    beginning. Distractors are treated like gold documents.
+    The search ignores case. It matches parts of words only if no answer occurs as whole words. If no answer occurs,
+    return the first words of the passage.
 
     Args:
-        words: number of words, separated by white space; None returns the complete passage.
+        words: maximum number of words, separated by white space; None returns the complete passage.
     """
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if words is None or len(spans) <= words:
         return text
-    begin, end = _first_answer(text, answers)
+    begin, end = _find_first_answer(text, answers)
     inside = [index for index, (first, last) in enumerate(spans) if last > begin and first < end]
     first = 0
     if inside:
@@ -249,8 +249,8 @@ def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
     return text[spans[first][0] : spans[first + words - 1][1]]
 
 
-def _first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
-    """Return begin and end of the first occurrence of an answer, or ``(0, 0)`` if there is none."""
+def _find_first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
+    """Return the span of the first occurrence of an answer, or ``(0, 0)`` if none occurs."""
     patterns = [re.escape(answer.strip()) for answer in answers if answer.strip()]
     for form in (r"(?<!\w)(?:{})(?!\w)", "{}"):
         matches = (re.search(form.format(pattern), text, re.IGNORECASE) for pattern in patterns)
@@ -259,14 +259,14 @@ def _first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
     return 0, 0
 
 
-def evenly_spread(documents: int, count: int) -> list[int]:
-    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. One position is the middle."""
+def spread_positions(documents: int, count: int) -> list[int]:
+    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. A single one is in the middle."""
     if count == 1:
         return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
 
 
-def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
+def draw_orders(things: Sequence[T], count: int, key: str) -> list[list[T]]:
     """Return ``count`` orders: the input order, then shuffles seeded by ``key``. Raise ``RunError`` if fewer exist."""
     if count > 1 and count > math.factorial(min(len(things), 20)):
         raise RunError(
@@ -282,26 +282,26 @@ def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
     return [[things[index] for index in order] for order in orders]
 
 
-def gold_orders(
+def place_gold(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
-    """Yield ``(documents, gold position, index of the order)`` for each order and position, counted from 0.
+    """Yield ``(documents, gold position, index of the order)`` for each order and gold position, counted from 0.
 
-    The other documents have the same order for every gold position. ``key`` seeds the shuffles.
+    The orders of the other documents are the same for all gold positions. ``key`` seeds the shuffles.
     """
     for position in positions:
         if position > len(others):
             count = len(others) + 1
             raise RunError(f"position {position} among {count} documents; positions count from 0 to {count - 1}")
-    for order, shuffled in enumerate(orders_of(others, orders, key)):
+    for order, shuffled in enumerate(draw_orders(others, orders, key)):
         for position in positions:
             yield [*shuffled[:position], gold, *shuffled[position:]], position, order
 
 
-def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """Return the alphabetical rank of each document in ``order``, which lists indices into ``contents``.
+def alphabetical_ranks(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
+    """Return the alphabetical ranks of the documents ``contents[i]``, for each index ``i`` of ``order``.
 
-    Ranks do not depend on the order of ``contents``. Equal documents have ascending ranks.
+    The rank of a document does not depend on the order of ``contents``. Equal documents have ascending ranks.
     """
     ranks = {text: itertools.count(rank) for rank, text in reversed(list(enumerate(sorted(contents))))}
     return tuple(next(ranks[contents[index]]) for index in order)

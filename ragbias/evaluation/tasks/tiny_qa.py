@@ -1,4 +1,4 @@
-"""The task ``tiny``: held-out questions about the embedded model's world."""
+"""The task ``tiny``: questions about the embedded model's world that are not in its training data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic.dataclasses import dataclass
 
-from ragbias.evaluation.measures.metrics import exact
+from ragbias.evaluation.measures.metrics import exact_match
 from ragbias.evaluation.tasks.task import (
     Case,
     Documents,
@@ -15,8 +15,8 @@ from ragbias.evaluation.tasks.task import (
     Positions,
     Seed,
     Task,
-    evenly_spread,
-    gold_orders,
+    place_gold,
+    spread_positions,
 )
 from ragbias.models.tiny.world import cases as held_out_cases
 from ragbias.models.tiny.world import prompt
@@ -29,7 +29,7 @@ class TinyQA(Task):
     """Questions for the model ``tiny``, with the prompts of ``ragbias.models.tiny.world``.
 
     Args:
-        documents: numbers of documents. There are ``limit`` questions for each number.
+        documents: numbers of documents in a prompt. Each number has ``limit`` questions.
         positions: positions of the gold document, counted from 0. Default: five, evenly spread.
         orders: number of orders of the distractors, for each position of the gold document.
     """
@@ -47,10 +47,10 @@ class TinyQA(Task):
 
     def cases(self) -> Iterator[Case]:
         for count in self.documents:
-            positions = evenly_spread(count, DEFAULT_POSITIONS) if self.positions is None else self.positions
+            positions = spread_positions(count, DEFAULT_POSITIONS) if self.positions is None else self.positions
             for index, (drawn, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
-                for passages, position, order in gold_orders(drawn.gold, others, positions, self.orders, question):
+                for passages, position, order in place_gold(drawn.gold, others, positions, self.orders, question):
                     documents = tuple(passage.document for passage in passages)
                     yield Case(
                         id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
@@ -64,4 +64,4 @@ class TinyQA(Task):
                     )
 
     def score(self, case: Case, prediction: str) -> float:
-        return exact(prediction, case.answers)
+        return exact_match(prediction, case.answers)

@@ -7,16 +7,16 @@ from rich.console import Console
 
 from ragbias.data.questions import Question
 from ragbias.evaluation.audit.audit_report import (
-    EXAMPLES,
+    HTML_EXAMPLES,
     as_html,
-    flipped_questions,
-    preference_figure,
-    tables,
+    build_tables,
+    draw_preferences,
+    find_flipped_questions,
 )
 from ragbias.evaluation.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
-from ragbias.evaluation.audit.verdict import recommendation
+from ragbias.evaluation.audit.verdict import recommend_method
 from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.evaluation.report.tables import fitted
+from ragbias.evaluation.report.tables import fit_terminal
 from ragbias.methods import NoMethod, Pine
 
 QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
@@ -40,12 +40,12 @@ def audit_of(answers, preferences=None):
 
 
 def reported(answers):
-    return recommendation(audit_of(answers), {"as is: pine": 2.4})
+    return recommend_method(audit_of(answers), {"as is: pine": 2.4})
 
 
 def html_of(audit):
-    flipped = flipped_questions(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
-    return as_html(audit, dict.fromkeys(audit.outcomes, COST), recommendation(audit, {}), {"model": "oak"}, flipped)
+    flipped = find_flipped_questions(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
+    return as_html(audit, dict.fromkeys(audit.outcomes, COST), recommend_method(audit, {}), {"model": "oak"}, flipped)
 
 
 def test_a_model_without_bias_has_nothing_to_pay_for():
@@ -64,9 +64,9 @@ def test_a_method_that_the_pipeline_needs_stays():
 
 def test_an_invariant_method_and_long_answers_are_shown_as_such():
     audit = audit_of({"none": [["word " * 30, "Elm"]] + [QUIET] * 4, "pine": [QUIET] * 5})
-    assert [row[4] for row in tables(audit, {})["flips"].rows] == ["too few examples", "order-invariant"]
-    (flipped,) = flipped_questions(audit, [Question(f"Question {index}?") for index in range(5)])
-    assert flipped.example() == f"Question 0?: as retrieved {'word ' * 11 + '...'!r}, reversed 'Elm'"
+    assert [row[4] for row in build_tables(audit, {})["flips"].rows] == ["too few examples", "order-invariant"]
+    (flipped,) = find_flipped_questions(audit, [Question(f"Question {index}?") for index in range(5)])
+    assert flipped.as_line() == f"Question 0?: as retrieved {'word ' * 11 + '...'!r}, reversed 'Elm'"
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_an_unknown_or_needless_pipeline_method_is_reported(without, words):
 
 def test_examples_hold_flips_of_every_method_first_line_first():
     answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
-    found = flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
+    found = find_flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
     assert [(each.question, each.flips) for each in found] == [("c", ["none"]), ("b", ["pine"])]
     assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
 
 
 def test_html_shows_and_counts_changes_without_the_method():
     text = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 16 + [QUIET] * 24}))
-    assert f"{EXAMPLES} of 16 questions" in text
-    assert text.count("<strong>Elm</strong>") == EXAMPLES
+    assert f"{HTML_EXAMPLES} of 16 questions" in text
+    assert text.count("<strong>Elm</strong>") == HTML_EXAMPLES
     few = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 3 + [QUIET] * 37}))
     assert "3 of 3 questions" in few and "the file of" not in few
 
@@ -103,10 +103,10 @@ def test_too_few_known_sources_are_no_flat_line():
     parts = [Interval(share, share, share) for share in (0.2, 0, 0, 0, -0.2)]
     preferences = {"none": PositionPreference(70, 80, 38, parts), "pine": PositionPreference(6, 80, 3, [])}
     found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, preferences)
-    none, pine = tables(found, {})["positions"].rows
+    none, pine = build_tables(found, {})["positions"].rows
     assert none == ["none", "70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
     assert pine == ["pine", "6 of 80: too few"] + ["-"] * 5
-    (taken,) = preference_figure(found).axes
+    (taken,) = draw_preferences(found).axes
     assert len(taken.containers) == 1
     text = html_of(found)
     assert "<td>70 of 80</td>" in text and "<td>6 of 80: too few</td>" in text
@@ -116,7 +116,7 @@ def test_too_few_known_sources_are_no_flat_line():
 def test_a_terminal_of_80_columns_shows_every_figure(label):
     found = audit_of({"none": [LOUD] * 20 + [QUIET] * 20, label: [LOUD] * 40})
     console = Console(width=80, file=io.StringIO())
-    console.print(fitted(tables(found, dict.fromkeys(found.outcomes, COST))["flips"]))
+    console.print(fit_terminal(build_tables(found, dict.fromkeys(found.outcomes, COST))["flips"]))
     shown = console.file.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x1.00") == 4 and label in shown and "memory" in shown
@@ -124,5 +124,5 @@ def test_a_terminal_of_80_columns_shows_every_figure(label):
 
 def test_preferences_are_reported_absent_without_known_sources():
     text = html_of(audit_of({"none": [LOUD] * 40}))
-    assert "This does not mean that no position is preferred" in text
+    assert "Preferences may still exist" in text
     assert text.count("data:image/svg+xml") == 1

@@ -72,7 +72,7 @@ def test_an_invariant_pipeline_passes(tmp_path, monkeypatch, cli):
     assert "\n1 repeated questions left out\n" in output
     text = " ".join(output.split())
     assert "With pine, which your pipeline already uses, you do not have this problem" in text
-    assert "Whether you could drop pine is unknown" in text and "worth its cost" not in text
+    assert "To learn whether you still need pine" in text and "worth its cost" not in text
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]

@@ -11,12 +11,12 @@ from ragbias.evaluation.audit.outcomes import (
     Flips,
     Outcome,
     PositionPreference,
+    answers_differ,
     audit,
-    differ,
-    position_preference,
-    rate,
+    estimate_mean,
+    measure_position_preference,
 )
-from ragbias.evaluation.audit.verdict import Verdict, definition, recommendation, verdict
+from ragbias.evaluation.audit.verdict import Verdict, decide_verdict, define_flip, recommend_method
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.measures.metrics import same_answer
 from ragbias.generation import GenerationSettings
@@ -37,27 +37,27 @@ FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
 
 
 def test_answers_from_one_document_in_all_orders_are_unbiased():
-    found = position_preference([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
+    found = measure_position_preference([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
     assert [part.estimate for part in found.excess] == [0] * 5
     assert (found.answer_count, found.total_count, found.questions) == (12, 12, 6)
 
 
 def test_answers_from_the_first_document_prefer_that_position():
-    found = position_preference([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
+    found = measure_position_preference([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
     # taken from the first position both times; of the four pairs of order and document two are there, two at the last
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
     assert (found.answer_count, found.total_count, found.questions) == (10, 12, 5)
 
 
 def test_a_preference_needs_enough_questions_of_known_source():
-    found = position_preference([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
+    found = measure_position_preference([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
     assert (found.answer_count, found.questions, found.excess) == (8, 4, [])
 
 
 def test_a_single_known_source_does_not_count_as_no_preference():
     alone = [[0, None]] * 20
-    assert position_preference(alone, [[FORWARD, BACKWARD]] * 20) == PositionPreference(0, 40, 0, [])
-    found = position_preference([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
+    assert measure_position_preference(alone, [[FORWARD, BACKWARD]] * 20) == PositionPreference(0, 40, 0, [])
+    found = measure_position_preference([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
     assert (found.answer_count, found.total_count, found.questions) == (10, 50, 5)
 
@@ -79,27 +79,27 @@ def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None
     ],
 )
 def test_verdict_follows_the_interval(flips, expected):
-    assert verdict(outcome(flips)) is expected
+    assert decide_verdict(outcome(flips)) is expected
 
 
 def test_tokenising_alone_is_shown_and_never_recommended():
     outcomes = {"none": outcome([1.0] * 30), "segmented": outcome([0.0] * 40, method=Segmented())}
-    advice = recommendation(Audit(outcomes, 30, 4), {})
+    advice = recommend_method(Audit(outcomes, 30, 4), {})
     assert advice.method is None and "None of the methods tried helps enough (tried: none)" in advice.text
 
 
 def test_flips_that_asking_again_makes_as_well_are_no_problem():
-    assert verdict(outcome([1.0] * 40, floor=1.0)) is Verdict.NO_PROBLEM
+    assert decide_verdict(outcome([1.0] * 40, floor=1.0)) is Verdict.NO_PROBLEM
 
 
 def test_invariance_counts_only_if_the_method_always_ran():
-    assert verdict(outcome([0.0] * 6, method=Pine())) is Verdict.NO_PROBLEM
-    assert verdict(outcome([0.0] * 6, method=Pine(), ran=0.5)) is Verdict.TOO_FEW
-    assert verdict(outcome([1.0] * 6, method=Pine())) is Verdict.PROBLEM
+    assert decide_verdict(outcome([0.0] * 6, method=Pine())) is Verdict.NO_PROBLEM
+    assert decide_verdict(outcome([0.0] * 6, method=Pine(), ran=0.5)) is Verdict.TOO_FEW
+    assert decide_verdict(outcome([1.0] * 6, method=Pine())) is Verdict.PROBLEM
 
 
 def test_agreeing_questions_do_not_rule_out_a_rate_above_zero():
-    found = rate([0.0] * 10)
+    found = estimate_mean([0.0] * 10)
     assert (found.estimate, found.low) == (0, 0)
     assert (1 - found.high) ** 10 == pytest.approx(0.05)
 
@@ -193,8 +193,8 @@ def test_an_interrupted_audit_reports_the_finished_questions(lm):
 
 def test_flips_are_changes_of_rightness_where_answers_are_known():
     question = Question("Capital?", answers=("Paris",))
-    assert not differ(question, ["It is Paris.", "Paris, of course"])
-    assert not differ(question, ["Lyon", "Rome"]) and differ(question, ["Paris", "Rome"])
+    assert not answers_differ(question, ["It is Paris.", "Paris, of course"])
+    assert not answers_differ(question, ["Lyon", "Rome"]) and answers_differ(question, ["Paris", "Rome"])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_flips_are_changes_of_rightness_where_answers_are_known():
 )
 def test_answers_without_labels_are_compared_by_their_words(first, second, same):
     assert same_answer(first, second) is same
-    assert differ(Question("Capital?"), [first, second]) is not same
+    assert answers_differ(Question("Capital?"), [first, second]) is not same
 
 
 def labelled(flips, better, method=None):
@@ -218,7 +218,14 @@ def labelled(flips, better, method=None):
     quiet = Flips.of([1.0] * len(flips), [0.0] * len(flips))  # the wording of every answer changes
     interval = Interval(*better)
     return Outcome(
-        method or NoMethod(), quiet, rates, PositionPreference(0, 1, 0, []), [0.6], rate([0.0]), interval, 1.0
+        method or NoMethod(),
+        quiet,
+        rates,
+        PositionPreference(0, 1, 0, []),
+        [0.6],
+        estimate_mean([0.0]),
+        interval,
+        1.0,
     )
 
 
@@ -226,16 +233,16 @@ def labelled(flips, better, method=None):
 def test_a_method_that_may_lose_accuracy_is_for_consistency(better):
     outcomes = {"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": labelled([0.0] * 100, better, Pine())}
     found = Audit(outcomes, 100, 4)
-    advice = recommendation(found, {})
+    advice = recommend_method(found, {})
     assert advice.verdict is Verdict.PROBLEM and advice.method is None
-    assert "40% (" in advice.text and "turn from right to wrong" in advice.text  # not the 100% of wordings
+    assert "40% (" in advice.text and "change between right and wrong" in advice.text  # not the 100% of wordings
     assert "No method is recommended: pine leaves 0% and changes the share of right answers by" in advice.text
-    asked_for = recommendation(found, {}, consistent=True)
+    asked_for = recommend_method(found, {}, consistent=True)
     assert asked_for.method == "pine" and "It may be right less often" in asked_for.text
 
 
 def test_a_method_without_loss_of_accuracy_is_recommended():
     gain = labelled([0.0] * 100, (0.05, -0.01, 0.1), Pine())
     found = Audit({"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": gain}, 100, 4)
-    assert recommendation(found, {}).method == "pine"
-    assert definition(found).startswith("A flip: the answer is right in one order and wrong in another")
+    assert recommend_method(found, {}).method == "pine"
+    assert define_flip(found).startswith("A flip: the answer is right in one order and wrong in another")

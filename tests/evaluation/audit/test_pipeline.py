@@ -238,9 +238,9 @@ def test_functions_with_optional_arguments_get_the_question(factories):
     ("name", "words"),
     [
         ("of_nothing", "is a function without arguments and returns None, of type NoneType, which cannot be called"),
-        ("of_a_class", "returns the class App, no object of it, which cannot be called; expected a LangChain runnable"),
+        ("of_a_class", "returns the class App, not an instance, which cannot be called; expected a LangChain runnable"),
         ("fails", "fails' cannot be loaded: KeyError: 'OPENAI_API_KEY'"),
-        ("App", "is the class App, no object of it, which cannot be called"),
+        ("App", "is the class App, not an instance, which cannot be called"),
     ],
 )
 def test_a_factory_that_returns_no_pipeline_is_reported(factories, name, words):

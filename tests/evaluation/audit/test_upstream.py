@@ -66,7 +66,7 @@ def test_the_command_audits_a_server(cli, address, questions, tmp_path):
 
 
 def test_a_missing_server_or_model_is_reported(address, questions, monkeypatch):
-    monkeypatch.setattr("ragbias.evaluation.audit.cases.TRIES", 0)
+    monkeypatch.setattr("ragbias.evaluation.audit.cases.ATTEMPTS", 0)
     with pytest.raises(ServerError, match="does not answer"):
         UpstreamLM("http://127.0.0.1:9", None)
     lm = UpstreamLM(address, "other")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.configuration import checked, read_settings
+from ragbias.evaluation.bench.configuration import read_settings, validate_settings
 from ragbias.evaluation.bench.plan import BenchPlan
 
 WHOLE = """
@@ -106,7 +106,7 @@ def test_a_file_without_keys_is_refused(tmp_path, text):
 def test_what_is_missing_is_named():
     words = r"the command line: no methods: give --methods \(methods:\), e.g. none,pine; no out: give --out"
     with pytest.raises(RunError, match=words):
-        checked({"models": "tiny", "tasks": ["tiny"]}, "the command line")
+        validate_settings({"models": "tiny", "tasks": ["tiny"]}, "the command line")
 
 
 def test_a_bench_without_a_model_says_how_to_name_one():
@@ -114,12 +114,14 @@ def test_a_bench_without_a_model_says_how_to_name_one():
         RunError,
         match="here: no model given; name one, .*; expected 'tiny', 'smollm2'",
     ):
-        checked({"methods": "none", "tasks": ["tiny"], "out": "x"}, "here")
+        validate_settings({"methods": "none", "tasks": ["tiny"], "out": "x"}, "here")
 
 
 def plan(**changes):
     return BenchPlan(
-        checked({"models": "tiny", "methods": "none", "tasks": ["tiny"], "limit": 2, "out": "x", **changes}, "here")
+        validate_settings(
+            {"models": "tiny", "methods": "none", "tasks": ["tiny"], "limit": 2, "out": "x", **changes}, "here"
+        )
     )
 
 

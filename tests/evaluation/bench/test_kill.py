@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.progress import Progress
 
-from ragbias.evaluation.bench.configuration import checked
+from ragbias.evaluation.bench.configuration import validate_settings
 from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.runs import read_records
 
@@ -29,7 +29,7 @@ def run_here(out):
         "cost": False,
         "out": out,
     }
-    run(checked(settings, "here"), Progress(disable=True))
+    run(validate_settings(settings, "here"), Progress(disable=True))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from ragbias.errors import RunError
 from ragbias.evaluation.bench import plan
-from ragbias.evaluation.bench.configuration import checked
+from ragbias.evaluation.bench.configuration import validate_settings
 from ragbias.evaluation.runs import read_records
 from support.bench_runs import silently, untimed
 
@@ -26,7 +26,7 @@ def settings(out, **changes):
         "cost": False,
         "measure": "logprob",
     }
-    return checked({**defaults, "out": out, **changes}, "here")
+    return validate_settings({**defaults, "out": out, **changes}, "here")
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_the_plain_model_runs_once_per_prompt_even_without_none(tmp_path, monkey
         scored.append((case.id, method.name))
         return gold_score(lm, task, case, method)
 
-    gold_score = plan.gold_score
-    monkeypatch.setattr(plan, "gold_score", counted)
+    gold_score = plan.score_gold
+    monkeypatch.setattr(plan, "score_gold", counted)
     summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
     assert len(scored) == len(set(scored)) == 2 * 3
     method = summary["results"][0]["methods"]["nia"]["logprob"]

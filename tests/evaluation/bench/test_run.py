@@ -12,9 +12,9 @@ from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
-from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.bench.plan import Unit, records_of
-from ragbias.evaluation.runs import as_lines, read_records
+from ragbias.evaluation.bench.configuration import validate_settings
+from ragbias.evaluation.bench.plan import Unit, run_unit
+from ragbias.evaluation.runs import as_json_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods import parse_methods
 from ragbias.models import tiny
@@ -33,7 +33,7 @@ def settings(out, **changes):
         "cost": False,
         "out": out,
     }
-    return checked({**whole, **changes}, "here")
+    return validate_settings({**whole, **changes}, "here")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_only_missing_records_are_run(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
     file = tmp_path / "run" / "rows.jsonl"
     records = [replace(record, seconds=1234.0) for record in read_records(file)[::3]]
-    file.write_text(as_lines(records))
+    file.write_text(as_json_lines(records))
     silently(settings(tmp_path / "run"))
     assert untimed(file) == untimed(whole / "rows.jsonl")
     assert [record for record in read_records(file) if record.seconds == 1234.0] == records
@@ -165,7 +165,7 @@ def test_another_run_in_the_folder_is_refused(whole):
 def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     task = TinyQA(documents=(3,), limit=1)
     methods = parse_methods("none,pine(layers=(0,99))")
-    found = records_of(Unit("tiny", task, tuple(task.cases()), methods, 4), DebiasedLM.from_pretrained("tiny", "none"))
+    found = run_unit(Unit("tiny", task, tuple(task.cases()), methods, 4), DebiasedLM.from_pretrained("tiny", "none"))
     assert {record.method for record in next(found)} == {"none"}
     with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), batch of case 'tiny/0/3/.*99"):
         next(found)

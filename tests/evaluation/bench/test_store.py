@@ -7,7 +7,7 @@ import pytest
 
 from ragbias.errors import DataError, MethodError, RunError
 from ragbias.evaluation.bench.store import locked_store
-from ragbias.evaluation.runs import Record, as_lines
+from ragbias.evaluation.runs import Record, as_json_lines
 
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
 
@@ -22,11 +22,11 @@ def test_records_are_read_again_and_none_is_written_twice(tmp_path):
     with locked_store(tmp_path / "run", {**ABOUT, "settings": {"workers": 9}}) as store:
         assert list(store.records.by_key.values()) == [record("a"), record("b")]
         assert store.records.append([record("b", "other"), record("c")]) == 1
-    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([record("a"), record("b"), record("c")])
+    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_json_lines([record("a"), record("b"), record("c")])
 
 
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path):
-    whole = as_lines([record("a"), record("b")]).encode()
+    whole = as_json_lines([record("a"), record("b")]).encode()
     first = whole.index(b"\n") + 1
     for end in (1, first - 1, first, first + 1, whole.index("Ü".encode(), first) + 1, len(whole) - 1):
         with locked_store(tmp_path / "run", ABOUT):
@@ -40,8 +40,8 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path):
 def test_records_are_put_in_the_order_of_the_plan(tmp_path):
     with locked_store(tmp_path / "run", ABOUT) as store:
         store.records.append([record("beside"), record("b"), record("a")])
-        store.records.put_in_order([record("a").key, record("b").key])
-    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([record("a"), record("b"), record("beside")])
+        store.records.sort([record("a").key, record("b").key])
+    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_json_lines([record("a"), record("b"), record("beside")])
 
 
 def test_another_run_is_refused_by_what_differs(tmp_path):

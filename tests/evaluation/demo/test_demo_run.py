@@ -4,7 +4,7 @@ import json
 
 from rich.progress import Progress
 
-from ragbias.cli.demo import save
+from ragbias.cli.demo import save_outcome
 from ragbias.evaluation.demo import demo_run as demo
 from ragbias.evaluation.demo import shared
 from ragbias.methods import NoMethod, Pine
@@ -16,7 +16,7 @@ def test_tiny_has_a_bias_and_pine_removes_it():
     """16 questions at three positions. The margins are far below those measured on hundreds of questions."""
     prepared = demo.Demo(questions=16, positions=3, corpus=120, seed=5)
     task, _ = prepared.task(20)
-    rows = shared.measured(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))
+    rows = shared.run_methods(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))
     none, pine = ({name: rows[label][name][0] for name in FIGURES} for label in ("none", "pine"))
     assert none["gap"] >= 0.15
     assert max(point[0] for point in rows["none"]["accuracy_by_position"].values()) >= 0.75
@@ -26,11 +26,11 @@ def test_tiny_has_a_bias_and_pine_removes_it():
 
 
 def test_every_method_is_measured_and_written_with_a_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared, "ROUNDS", 1)
+    monkeypatch.setattr(shared, "COST_ROUNDS", 1)
     prepared = demo.Demo(questions=2, documents=(4, 5), positions=2, corpus=30, seed=5)
     outcome = demo.run(prepared, bar := Progress(disable=True))
     assert bar.finished
-    save(outcome, demo.figure(outcome), tmp_path)
+    save_outcome(outcome, demo.draw_figure(outcome), tmp_path)
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"settings", "results"}
     assert list(written["results"]) == ["4", "5"]

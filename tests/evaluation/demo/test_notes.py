@@ -1,10 +1,10 @@
 """The notes for the demo of a real model."""
 
-from ragbias.evaluation.demo.notes_run import notes
+from ragbias.evaluation.demo.notes_run import read_notes
 
 
 def test_every_note_answers_its_own_question_only():
-    found = notes()
+    found = read_notes()
     assert len(found) == 30
     for note in found:
         holding = [each.title for each in found if note.answer.lower() in each.text.lower()]

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from ragbias.cli.demo import notes_tables, save
+from ragbias.cli.demo import make_notes_tables, save_outcome
 from ragbias.errors import RunError
 from ragbias.evaluation.demo import notes_run
 
@@ -26,10 +26,10 @@ def test_figures_pair_with_plain_and_invariant_ones_are_flat(tmp_path):
         assert low <= middle <= high
         assert set(row["accuracy_by_position"]) == {"0", "2"}
         assert name == "none" or row["logprob"]["gap"][0] == 0
-    save(outcome, notes_run.figure(outcome), tmp_path)
+    save_outcome(outcome, notes_run.draw_figure(outcome), tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["settings"]["questions"] == 5
     assert (tmp_path / "bias.png").read_bytes().startswith(b"\x89PNG")
-    (axis,) = notes_run.figure(outcome).axes
+    (axis,) = notes_run.draw_figure(outcome).axes
     curves = [line.get_label() for line in axis.lines if line.get_marker() != "None"]
     assert curves == ["none (plain tiny)", "pine (order-invariant)"]  # as on the start page
 
@@ -43,7 +43,7 @@ def test_nothing_of_the_tables_is_cut_off_on_80_columns():
     }
     outcome = {"settings": {"questions": 20, "documents": 10}, "results": {"none": row, "pine": row, "rotor": row}}
     shown = Console(width=80, file=io.StringIO())
-    shown.print(*notes_tables(outcome), sep="\n")
+    shown.print(*make_notes_tables(outcome), sep="\n")
     output = shown.file.getvalue()
     assert "…" not in output and output.count("rotor") == 2 and output.count("none") == 1
     assert output.count("-2.01 (0.65)") == 3 * 5 and output.count("-1.01 (-1.42 to -0.65)") == 2 * 3

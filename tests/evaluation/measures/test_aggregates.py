@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import summarise_records
 from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
@@ -19,7 +19,7 @@ def only(summary):
 
 def test_a_bias_and_its_removal_are_found():
     records = records_with(ACCURACIES, 200)
-    result = only(summarise(records))
+    result = only(summarise_records(records))
     none, pine = result["methods"]["none"], result["methods"]["pine"]
     assert (result["model"], result["task"], result["documents"]) == ("tiny", "made-up", 10)
     assert result["positions"] == POSITIONS and result["notes"] == []
@@ -39,7 +39,9 @@ def test_a_bias_and_its_removal_are_found():
 
 def test_the_summary_is_plain_and_independent_of_record_order():
     records = records_with(ACCURACIES, 30)
-    first, second = (json.dumps(summarise(each), allow_nan=False, sort_keys=True) for each in (records, records[::-1]))
+    first, second = (
+        json.dumps(summarise_records(each), allow_nan=False, sort_keys=True) for each in (records, records[::-1])
+    )
     assert first == second
 
 
@@ -49,12 +51,12 @@ def test_models_tasks_and_document_counts_are_separate_results():
         + records_with(ACCURACIES, 6, documents=20)
         + records_with(ACCURACIES, 6, model="other")
     )
-    found = [(result["model"], result["documents"]) for result in summarise(records)["results"]]
+    found = [(result["model"], result["documents"]) for result in summarise_records(records)["results"]]
     assert found == [("other", 10), ("tiny", 10), ("tiny", 20)]
 
 
 def test_few_questions_have_no_intervals_and_a_note():
-    result = only(summarise(records_with(ACCURACIES, 4)))
+    result = only(summarise_records(records_with(ACCURACIES, 4)))
     for method in result["methods"].values():
         assert method["mean"][0] is not None and method["mean"][1:] == [None, None]
         assert method["flip_rate"][1:] == [None, None]
@@ -66,7 +68,7 @@ def test_cases_without_documents_have_no_positions():
     closed = [
         record(id=f"c{n}", question=f"q{n}", documents=0, gold_position=None, score=float(n < 2)) for n in range(10)
     ]
-    alone = only(summarise(closed))
+    alone = only(summarise_records(closed))
     assert (alone["documents"], alone["positions"]) == (0, [])
     assert alone["methods"]["none"]["mean"][0] == pytest.approx(0.2)
     assert alone["methods"]["none"]["worst"] is None and alone["methods"]["none"]["flip_rate"] is None
@@ -77,7 +79,7 @@ def test_noise_and_cost_are_given_with_their_method():
     first = [each for each in records if each.gold_position == 0]
     noise = [replace(each, prediction="hen") if each.question in ("q0", "q1") else each for each in first]
     cost = {"tiny|made-up|10": {"pine": {"prefill_ratio": [1.2, 1.1, 1.3]}}, "tiny|made-up|20": {"none": {}}}
-    methods = only(summarise(records, cost, noise))["methods"]
+    methods = only(summarise_records(records, cost, noise))["methods"]
     assert methods["none"]["noise_floor"][0] == pytest.approx(2 / 20)
     assert methods["pine"]["cost"] == {"prefill_ratio": [1.2, 1.1, 1.3]} and "cost" not in methods["none"]
 
@@ -91,7 +93,7 @@ def test_a_judge_that_takes_the_first_answer_is_found_out():
         )
         for method in ("none", "pine") for n in range(8) for shown in (0, 1)
     ]  # fmt: skip
-    methods = only(summarise(records))["methods"]
+    methods = only(summarise_records(records))["methods"]
     none, pine = methods["none"]["judge"], methods["pine"]["judge"]
     assert (none["swap_consistency"][0], none["prefers_first"][0]) == (0, 1)
     assert (none["accuracy_preferred_first"][0], none["accuracy_preferred_second"][0]) == (1, 0)
@@ -111,20 +113,20 @@ def judged(scores, task="judge"):
 
 
 def test_answers_without_a_verdict_count_half_and_are_reported():
-    result = only(summarise(judged({"a": [(0.5, 0.5)] * 5 + [(1, 0.5)]}, "llmbar")))
+    result = only(summarise_records(judged({"a": [(0.5, 0.5)] * 5 + [(1, 0.5)]}, "llmbar")))
     judge = result["methods"]["none"]["judge"]
     assert judge["undecided"] == pytest.approx(11 / 12) and judge["swap_consistency"][0] == pytest.approx(5 / 6)
     assert result["methods"]["none"]["mean"][0] == pytest.approx((5 * 0.5 + 0.75) / 6)
-    assert "none: 92% of the answers have no verdict, and count 0.5." in result["notes"]
+    assert "none: 92% of the answers have no verdict. They score 0.5." in result["notes"]
 
 
 def test_groups_have_means_of_their_own():
     records = records_with({"none": {0: 0.5}}, 40, groups=("odd", "even"))
-    groups = only(summarise(records))["methods"]["none"]["groups"]
+    groups = only(summarise_records(records))["methods"]["none"]["groups"]
     assert list(groups) == ["even", "odd"] and groups["odd"]["questions"] == 20
     even = [each.score for each in records if each.group == "even"]
     assert groups["even"]["mean"][0] == pytest.approx(sum(even) / 20)
-    assert only(summarise(records_with({"none": {0: 0.5}}, 6)))["methods"]["none"]["groups"] == {}
+    assert only(summarise_records(records_with({"none": {0: 0.5}}, 6)))["methods"]["none"]["groups"] == {}
 
 
 def test_records_that_ran_plain_are_counted_with_their_reasons():
@@ -133,7 +135,7 @@ def test_records_that_ran_plain_are_counted_with_their_reasons():
         replace(each, method_ran="none", reason="one document only") if each.id == "10-q3-4" else each
         for each in records
     ]
-    result = only(summarise(records))
+    result = only(summarise_records(records))
     assert result["methods"]["pine"]["ran_plain"] == {"one document only": 1}
     assert result["methods"]["none"]["ran_plain"] == {}
     assert result["notes"] == ["pine: 1 of 30 answers came from the plain model: one document only"]
@@ -142,8 +144,8 @@ def test_records_that_ran_plain_are_counted_with_their_reasons():
 def test_methods_are_compared_on_shared_questions_with_a_note():
     records = records_with(ACCURACIES, 20)
     missing = [each for each in records if each.method == "none" or (each.question != "q3" and each.gold_position != 9)]
-    notes = " ".join(only(summarise(missing))["notes"])
+    notes = " ".join(only(summarise_records(missing))["notes"])
     assert "answered different questions" in notes and "ran at different positions" in notes
     none = records_with({"pine": ACCURACIES["pine"]}, 6)
-    assert only(summarise(none))["methods"]["pine"]["minus_plain"] is None
-    assert "'none' did not run" in only(summarise(none))["notes"][0]
+    assert only(summarise_records(none))["methods"]["pine"]["minus_plain"] is None
+    assert "'none' did not run" in only(summarise_records(none))["notes"][0]

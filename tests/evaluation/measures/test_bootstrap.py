@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 from ragbias.evaluation.measures.aggregates import minus_plain
-from ragbias.evaluation.measures.bootstrap import Scores, curve, draws, gap_by_chance, point
+from ragbias.evaluation.measures.bootstrap import (
+    Scores,
+    compute_curve,
+    draw_counts,
+    estimate_chance_gap,
+    summarise_scores,
+)
 from support.bench_records import record, records_with, u_shape
 
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)
@@ -32,22 +38,22 @@ def test_scores_are_means_over_orders_and_seeds_with_gaps():
 
 def test_figures_of_a_curve_worked_by_hand():
     """Four questions at the first position and three at the second."""
-    found = point(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
+    found = summarise_scores(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
     np.testing.assert_allclose(found.by_position, [[3 / 4, 1 / 3]])
     figures = [found.mean.item(), found.worst.item(), found.best.item(), found.gap.item()]
     assert figures == pytest.approx([13 / 24, 1 / 3, 3 / 4, 5 / 12])
 
 
 def test_draws_are_with_replacement_and_repeat_by_seed():
-    first = draws(30, 500, 1)
+    first = draw_counts(30, 500, 1)
     assert (first.sum(axis=1) == 30).all() and first.max() > 1 and first.min() == 0
-    np.testing.assert_array_equal(first, draws.__wrapped__(30, 500, 1))
-    assert (first != draws(30, 500, 2)).any()
+    np.testing.assert_array_equal(first, draw_counts.__wrapped__(30, 500, 1))
+    assert (first != draw_counts(30, 500, 2)).any()
 
 
 def test_intervals_of_means_are_those_of_scipy():
     values = np.random.default_rng(3).random(60)
-    own = curve(scores(values[:, None]), resamples=20000)["mean"][0]
+    own = compute_curve(scores(values[:, None]), resamples=20000)["mean"][0]
     theirs = bootstrap(
         (values,), np.mean, method="percentile", n_resamples=20000, rng=np.random.default_rng(4)
     ).confidence_interval
@@ -58,7 +64,7 @@ def test_intervals_of_means_are_those_of_scipy():
 @pytest.mark.parametrize("name", ["worst", "gap"])
 def test_worst_and_gap_intervals_span_two_scipy_bootstraps(name):
     values = (np.random.default_rng(5).random((80, 3)) < [0.8, 0.4, 0.5]).astype(float)
-    own = curve(scores(values), resamples=20000)[name][0]
+    own = compute_curve(scores(values), resamples=20000)[name][0]
 
     def statistic(*columns, axis):
         means = [column.mean(axis=axis) for column in columns]
@@ -84,7 +90,7 @@ def test_worst_position_intervals_hold_on_flat_and_bent_curves(accuracies, same)
     held = 0
     for _ in range(200):
         drawn = rng.random((100, 1 if same else len(accuracies)))
-        found = curve(scores((drawn < accuracies).astype(float)), resamples=400)["worst"][0]
+        found = compute_curve(scores((drawn < accuracies).astype(float)), resamples=400)["worst"][0]
         held += found.low <= min(accuracies) <= found.high
     assert held >= 0.85 * 200
 
@@ -96,7 +102,7 @@ def test_intervals_hold_their_estimate_and_only_possible_values(questions, posit
     values = rng.integers(0, 2, (questions, positions)).astype(float)
     values[rng.random(values.shape) < 0.2] = np.nan
     values[0] = 1.0  # every position was asked once
-    for name, intervals in curve(scores(values), resamples=200).items():
+    for name, intervals in compute_curve(scores(values), resamples=200).items():
         for interval in intervals:
             assert 0 <= interval.low <= interval.estimate <= interval.high <= 1, name
 
@@ -126,7 +132,7 @@ def test_differences_use_the_shared_questions_and_positions():
 
 
 def test_too_few_questions_have_estimates_without_intervals():
-    (mean,) = curve(scores(np.ones((4, 2))))["mean"]
+    (mean,) = compute_curve(scores(np.ones((4, 2))))["mean"]
     assert mean.estimate == 1 and np.isnan([mean.low, mean.high]).all()
     apart = scores(np.ones((6, 1)), [f"other {index}" for index in range(6)])
     assert minus_plain(scores(np.ones((6, 1))), apart, 1) is None
@@ -136,7 +142,7 @@ def test_chance_makes_a_gap_unless_answers_never_change():
     rng = np.random.default_rng(1)
     flat = (rng.random((50, 5)) < 0.6).astype(float)
     bent = (rng.random((50, 5)) < [0.95, 0.6, 0.3, 0.6, 0.9]).astype(float)
-    own = [point(values).gap.item() for values in (flat, bent)]
-    assert own[0] <= gap_by_chance(scores(flat)) < 0.35
-    assert own[1] > gap_by_chance(scores(bent))
-    assert gap_by_chance(scores(np.repeat(flat[:, :1], 5, axis=1))) == 0
+    own = [summarise_scores(values).gap.item() for values in (flat, bent)]
+    assert own[0] <= estimate_chance_gap(scores(flat)) < 0.35
+    assert own[1] > estimate_chance_gap(scores(bent))
+    assert estimate_chance_gap(scores(np.repeat(flat[:, :1], 5, axis=1))) == 0

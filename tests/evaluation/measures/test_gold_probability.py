@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import summarise_records
 from support.bench_records import logprobs_with, records_with
 
 BIAS = {0: 0.0, 4: -2.0, 9: 1.0}
@@ -13,7 +13,7 @@ SHIFTS = {"none": BIAS, "pine": dict.fromkeys(BIAS, 0.5), "pcw": dict.fromkeys(B
 
 
 def figures(records):
-    (result,) = summarise(records)["results"]
+    (result,) = summarise_records(records)["results"]
     return result, {label: method["logprob"] for label, method in result["methods"].items()}
 
 
@@ -66,7 +66,7 @@ def test_few_questions_have_no_intervals_nor_runs_differences():
 
 def test_both_measures_fit_one_table_and_one_may_be_empty():
     accurate = records_with({"none": dict.fromkeys(BIAS, 0.5)}, 10)
-    (alone,) = summarise(accurate)["results"]
+    (alone,) = summarise_records(accurate)["results"]
     assert alone["measures"] == ["accuracy"] and alone["methods"]["none"]["logprob"] is None
     result, methods = figures(accurate + logprobs_with({"pine": BIAS}, 10))
     assert result["measures"] == ["accuracy", "logprob"]
@@ -74,6 +74,6 @@ def test_both_measures_fit_one_table_and_one_may_be_empty():
 
 
 def test_cut_passages_are_reported_in_a_plain_summary():
-    (result,) = summarise(logprobs_with(SHIFTS, 6, shorten=40))["results"]
+    (result,) = summarise_records(logprobs_with(SHIFTS, 6, shorten=40))["results"]
     assert any("cut to 40 words around the gold answer" in note for note in result["notes"])
     json.dumps(result, allow_nan=False)

@@ -6,10 +6,10 @@ import pytest
 
 from ragbias.evaluation.measures.metrics import (
     best_subspan_em,
-    exact,
-    normalised,
+    exact_match,
+    normalise,
+    normalise_squad,
     qa_f1,
-    squad_normalised,
     value_in_answer,
 )
 
@@ -27,7 +27,7 @@ from ragbias.evaluation.measures.metrics import (
     ],
 )
 def test_normalisation(text: str, expected: str) -> None:
-    assert squad_normalised(text) == expected
+    assert normalise_squad(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_value_in_answer(prediction: str, score: float) -> None:
     ("prediction", "score"), [(" green  door.", 1.0), ("Green door", 1.0), ("red", 1.0), ("a green door", 0.0)]
 )
 def test_exact(prediction: str, score: float) -> None:
-    assert exact(prediction, ["green door", "Red"]) == score
+    assert exact_match(prediction, ["green door", "Red"]) == score
 
 
 def test_answers_compare_without_case_white_space_and_full_stop():
-    assert normalised(" Brass  Owl. ") == "brass owl"
+    assert normalise(" Brass  Owl. ") == "brass owl"

@@ -9,12 +9,12 @@ from scipy.stats import kendalltau
 
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.per_question import (
-    flips,
+    first_response_preference,
     mean_kendall_tau,
     order_agreement,
-    prefers_first,
-    repeats,
-    verdict,
+    order_flips,
+    preferred_response,
+    repeat_flips,
 )
 from support.bench_records import record
 
@@ -29,13 +29,13 @@ def test_flips_are_counted_over_orders_of_one_question_and_seed():
     records = [
         record(question=name, documents=count, seed=seed, prediction=text) for name, count, seed, text in answered
     ]
-    assert flips(records) == {"same": 0, "flips": 1, "half": 0.5}
+    assert order_flips(records) == {"same": 0, "flips": 1, "half": 0.5}
 
 
 def test_the_noise_floor_compares_with_a_cases_first_answer():
     first, second = record(id="a", question="a", prediction="owl"), record(id="b", question="b", prediction="whale")
     again = [replace(first, prediction="Owl"), replace(second, prediction="hen"), record(id="c")]
-    assert repeats([first, second], again) == {"a": 0, "b": 1}
+    assert repeat_flips([first, second], again) == {"a": 0, "b": 1}
 
 
 def test_verdicts_for_the_answer_shown_first():
@@ -50,8 +50,8 @@ def test_verdicts_for_the_answer_shown_first():
         }.items()
         for position, score in enumerate(scores)
     ]
-    assert prefers_first(judged) == {"always first": 1, "right": 0.5, "always second": 0}
-    assert [verdict(each) for each in judged[-2:]] == ["chosen", "neither"]
+    assert first_response_preference(judged) == {"always first": 1, "right": 0.5, "always second": 0}
+    assert [preferred_response(each) for each in judged[-2:]] == ["chosen", "neither"]
 
 
 def test_kendall_tau_of_orders():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.report.read_runs import Run, minus_method, read_run, summary_of
+from ragbias.evaluation.report.read_runs import Run, differences_from, read_run, summarise_runs
 from support.bench_records import logprobs_with
 
 KEPT = Path(__file__).parents[3] / "docs/results/smollm2-depth"
@@ -20,12 +20,12 @@ def run():
 
 @pytest.fixture(scope="module")
 def result(run):
-    (found,) = summary_of([run])["results"]
+    (found,) = summarise_runs([run])["results"]
     return found
 
 
 def test_differences_to_the_plain_model_match_the_summary(run, result):
-    found = minus_method(result, [run], "none")["logprob"]
+    found = differences_from(result, [run], "none")["logprob"]
     assert found.keys() == result["methods"].keys() - {"none"}
     for name, figures in found.items():
         expected = result["methods"][name]["logprob"]["minus_plain"]
@@ -35,8 +35,8 @@ def test_differences_to_the_plain_model_match_the_summary(run, result):
 
 
 def test_a_difference_turned_round_changes_its_sign_only(run, result):
-    one = minus_method(result, [run], "pine")["logprob"]["none"]["mean"]
-    other = minus_method(result, [run], "none")["logprob"]["pine"]["mean"]
+    one = differences_from(result, [run], "pine")["logprob"]["none"]["mean"]
+    other = differences_from(result, [run], "none")["logprob"]["pine"]["mean"]
     value, low, high = other
     assert one == pytest.approx([-value, -high, -low])
 
@@ -52,7 +52,7 @@ def test_the_command_shows_and_writes_them(cli, tmp_path):
 
 def test_a_method_that_was_not_run_is_refused(run, result):
     with pytest.raises(RunError, match=r"'pcw' was not run for mdqa, 10 documents, model smollm2; expected one of 'no"):
-        minus_method(result, [run], "pcw")
+        differences_from(result, [run], "pcw")
 
 
 def test_a_measure_missing_for_the_method_has_no_differences():
@@ -60,6 +60,6 @@ def test_a_measure_missing_for_the_method_has_no_differences():
     records = logprobs_with({"none": positions, "pine": positions}, 20)
     both = [replace(each, score=1.0) if each.method == "none" else each for each in records]
     run = Run(Path("run"), both, [], {}, {})
-    (result,) = summary_of([run])["results"]
-    found = minus_method(result, [run], "pine")
+    (result,) = summarise_runs([run])["results"]
+    found = differences_from(result, [run], "pine")
     assert found["accuracy"] == {} and found["logprob"].keys() == {"none"}

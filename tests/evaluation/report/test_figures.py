@@ -8,17 +8,17 @@ from matplotlib import rc_context
 from matplotlib.collections import PolyCollection
 from matplotlib.text import Text
 
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.report.charts import (
     RELATIVE_LOGPROB,
-    accuracy_by_cost,
-    flip_rates,
-    logprob_curves,
-    multiples,
-    overlaid,
-    u_curves,
+    draw_accuracy_by_cost,
+    draw_flip_rates,
+    draw_logprob_curves,
+    draw_overlaid,
+    draw_small_multiples,
+    draw_u_curves,
 )
-from ragbias.evaluation.report.figures import panel_title, styles_of
+from ragbias.evaluation.report.figures import make_styles, panel_title
 from support.bench_records import logprobs_with, records_with, u_shape
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
@@ -31,7 +31,7 @@ def results_of(labels, counts=(10,), questions=12, noise=()):
         shape = {label: u_shape(positions, 0.9, 0.2 + 0.04 * index) for index, label in enumerate(labels)}
         records += records_with(shape, questions, documents)
     timed = {label: {"prefill_ratio": [1.0 + 0.1 * index] * 3} for index, label in enumerate(labels)}
-    return summarise(records, {f"tiny|made-up|{count}": timed for count in counts}, noise or records)["results"]
+    return summarise_records(records, {f"tiny|made-up|{count}": timed for count in counts}, noise or records)["results"]
 
 
 def texts(figure):
@@ -49,11 +49,11 @@ def overlapping(figure, wanted):
 
 def test_few_methods_share_a_panel_and_many_have_one_each():
     (few,) = results_of(["none", "pine"])
-    (panel,) = u_curves(few, styles_of(few["methods"])).axes
-    assert {"none", "pine"} <= set(texts(u_curves(few, styles_of(few["methods"]))))
+    (panel,) = draw_u_curves(few, make_styles(few["methods"])).axes
+    assert {"none", "pine"} <= set(texts(draw_u_curves(few, make_styles(few["methods"]))))
     assert len(panel.collections) == 2  # the bands
     (many,) = results_of(["none", *LABELS])
-    figure = u_curves(many, styles_of(many["methods"]))
+    figure = draw_u_curves(many, make_styles(many["methods"]))
     assert len(figure.axes) == 15
     first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
     np.testing.assert_allclose(
@@ -63,7 +63,7 @@ def test_few_methods_share_a_panel_and_many_have_one_each():
 
 def test_lines_are_drawn_at_gold_positions_counted_from_1():
     (result,) = results_of(["none", "pine"])
-    drawn = {line.get_label(): line for line in u_curves(result, styles_of(result["methods"])).axes[0].lines}
+    drawn = {line.get_label(): line for line in draw_u_curves(result, make_styles(result["methods"])).axes[0].lines}
     points = result["methods"]["pine"]["accuracy_by_position"]
     assert list(drawn["pine"].get_xdata()) == [1, 6, 10]
     assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
@@ -71,32 +71,32 @@ def test_lines_are_drawn_at_gold_positions_counted_from_1():
 
 def test_methods_are_distinguishable_without_colour():
     (result,) = results_of(["none", *LABELS])
-    figure = accuracy_by_cost(result, styles_of(result["methods"]))
+    figure = draw_accuracy_by_cost(result, make_styles(result["methods"]))
     looks = {
         (line.get_marker(), line.get_markerfacecolor() == "white")
         for line in figure.axes[0].lines
         if line.get_label() in result["methods"]
     }
     assert len(looks) == 16
-    looks = list(styles_of(result["methods"]).values())
+    looks = list(make_styles(result["methods"]).values())
     assert len({(str(look.dashes), look.marker) for look in looks[:6]}) == 6
 
 
 def test_the_plain_model_alone_is_black_wherever_it_stands():
-    looks = styles_of(["pine", *LABELS, "none", "pine"])
+    looks = make_styles(["pine", *LABELS, "none", "pine"])
     assert [label for label, look in looks.items() if look.colour == "#000000"] == ["none"]
-    assert styles_of(["a", "b"])["a"] == looks["none"] and styles_of([]) == {}
+    assert make_styles(["a", "b"])["a"] == looks["none"] and make_styles([]) == {}
 
 
 def test_a_method_looks_the_same_in_all_figures_of_a_report():
     results = results_of(["none", "pine", *LABELS[:3]]) + results_of(["pine", "none", LABELS[2]])
-    looks = styles_of(label for result in results for label in result["methods"])
+    looks = make_styles(label for result in results for label in result["methods"])
     titles = {panel_title(label): label for label in looks}
     drawn = {label: {"curves": set(), "costs": set()} for label in looks}
     for result in results:
         for kind, figure in (
-            ("curves", u_curves(result, looks)),
-            ("costs", accuracy_by_cost(result, looks)),
+            ("curves", draw_u_curves(result, looks)),
+            ("costs", draw_accuracy_by_cost(result, looks)),
         ):
             for axis in figure.axes:
                 for line in axis.lines:
@@ -110,48 +110,48 @@ def test_a_method_looks_the_same_in_all_figures_of_a_report():
 
 def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
     curve, other = {"0": [0.5, None, None], "9": [0.7, None, None]}, {"0": [0.5, None, None], "9": [0.6, None, None]}
-    (axis,) = overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
+    (axis,) = draw_overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
     sizes = {line.get_label(): (line.get_linewidth(), line.get_markersize()) for line in axis.lines}
     assert sizes["under"] > sizes["over"] == sizes["alone"]
 
 
 def test_many_curves_of_a_panel_have_colours_and_error_bars():
     curves = {label: {"0": [0.5, 0.4, 0.6], "9": [0.7, 0.6, 0.8]} for label in ["none", *LABELS[:6]]}
-    (axis,) = overlaid({"": curves}).axes
+    (axis,) = draw_overlaid({"": curves}).axes
     assert not axis.findobj(PolyCollection)  # bands of many curves would hide each other
     assert len({bars[0].get_color() for bars in axis.containers}) == len(axis.containers) == len(curves)
     assert len({tuple(bars[0].get_xdata()) for bars in axis.containers}) == len(curves)
 
 
-@pytest.mark.parametrize("drawn", [u_curves, accuracy_by_cost, flip_rates])
+@pytest.mark.parametrize("drawn", [draw_u_curves, draw_accuracy_by_cost, draw_flip_rates])
 def test_names_of_16_methods_do_not_overlap(drawn):
     (result,) = results_of(["none", *LABELS])
-    figure = drawn(*([result] if drawn is flip_rates else [result, styles_of(result["methods"])]))
-    named = LABELS if drawn is u_curves else result["methods"]  # the plain model's curve is in every panel
-    wanted = {label if drawn is accuracy_by_cost else panel_title(label) for label in named}
+    figure = drawn(*([result] if drawn is draw_flip_rates else [result, make_styles(result["methods"])]))
+    named = LABELS if drawn is draw_u_curves else result["methods"]  # the plain model's curve is in every panel
+    wanted = {label if drawn is draw_accuracy_by_cost else panel_title(label) for label in named}
     assert wanted <= set(texts(figure))
     assert overlapping(figure, wanted) == []
 
 
 def test_flip_rates_stand_beside_the_noise_floor():
     (result,) = results_of(["none", "pine"])
-    figure = flip_rates(result)
+    figure = draw_flip_rates(result)
     (axis,) = figure.axes
     assert [bar.get_width() for bar in axis.patches] == sorted(
         method["flip_rate"][0] for method in result["methods"].values()
     )
     (floor,) = (line for line in axis.lines if line.get_label().startswith("noise floor"))
     assert list(floor.get_xdata()) == [0, 0]
-    assert flip_rates(summarise(records_with({"none": {0: 0.5}}, 8))["results"][0]) is None
+    assert draw_flip_rates(summarise_records(records_with({"none": {0: 0.5}}, 8))["results"][0]) is None
 
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     name = r"a $\no$ b $x$ c"
     (first,) = results_of(["none", "pine"])
     first["methods"][name] = first["methods"].pop("pine")
-    looks = styles_of(first["methods"])
-    made = [u_curves(first, looks), accuracy_by_cost(first, looks), flip_rates(first)]
-    made += [multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks)]
+    looks = make_styles(first["methods"])
+    made = [draw_u_curves(first, looks), draw_accuracy_by_cost(first, looks), draw_flip_rates(first)]
+    made += [draw_small_multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks)]
     for figure in made:
         written = io.StringIO()
         with rc_context({"svg.fonttype": "none"}):
@@ -162,8 +162,8 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
 @pytest.mark.parametrize("labels", [["none", "pine"], ["none", "pine", *LABELS[:3]]], ids=["overlaid", "panels"])
 def test_log_probabilities_have_an_axis_against_the_plain_mean(labels):
     shifts = {label: {0: 0.0, 4: -2.0 + index, 9: 1.0} for index, label in enumerate(labels)}
-    (result,) = summarise(logprobs_with(shifts, 12))["results"]
-    figure = logprob_curves(result, styles_of(result["methods"]))
+    (result,) = summarise_records(logprobs_with(shifts, 12))["results"]
+    figure = draw_logprob_curves(result, make_styles(result["methods"]))
     assert any("(nats, plain mean = 0)" in text for text in texts(figure))
     low, high = figure.axes[0].get_ylim()
     assert low < -1 and high > 1
@@ -174,15 +174,15 @@ def test_log_probabilities_have_an_axis_against_the_plain_mean(labels):
 
 
 def test_log_probabilities_are_absolute_without_the_plain_model():
-    (result,) = summarise(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
-    figure = logprob_curves(result, styles_of(result["methods"]))
+    (result,) = summarise_records(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
+    figure = draw_logprob_curves(result, make_styles(result["methods"]))
     assert "log-probability (nats)" in texts(figure)
 
 
 def test_one_low_method_does_not_flatten_the_other_curves():
     curve = {"0": [0.5, 0.4, 0.6], "9": [0.1, 0.0, 0.2]}
     curves = {"none": curve, "a": curve, "b": curve, "c": curve, "far": {"0": [-9, -10, -8], "9": [-9, -10, -8]}}
-    *first_row, last = multiples(curves, styles_of(curves), RELATIVE_LOGPROB).axes
+    *first_row, last = draw_small_multiples(curves, make_styles(curves), RELATIVE_LOGPROB).axes
     assert all(axis.get_ylim()[0] > -1 for axis in first_row) and last.get_ylim()[0] < -9
-    *first_row, last = multiples(curves, styles_of(curves)).axes
+    *first_row, last = draw_small_multiples(curves, make_styles(curves)).axes
     assert {axis.get_ylim() for axis in first_row} == {last.get_ylim()}

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.report.read_runs import read_run, summary_of
-from ragbias.evaluation.runs import as_lines
+from ragbias.evaluation.report.read_runs import read_run, summarise_runs
+from ragbias.evaluation.runs import as_json_lines
 from support.bench_records import records_with, u_shape
 
 POSITIONS = [0, 4, 9]
@@ -20,7 +20,7 @@ FLAT = {"pine": dict.fromkeys(POSITIONS, 0.7)}
 def folder(path, accuracies, **files):
     path.mkdir()
     records = records_with(accuracies, 10)
-    (path / "rows.jsonl").write_text(as_lines(records))
+    (path / "rows.jsonl").write_text(as_json_lines(records))
     for name, content in files.items():
         (path / name.replace("_", ".")).write_text(content)
     return path
@@ -35,9 +35,9 @@ def test_methods_of_two_runs_are_reported_together(tmp_path):
     cost = [{"tiny|made-up|10": {label: {"prefill_ratio": [1, 1, 1]}}} for label in ("none", "pine")]
     first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"decides": {"seed": 3}}')
     second = folder(tmp_path / "b", FLAT, cost_json=json.dumps(cost[1]))
-    (second / "noise.jsonl").write_text(as_lines(records_with(FLAT, 10)[:10]))
+    (second / "noise.jsonl").write_text(as_json_lines(records_with(FLAT, 10)[:10]))
     runs = [read_run(first), read_run(second)]
-    (result,) = summary_of(runs)["results"]
+    (result,) = summarise_runs(runs)["results"]
     assert list(result["methods"]) == ["none", "pine"]
     assert result["methods"]["pine"]["minus_plain"]["worst_to_worst"][0] > 0
     assert all("cost" in method for method in result["methods"].values())
@@ -48,7 +48,7 @@ def test_methods_of_two_runs_are_reported_together(tmp_path):
 def test_a_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
     runs = [read_run(folder(tmp_path / name, PLAIN)) for name in ("first", "second")]
     with pytest.raises(RunError, match=r"first and .*second both hold 'none' for model 'tiny', task 'made-up'"):
-        summary_of(runs)
+        summarise_runs(runs)
 
 
 DATA = [{"file": "a.jsonl", "sha256": "12"}]
@@ -69,7 +69,7 @@ def pair(tmp_path, first, second):
 
 
 def test_runs_with_the_same_settings_pair_without_a_note(tmp_path):
-    (result,) = summary_of(pair(tmp_path, settings(), settings(methods="pine", models=["tiny"])))["results"]
+    (result,) = summarise_runs(pair(tmp_path, settings(), settings(methods="pine", models=["tiny"])))["results"]
     assert result["notes"] == []
 
 
@@ -83,7 +83,7 @@ def test_runs_with_the_same_settings_pair_without_a_note(tmp_path):
     ],
 )
 def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, changes, note):
-    (result,) = summary_of(pair(tmp_path, settings(), settings(task, **changes)))["results"]
+    (result,) = summarise_runs(pair(tmp_path, settings(), settings(task, **changes)))["results"]
     assert re.search(note, "\n".join(result["notes"])) and len(result["notes"]) == 1
 
 
@@ -100,12 +100,12 @@ def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, chan
 )
 def test_runs_of_other_questions_are_not_paired(tmp_path, task, words):
     with pytest.raises(RunError, match=words):
-        summary_of(pair(tmp_path, settings(), settings(task)))
+        summarise_runs(pair(tmp_path, settings(), settings(task)))
 
 
 def test_runs_without_settings_are_noted(tmp_path):
     runs = [read_run(folder(tmp_path / "a", PLAIN)), read_run(folder(tmp_path / "b", FLAT))]
-    (result,) = summary_of(runs)["results"]
+    (result,) = summarise_runs(runs)["results"]
     assert any("a and " in note and "not recorded" in note for note in result["notes"])
 
 
@@ -121,13 +121,13 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
 
 def test_a_run_with_compressed_answers_gives_the_same_summary(tmp_path):
     path = folder(tmp_path / "run", {**PLAIN, **FLAT})
-    (path / "noise.jsonl").write_text(as_lines(records_with(PLAIN, 10)[:10]))
+    (path / "noise.jsonl").write_text(as_json_lines(records_with(PLAIN, 10)[:10]))
     before = read_run(path)
     for name in ("rows.jsonl", "noise.jsonl"):
         (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
         (path / name).unlink()
     assert read_run(path) == before and before.noise
-    assert summary_of([read_run(path)]) == summary_of([before])
+    assert summarise_runs([read_run(path)]) == summarise_runs([before])
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
@@ -182,7 +182,7 @@ def test_the_command_prints_the_table_and_writes_every_form(tmp_path, report):
     assert out["html"].read_text().startswith("<!DOCTYPE html>")
     assert "| pine |" in out["markdown"].read_text()
     assert out["csv"].read_text().startswith("model,task,documents,method,")
-    assert json.loads(out["json"].read_text()) == json.loads(json.dumps(summary_of([read_run(path)])))
+    assert json.loads(out["json"].read_text()) == json.loads(json.dumps(summarise_runs([read_run(path)])))
 
 
 def test_the_command_ends_with_code_2_if_nothing_is_to_report(tmp_path, report):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.tables import as_csv
 from support.bench_records import logprobs_with, record, records_with, u_shape
@@ -29,18 +29,18 @@ def shown(*made):
 
 
 def test_the_best_worst_position_comes_first():
-    (result,) = summarise(records_with(ACCURACIES, 50), COST)["results"]
-    assert [label for label, _ in tables.ranked(result)] == ["pine", "attention-sorting(rounds=3)", "none"]
-    (flat,) = summarise(records_with({"a": {0: 0.3}, "b": {0: 0.8}}, 50))["results"]
-    assert [label for label, _ in tables.ranked(flat)] == ["b", "a"]
+    (result,) = summarise_records(records_with(ACCURACIES, 50), COST)["results"]
+    assert [label for label, _ in tables.rank_methods(result)] == ["pine", "attention-sorting(rounds=3)", "none"]
+    (flat,) = summarise_records(records_with({"a": {0: 0.3}, "b": {0: 0.8}}, 50))["results"]
+    assert [label for label, _ in tables.rank_methods(flat)] == ["b", "a"]
 
 
 def test_the_terminals_table_fits_80_columns_with_every_figure():
-    (result,) = summarise(records_with(ACCURACIES, 50), COST)["results"]
+    (result,) = summarise_records(records_with(ACCURACIES, 50), COST)["results"]
     text = shown(*tables.as_tables(result))
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(" ".join(line.split()[1:]) for line in text.splitlines() if line.startswith("attention-sorting"))
-    (grid,) = tables.grids(result)
+    (grid,) = tables.build_grids(result)
     head, cells = grid.head, grid.rows[1]
     pairs = zip(head[1:], cells[1:], strict=True)
     assert words == " ".join(
@@ -49,10 +49,10 @@ def test_the_terminals_table_fits_80_columns_with_every_figure():
 
 
 def test_cost_is_shown_only_if_every_method_was_timed():
-    (result,) = summarise(records_with(ACCURACIES, 10), COST)["results"]
-    assert tables.grids(result)[0].head[-1] == "prefill"
-    (without,) = summarise(records_with(ACCURACIES, 10), {KEY: {"pine": COST[KEY]["pine"]}})["results"]
-    assert tables.costs_of(without) == {} and tables.grids(without)[0].head[-1] == "noise"
+    (result,) = summarise_records(records_with(ACCURACIES, 10), COST)["results"]
+    assert tables.build_grids(result)[0].head[-1] == "prefill"
+    (without,) = summarise_records(records_with(ACCURACIES, 10), {KEY: {"pine": COST[KEY]["pine"]}})["results"]
+    assert tables.prefill_costs(without) == {} and tables.build_grids(without)[0].head[-1] == "noise"
 
 
 def test_reordering_methods_have_a_column_and_others_a_dash():
@@ -64,9 +64,9 @@ def test_reordering_methods_have_a_column_and_others_a_dash():
         )
         for label, each in orders.items() for n in range(6) for position in (0, 1)
     ]  # fmt: skip
-    summary = summarise(records)
+    summary = summarise_records(records)
     (result,) = summary["results"]
-    (grid,) = tables.grids(result)
+    (grid,) = tables.build_grids(result)
     cells = {row[0]: row[grid.head.index("order")] for row in grid.rows}
     assert cells == {"none": "-0.33 (-0.33 to -0.33)", "canonical-order": "1.00 (1.00 to 1.00)", "pine": "-"}
     lines = shown(*tables.as_tables(result)).splitlines()
@@ -74,21 +74,21 @@ def test_reordering_methods_have_a_column_and_others_a_dash():
     assert any(line.startswith("canonical-order") and line.split()[-1] == "1.00" for line in lines)
     entries = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(as_csv(summary)))}
     assert float(entries["canonical-order"]) == 1 and entries["pine"] == ""
-    (without,) = summarise([each for each in records if each.method != "canonical-order"])["results"]
-    assert "order" not in tables.grids(without)[0].head
+    (without,) = summarise_records([each for each in records if each.method != "canonical-order"])["results"]
+    assert "order" not in tables.build_grids(without)[0].head
 
 
 def test_figures_with_and_without_intervals():
-    assert tables.with_interval([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
-    assert tables.estimate([0.714, 0.62, 0.79]) == "0.71"
-    assert tables.with_interval([0.714, None, None], form=".0%") == "71%"
-    assert tables.with_interval([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
-    assert tables.with_interval(None) == tables.with_interval([None, None, None]) == "-"
+    assert tables.format_figure([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
+    assert tables.format_estimate([0.714, 0.62, 0.79]) == "0.71"
+    assert tables.format_figure([0.714, None, None], form=".0%") == "71%"
+    assert tables.format_figure([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
+    assert tables.format_figure(None) == tables.format_figure([None, None, None]) == "-"
 
 
 def test_accuracy_is_compared_with_plain_mean_worst_and_best():
-    (result,) = summarise(records_with(ACCURACIES, 50))["results"]
-    (grid,) = tables.grids(result)
+    (result,) = summarise_records(records_with(ACCURACIES, 50))["results"]
+    (grid,) = tables.build_grids(result)
     cells = {row[0]: dict(zip(grid.head, row, strict=True)) for row in grid.rows}
     none, pine = (result["methods"][label] for label in ("none", "pine"))
     for heading, of in (("mean - none", "mean"), ("mean - none's worst", "worst"), ("mean - none's best", "best")):
@@ -100,7 +100,7 @@ def test_accuracy_is_compared_with_plain_mean_worst_and_best():
 
 def test_markdown_has_a_row_per_method_and_escapes_names():
     records = records_with({"none": {0: 0.5}, "a|b\n# <b>x</b>": {0: 0.6}}, 8)
-    text = tables.as_markdown(summarise(records))
+    text = tables.as_markdown(summarise_records(records))
     body = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(body) == 4
     assert "a\\|b # \\<b\\>x\\</b\\>" in body[2]
@@ -109,10 +109,10 @@ def test_markdown_has_a_row_per_method_and_escapes_names():
 
 def test_csv_holds_every_figure_of_every_method_and_position():
     records = records_with(ACCURACIES, 20) + records_with(ACCURACIES, 20, documents=12)
-    summary = summarise(records, COST)
+    summary = summarise_records(records, COST)
     entries = list(csv.DictReader(io.StringIO(as_csv(summary))))
     assert [(each["documents"], each["method"]) for each in entries] == [
-        (str(result["documents"]), label) for result in summary["results"] for label, _ in tables.ranked(result)
+        (str(result["documents"]), label) for result in summary["results"] for label, _ in tables.rank_methods(result)
     ]
     pine, method = entries[0], summary["results"][0]["methods"]["pine"]
     assert [float(pine[name]) for name in ("mean", "mean_low", "mean_high")] == method["mean"]
@@ -126,9 +126,9 @@ def test_a_judges_figures_have_columns_of_their_own():
         record(id=f"{n}-{position}", question=f"q{n}", task="judge", gold_position=position, score=float(position == 0))
         for n in range(6) for position in (0, 1)
     ]  # fmt: skip
-    summary = summarise(records)
+    summary = summarise_records(records)
     (result,) = summary["results"]
-    assert tables.grids(result)[0].rows[0][-4:] == [
+    assert tables.build_grids(result)[0].rows[0][-4:] == [
         "0.00 (0.00 to 0.00)", "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", "0.00 (0.00 to 0.00)"
     ]  # fmt: skip
     assert "swap-consistent" in shown(*tables.as_tables(result))
@@ -144,15 +144,15 @@ SHIFTS = {
 
 
 def test_log_probabilities_have_a_table_of_their_own():
-    summary = summarise(logprobs_with(SHIFTS, 20))
+    summary = summarise_records(logprobs_with(SHIFTS, 20))
     (result,) = summary["results"]
-    (grid,) = tables.grids(result)
+    (grid,) = tables.build_grids(result)
     head, body = grid.head, grid.rows
     assert grid.title.endswith("log-probability of the gold answer, in nats")
     assert [line[0] for line in body] == ["pine", "rotor", "none"]  # the best worst position first
     cells = dict(zip(head, body[0], strict=True))
     minus = result["methods"]["pine"]["logprob"]["minus_plain"]
-    assert cells["mean - none"] == tables.with_interval(minus["mean"], form="+.2f")
+    assert cells["mean - none"] == tables.format_figure(minus["mean"], form="+.2f")
     assert cells["mean - none's worst"].startswith("+2.5") and cells["mean - none's best"].startswith("-0.4")
     assert cells["KL"] == "0.50 (0.50 to 0.50)" and cells["agree"].startswith("50% (")
     assert dict(zip(head, body[2], strict=True))["mean - none"] == "-"
@@ -174,15 +174,15 @@ def test_a_run_of_both_measures_has_both_tables():
         for each in accurate
         if (own := figures.get((each.method, each.question, each.gold_position)))
     ]
-    (result,) = summarise(both)["results"]
-    assert [len(grid.rows) for grid in tables.grids(result)] == [2, 2] and len(tables.as_tables(result)) == 2
-    assert tables.grids(result)[0].head == tables.grids(summarise(accurate)["results"][0])[0].head
+    (result,) = summarise_records(both)["results"]
+    assert [len(grid.rows) for grid in tables.build_grids(result)] == [2, 2] and len(tables.as_tables(result)) == 2
+    assert tables.build_grids(result)[0].head == tables.build_grids(summarise_records(accurate)["results"][0])[0].head
 
 
 def test_columns_too_wide_for_the_terminal_go_to_a_table_below():
     head = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
     row = ["as is: none", "40% [25, 55]", "12%", "28% [13, 43]", "you have the problem", "10%", "x1.00", "x1.31"]
-    lines = shown(tables.fitted(tables.Grid("30 questions", head, [row]))).splitlines()
+    lines = shown(tables.fit_terminal(tables.Grid("30 questions", head, [row]))).splitlines()
     assert max(map(len, lines)) <= 80 and sum("as is: none" in line for line in lines) == 2
     assert {word for cell in (*head, *row) for word in cell.split()} <= set("\n".join(lines).split())
-    assert len(shown(tables.fitted(tables.Grid("30 questions", head[:6], [row[:6]]))).splitlines()) == 3
+    assert len(shown(tables.fit_terminal(tables.Grid("30 questions", head[:6], [row[:6]]))).splitlines()) == 3

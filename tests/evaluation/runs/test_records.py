@@ -8,11 +8,11 @@ from dataclasses import asdict
 import pytest
 
 from ragbias.errors import DataError
-from ragbias.evaluation.runs import as_lines, read_records
+from ragbias.evaluation.runs import as_json_lines, read_records
 from support.bench_records import record
 
 LINE = asdict(record())
-WHOLE = gzip.compress(as_lines([record()]).encode(), mtime=0)
+WHOLE = gzip.compress(as_json_lines([record()]).encode(), mtime=0)
 
 
 def test_records_are_read_as_they_were_written(tmp_path):
@@ -20,13 +20,13 @@ def test_records_are_read_as_they_were_written(tmp_path):
         record(prediction="An Ü\u2028 and more\n", shown=(1, 0)),
         record(id="other", gold_position=None, score=0.5, reason="none found"),
     ]
-    (tmp_path / "rows.jsonl").write_text(as_lines(records) + '{"id": "torn')
+    (tmp_path / "rows.jsonl").write_text(as_json_lines(records) + '{"id": "torn')
     assert read_records(tmp_path / "rows.jsonl") == records
 
 
 def test_records_are_read_alike_from_compressed_and_plain_files(tmp_path):
     records = [record(prediction="An Ü"), record(id="other", shown=(1, 0))]
-    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(as_lines(records).encode()))
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(as_json_lines(records).encode()))
     assert read_records(tmp_path / "rows.jsonl.gz") == records
 
 

@@ -11,7 +11,7 @@ import torch
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks import TinyQA
-from ragbias.evaluation.tasks.task import gold_score
+from ragbias.evaluation.tasks.task import score_gold
 from ragbias.methods import CanonicalOrder, NoMethod, Pine, get
 
 TASK = TinyQA(documents=(4,), positions=(0, 3), limit=2)
@@ -20,28 +20,28 @@ PLAIN = NoMethod()
 
 
 def test_a_right_answer_is_far_more_probable_than_a_wrong_one(tiny: DebiasedLM) -> None:
-    right = gold_score(tiny, TASK, CASES[0], PLAIN)
-    wrong = gold_score(tiny, TASK, replace(CASES[0], answers=("herring chowder",)), PLAIN)
+    right = score_gold(tiny, TASK, CASES[0], PLAIN)
+    wrong = score_gold(tiny, TASK, replace(CASES[0], answers=("herring chowder",)), PLAIN)
     assert right.logprob > -1 and wrong.logprob < -5
     assert right.answer.prediction == "" and right.answer.prompt_tokens > 50 and right.seconds > 0
 
 
 def test_of_several_gold_answers_the_most_probable_counts(tiny: DebiasedLM) -> None:
     own = CASES[0].answers
-    alone = gold_score(tiny, TASK, CASES[0], PLAIN)
-    among = gold_score(tiny, TASK, replace(CASES[0], answers=("herring chowder", *own, "Otter")), PLAIN)
+    alone = score_gold(tiny, TASK, CASES[0], PLAIN)
+    among = score_gold(tiny, TASK, replace(CASES[0], answers=("herring chowder", *own, "Otter")), PLAIN)
     assert (among.logprob, among.tokens) == (pytest.approx(alone.logprob, abs=1e-4), alone.tokens)
 
 
 def test_an_invariant_method_gives_all_orders_one_probability(tiny: DebiasedLM) -> None:
     for _, cases in groupby(CASES, key=lambda case: case.question):
         pair = list(cases)
-        assert len({gold_score(tiny, TASK, case, Pine()).logprob for case in pair}) == 1
-        assert len({gold_score(tiny, TASK, case, PLAIN).logprob for case in pair}) == 2
+        assert len({score_gold(tiny, TASK, case, Pine()).logprob for case in pair}) == 1
+        assert len({score_gold(tiny, TASK, case, PLAIN).logprob for case in pair}) == 2
 
 
 def test_divergence_and_agreement_are_those_to_the_plain_model(tiny: DebiasedLM) -> None:
-    plain = gold_score(tiny, TASK, CASES[0], PLAIN)
+    plain = score_gold(tiny, TASK, CASES[0], PLAIN)
     assert plain.divergence(plain) == 0 and plain.agrees(plain)
     # a method's answer may be equally certain here, up to rounding that differs between processors
     logits = torch.randn(plain.next_token.shape, generator=torch.Generator().manual_seed(0))
@@ -56,26 +56,26 @@ def test_divergence_and_agreement_are_those_to_the_plain_model(tiny: DebiasedLM)
 
 
 def test_methods_that_reorder_show_their_order(tiny: DebiasedLM) -> None:
-    orders = {gold_score(tiny, TASK, case, CanonicalOrder()).answer.report.order for case in CASES[:2]}
+    orders = {score_gold(tiny, TASK, case, CanonicalOrder()).answer.report.order for case in CASES[:2]}
     assert len(orders) == 2 and all(sorted(order) == [0, 1, 2, 3] for order in orders)
 
 
 def test_votes_and_experts_count_the_tokens_of_every_prompt(tiny: DebiasedLM) -> None:
-    plain = gold_score(tiny, TASK, CASES[0], PLAIN).answer.prompt_tokens
-    assert gold_score(tiny, TASK, CASES[0], get("permutation-vote")).answer.prompt_tokens == 5 * plain
-    assert plain < gold_score(tiny, TASK, CASES[0], get("pced")).answer.prompt_tokens < 5 * plain
+    plain = score_gold(tiny, TASK, CASES[0], PLAIN).answer.prompt_tokens
+    assert score_gold(tiny, TASK, CASES[0], get("permutation-vote")).answer.prompt_tokens == 5 * plain
+    assert plain < score_gold(tiny, TASK, CASES[0], get("pced")).answer.prompt_tokens < 5 * plain
 
 
 def test_an_answer_beyond_the_window_is_refused(tiny: DebiasedLM) -> None:
     case = replace(CASES[0], answers=("long " * tiny.window,))
     with pytest.raises(PromptTooLongError, match=r"too many for an answer of \d+"):
-        gold_score(tiny, TASK, case, PLAIN)
+        score_gold(tiny, TASK, case, PLAIN)
 
 
 @pytest.mark.parametrize("method", ["pcw", "ape", "pced"])
 def test_cached_documents_are_used_and_change_no_bit(tiny: DebiasedLM, method: str) -> None:
     cached = DebiasedLM(tiny.model, tiny.tokenizer, method, cache=DocumentCache())
-    expected, cold, warm = (gold_score(lm, TASK, CASES[0], get(method)) for lm in (tiny, cached, cached))
+    expected, cold, warm = (score_gold(lm, TASK, CASES[0], get(method)) for lm in (tiny, cached, cached))
     assert expected.logprob == cold.logprob == warm.logprob
     assert torch.equal(expected.next_token, cold.next_token) and torch.equal(expected.next_token, warm.next_token)
     assert cached.cache is not None and cached.cache.stats().memory_hits > 0

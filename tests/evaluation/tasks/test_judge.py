@@ -10,9 +10,9 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import ChatTemplateError, DataError, RunError
-from ragbias.evaluation.tasks import Judge, make
+from ragbias.evaluation.tasks import Judge, make_task
 from ragbias.evaluation.tasks import judge as judging
-from ragbias.evaluation.tasks.judge import verdict_in
+from ragbias.evaluation.tasks.judge import find_verdict
 from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.request import in_parts
 from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine, Segmented
@@ -110,7 +110,7 @@ def test_the_instruction_is_the_systems_turn_or_stands_first(
     ],
 )
 def test_a_verdict_is_the_one_of_both_that_occurs(answer: str, verdict: str | None) -> None:
-    assert verdict_in(answer) == verdict
+    assert find_verdict(answer) == verdict
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -192,4 +192,4 @@ def test_a_line_of_another_format_is_named(write: Any) -> None:
 )
 def test_options_out_of_range_are_named(option: dict[str, Any], message: str) -> None:
     with pytest.raises(RunError, match=re.escape(message)):
-        make("judge", data="a.jsonl", **option)
+        make_task("judge", data="a.jsonl", **option)

@@ -8,7 +8,7 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.tasks import MuSiQue, make
+from ragbias.evaluation.tasks import MuSiQue, make_task
 from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.request import in_parts
 
@@ -70,7 +70,7 @@ def test_the_measures_are_f1_or_the_answer_in_the_first_line(data: Path) -> None
     assert 0 < MuSiQue(data=(data,)).score(case, prediction) < 1
     assert MuSiQue(data=(data,), metric="subspan-em").score(case, prediction) == 1
     with pytest.raises(RunError, match="musique: metric: Input should be 'f1' or 'subspan-em', got 'bleu'"):
-        make("musique", data=data, metric="bleu")
+        make_task("musique", data=data, metric="bleu")
 
 
 def test_passages_can_be_cut_around_the_answer(data: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbias.evaluation.tasks.task import shortened
+from ragbias.evaluation.tasks.task import cut_around_answer
 
 WORDS = [f"w{index}" for index in range(100)]
 TEXT = "  ".join(WORDS)
@@ -21,25 +21,25 @@ TEXT = "  ".join(WORDS)
     ],
 )
 def test_the_piece_lies_around_the_first_answer(answers, first):
-    assert shortened(TEXT, answers, 10) == "  ".join(WORDS[first : first + 10])
+    assert cut_around_answer(TEXT, answers, 10) == "  ".join(WORDS[first : first + 10])
 
 
 def test_answers_of_several_words_and_white_space_stay_whole():
     text = "a b\tc  the red\n house d e f"
-    assert shortened(text, ["red\n house"], 4) == "the red\n house d"
-    assert shortened(text, ["red\n house"], 2) == "red\n house"
+    assert cut_around_answer(text, ["red\n house"], 4) == "the red\n house d"
+    assert cut_around_answer(text, ["red\n house"], 2) == "red\n house"
 
 
 def test_whole_words_come_before_parts_of_words():
     text = " ".join(["2001", *WORDS[:30], "1", *WORDS[30:]])
-    assert "1" in shortened(text, ["1"], 5).split()
-    assert shortened("x1x " + TEXT, ["1x"], 5).startswith("x1x")
+    assert "1" in cut_around_answer(text, ["1"], 5).split()
+    assert cut_around_answer("x1x " + TEXT, ["1x"], 5).startswith("x1x")
 
 
 def test_punctuation_beside_an_answer_belongs_to_its_word():
-    assert shortened(TEXT.replace("w50", "(w50),"), ["w50"], 3) == "w49  (w50),  w51"
+    assert cut_around_answer(TEXT.replace("w50", "(w50),"), ["w50"], 3) == "w49  (w50),  w51"
 
 
 def test_short_and_unlimited_passages_are_unchanged():
-    assert shortened(TEXT + " ", ["w5"], 100) == TEXT + " "
-    assert shortened(TEXT, ["w5"], None) == TEXT
+    assert cut_around_answer(TEXT + " ", ["w5"], 100) == TEXT + " "
+    assert cut_around_answer(TEXT, ["w5"], None) == TEXT

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make
+from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make_task
 from ragbias.evaluation.tasks.task import Case
 
 
 def test_tasks_are_made_by_name() -> None:
     assert list(TASKS) == ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny"]
-    assert make("tiny", documents=[5], limit=None) == TinyQA(documents=(5,))
-    assert make("kv-retrieval", data=["a.jsonl", Path("b.jsonl")]) == KVRetrieval((Path("a.jsonl"), Path("b.jsonl")))
-    assert make("judge", data="a.jsonl", limit=3) == Judge((Path("a.jsonl"),), limit=3)
-    assert hash(make("mdqa", data=["a.jsonl"], positions=[0, 4])) == hash(
+    assert make_task("tiny", documents=[5], limit=None) == TinyQA(documents=(5,))
+    assert make_task("kv-retrieval", data=["a.jsonl", Path("b.jsonl")]) == KVRetrieval(
+        (Path("a.jsonl"), Path("b.jsonl"))
+    )
+    assert make_task("judge", data="a.jsonl", limit=3) == Judge((Path("a.jsonl"),), limit=3)
+    assert hash(make_task("mdqa", data=["a.jsonl"], positions=[0, 4])) == hash(
         MultiDocumentQA((Path("a.jsonl"),), positions=(0, 4))
     )
 
@@ -49,15 +51,15 @@ def test_tasks_are_made_by_name() -> None:
 )
 def test_what_cannot_be_made_is_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RunError, match=message):
-        make(name, **options)
+        make_task(name, **options)
 
 
 @pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar"])
 def test_the_same_file_twice_and_a_missing_one_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="both named 'a'; remove or rename one"):
-        list(make(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
+        list(make_task(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
     with pytest.raises(FileNotFoundError, match=r"a\.jsonl"):
-        list(make(name, data=[tmp_path / "a.jsonl"]).cases())
+        list(make_task(name, data=[tmp_path / "a.jsonl"]).cases())
 
 
 KV = {"ordered_kv_records": [[f"k{n}", f"v{n}"] for n in range(6)], "key": "k2", "value": "v2"}
@@ -97,7 +99,9 @@ def test_cases_that_differ_in_order_only_are_one_group(
     """Same groups as for ``flips``: an order and its shuffles belong together, other sets of documents do not."""
     data = {"data": [write("a.jsonl", *examples)]} if examples else {}
     groups: dict[tuple[str, int, int], list[Case]] = {}
-    found = {case.id: case for seed in seeds for case in make(name, **data, **options, orders=3, seed=seed).cases()}
+    found = {
+        case.id: case for seed in seeds for case in make_task(name, **data, **options, orders=3, seed=seed).cases()
+    }
     for case in found.values():
         groups.setdefault((case.question, len(case.documents), case.seed), []).append(case)
     sets = {frozenset(each.documents) for each in found.values()}
