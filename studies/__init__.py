@@ -7,7 +7,7 @@ from textwrap import fill
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that rewraps paragraphs, leaves indented commands unchanged, and shows the defaults of options."""
+    """Format help: wrap paragraphs, keep indented commands as they are, and show the defaults of options."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(part if part.startswith(" ") else fill(part, width) for part in text.split("\n\n"))

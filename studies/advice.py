@@ -1,14 +1,14 @@
 """Recommend a method for each kind of task, from the studies of real models.
 
 A method's *margin* in a case is the low end of the 95% interval of its mean minus the plain model's mean, divided by
-the tolerated loss (``TOLERATED``). With a margin above 0 the method is better than the plain model. With a margin from
--1 to 0 its loss is tolerated. If the same model, task and number of documents was measured both by log-probability and
-by accuracy, the larger margin counts, and neither measure may show a loss.
+the tolerated loss (``TOLERATED``). With a margin above 0, the method is better than the plain model. With a margin from
+-1 to 0, its loss is tolerated. If both log-probability and accuracy were measured for a model, task and number of
+documents, the larger margin counts, and neither measure may show a loss.
 
 A method qualifies for a kind of task if, in every case and on every model,
 
 - no interval lies below 0, and
-- the method is better than the plain model, or it is invariant, not just a reordering, with a tolerated loss.
+- the method is better than the plain model, or its loss is tolerated and it is invariant without only reordering.
 
 Methods that qualify are sorted: invariant methods first, then methods that are better in every case, then by their
 smallest margin. If no method qualifies, the plain model is recommended.
@@ -113,7 +113,7 @@ class Advice:
 
     @property
     def evidence(self) -> str:
-        """Summary of the evidence, such as ``weak evidence: 1 model, 60 to 120 questions``."""
+        """Describe the evidence, such as ``weak evidence: 1 model, 60 to 120 questions``."""
         if not self.cases:
             return NO_EVIDENCE
         models, questions = len({case.model for case in self.cases}), [case.questions for case in self.measured]
@@ -122,24 +122,26 @@ class Advice:
         return f"{self.strength} evidence: {models} model{'s' * (models > 1)}, {counted}"
 
 
-def advised(evidence: Iterable[Case]) -> list[Advice]:
+def recommend_all(evidence: Iterable[Case]) -> list[Advice]:
     """Make the recommendation for each kind of task."""
     known = list(evidence)
     return [
-        advice(kind, [case for case in known if (case.tokens >= LONG if kind == LONG_CONTEXT else case.task in tasks)])
+        recommend(
+            kind, [case for case in known if (case.tokens >= LONG if kind == LONG_CONTEXT else case.task in tasks)]
+        )
         for kind, tasks in KINDS.items()
     ]
 
 
-def advice(kind: str, cases: Sequence[Case]) -> Advice:
+def recommend(kind: str, cases: Sequence[Case]) -> Advice:
     """Make the recommendation for one kind of task from its cases."""
     ranks = {label: rank for label in _labels(cases) if (rank := _rank(label, cases))}
     first, *others = sorted(ranks, key=ranks.__getitem__) or [REFERENCE]
-    return Advice(kind, first, tuple(others), tuple(cases), strength(cases))
+    return Advice(kind, first, tuple(others), tuple(cases), rate_evidence(cases))
 
 
-def strength(cases: Sequence[Case]) -> str:
-    """Rate the evidence by its numbers of models and questions."""
+def rate_evidence(cases: Sequence[Case]) -> str:
+    """Rate the evidence by the numbers of models and questions."""
     models = len({case.model for case in cases})
     if any(case.questions < ENOUGH for case in cases):
         models = 1
@@ -165,21 +167,21 @@ def _rank(label: str, cases: Sequence[Case]) -> tuple[bool, bool, float, str] | 
 
 
 def _margin(label: str, cases: Sequence[Case]) -> float:
-    """Margin in cases of one model, task and number of documents. Minus infinity if not measured or if a loss shows."""
+    """Return the margin for one model, task and number of documents; minus infinity if unknown or if a loss shows."""
     effects = [(case.effects[label].mean, TOLERATED[case.measure]) for case in cases if label in case.effects]
     if not effects or any(high < 0 for (_, _, high), _ in effects):
         return -math.inf
     return max(low / tolerated for (_, low, _), tolerated in effects)
 
 
-def heading(advised: Advice) -> str:
+def format_heading(advised: Advice) -> str:
     """Format the heading, such as ``judge: none (weak evidence: 1 model, 60 questions)``."""
     if not advised.cases:
         return f"{advised.kind}: {NO_EVIDENCE}"
     return f"{advised.kind}: {advised.method} ({advised.evidence})"
 
 
-def reasons(advised: Advice) -> Iterator[str]:
+def give_reasons(advised: Advice) -> Iterator[str]:
     """Yield sentences that justify the advice. ``evidence_tables`` has the figures."""
     if not advised.cases:
         yield "Nothing was measured; compare methods on your own questions with `ragbias bench`."
@@ -192,12 +194,12 @@ def reasons(advised: Advice) -> Iterator[str]:
         yield f"Also qualified: {', '.join(_with_cost(label, advised.cases) for label in advised.others)}."
     models = sorted({case.model for case in advised.cases})
     for model in models if len(models) > 1 else ():
-        alone = advice(advised.kind, [case for case in advised.cases if case.model == model])
+        alone = recommend(advised.kind, [case for case in advised.cases if case.model == model])
         if alone.method != advised.method:
             yield f"On {model} alone: {alone.method}."
 
 
-def nearest(case: Case) -> str:
+def closest_to_qualifying(case: Case) -> str:
     """Return the method whose interval of the mean has the highest low end."""
     return max(case.effects, key=lambda name: case.effects[name].mean[1])
 
@@ -207,8 +209,8 @@ def _with_cost(label: str, cases: Sequence[Case]) -> str:
     return f"{label} (prefill x{max(costs):.2f})" if costs else label
 
 
-def coverage_in_words(all_advice: Sequence[Advice]) -> str:
-    """State which models were measured, and what to use that the recommendations do not cover."""
+def describe_coverage(all_advice: Sequence[Advice]) -> str:
+    """State which models were measured, and how to choose a method for other models."""
     models = sorted({case.model for advised in all_advice for case in advised.cases}) or ["no model"]
     return (
         f"The recommendations cover studies of {' and '.join(models)} without readers. A mixture with its reader was "
@@ -216,7 +218,7 @@ def coverage_in_words(all_advice: Sequence[Advice]) -> str:
     )
 
 
-def default_in_words(all_advice: Sequence[Advice]) -> str:
+def describe_default(all_advice: Sequence[Advice]) -> str:
     """State whether the evidence supports the default method."""
     known = [advised for advised in all_advice if advised.cases]
     good = [advised.kind for advised in known if DEFAULT_METHOD in (advised.method, *advised.others)]

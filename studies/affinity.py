@@ -1,8 +1,9 @@
-"""Share of prompt tokens that the document caches of two Ray Serve replicas save, with and without document affinity.
+"""Measure the share of prompt tokens that the caches of two Ray Serve replicas save, with and without affinity.
 
     python -m studies.affinity
 
-Each set of documents is requested several times, each time in another order.
+Affinity sends requests with the same documents to the same replica. Each set of documents is requested several times,
+each time in another order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from studies import arguments_of
 QUESTION = [{"role": "user", "content": "Which of them is the oldest?"}]
 
 
-def share(affinity: bool, sets: int, times: int, documents: int, memory: str, clients: int) -> float:
+def measure_cached_share(affinity: bool, sets: int, times: int, documents: int, memory: str, clients: int) -> float:
     """Measure the share of cached prompt tokens over all requests."""
     corpus = [f"{passage.title}\n{passage.text}" for passage in held_out_corpus(sets * documents, seed=0)]
     draw = random.Random(0)
@@ -64,7 +65,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4, help="concurrent requests")
     arguments = vars(parser.parse_args())
     for affinity in (True, False):
-        print(f"{'by documents' if affinity else 'by load':14}{share(affinity, **arguments):.0%}", flush=True)
+        print(
+            f"{'by documents' if affinity else 'by load':14}{measure_cached_share(affinity, **arguments):.0%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The cost of a method from its arithmetic alone, relative to the plain model: a limit for any implementation.
+"""Compute the arithmetic of a method relative to the plain model. No implementation can be faster than this limit.
 
 The prefill is counted in multiply-adds: projections, MLP, scores and weighted values of visible query-key pairs, and
 the head on the last token. Norms, softmax, rotations and padding are not counted. Sliding windows count as full
@@ -49,7 +49,7 @@ class ModelShape:
 
     @property
     def width(self) -> int:
-        """Width of all query heads. A score or a weighted value needs this many multiply-adds over all heads."""
+        """Total width of the query heads: the multiply-adds of one score, or one weighted value, over all heads."""
         return self.heads * self.head_dim
 
     @property
@@ -85,7 +85,7 @@ def causal_pairs(tokens: int) -> int:
 
 
 def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
-    """Count visible pairs. A document sees the prefix, itself causally and, with ``sees_others``, other documents."""
+    """Count visible query-key pairs. A document sees the prefix, itself causally and, if set, the other documents."""
     others = lengths.in_documents if sees_others else 0
     documents = sum(
         length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents
@@ -96,7 +96,7 @@ def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
 
 @singledispatch
 def added_multiply_adds(method: Method, shape: ModelShape, lengths: PromptLengths) -> int | None:
-    """Count multiply-adds added to the prefill of a layer in which the method acts. None: unknown."""
+    """Count the multiply-adds that a method adds to the prefill of a layer in which it acts. None: unknown."""
     return None
 
 
@@ -105,18 +105,18 @@ def added_multiply_adds(method: Method, shape: ModelShape, lengths: PromptLength
 @added_multiply_adds.register(PositionInterpolation)
 @added_multiply_adds.register(NoPositions)
 @added_multiply_adds.register(SelfExtend)  # each visible pair is scored once
-def _no_more(method: Method, shape: ModelShape, lengths: PromptLengths) -> int:
+def _zero_added(method: Method, shape: ModelShape, lengths: PromptLengths) -> int:
     return 0
 
 
 @added_multiply_adds.register
-def _of_segments(method: SegmentMethod, shape: ModelShape, lengths: PromptLengths) -> int:
+def _added_by_segments(method: SegmentMethod, shape: ModelShape, lengths: PromptLengths) -> int:
     return 2 * shape.width * (visible_pairs(lengths, method.sees_others) - causal_pairs(lengths.total))
 
 
 @added_multiply_adds.register
-def _of_pine(method: Pine, shape: ModelShape, lengths: PromptLengths) -> int:
-    """Return the mean over the layers in which the method acts."""
+def _added_by_pine(method: Pine, shape: ModelShape, lengths: PromptLengths) -> int:
+    """Return the mean over all layers in which PINE acts."""
     acting = method.layer_indices(shape.layers)
     together = sum(map(method.together_in, acting)) / len(acting)
     apart = visible_pairs(lengths, sees_others=False)
@@ -127,18 +127,18 @@ def _of_pine(method: Pine, shape: ModelShape, lengths: PromptLengths) -> int:
 
 
 @added_multiply_adds.register
-def _of_ms_poe(method: MsPoE, shape: ModelShape, lengths: PromptLengths) -> int:
+def _added_by_ms_poe(method: MsPoE, shape: ModelShape, lengths: PromptLengths) -> int:
     scored = method.heads in ("by-awareness", "entropy")
     return shape.width * lengths.total if scored else 0  # the scores of one query
 
 
 @added_multiply_adds.register
-def _of_siw(method: SIW, shape: ModelShape, lengths: PromptLengths) -> int:
+def _added_by_siw(method: SIW, shape: ModelShape, lengths: PromptLengths) -> int:
     return 2 * shape.width * lengths.total  # the scores of one query and of one key
 
 
 @added_multiply_adds.register
-def _of_channel_scaling(method: ChannelScaling, shape: ModelShape, lengths: PromptLengths) -> int:
+def _added_by_channel_scaling(method: ChannelScaling, shape: ModelShape, lengths: PromptLengths) -> int:
     if method.last == "all":
         return 0  # all queries are computed once
     queries = min(method.last, lengths.total)
@@ -149,7 +149,7 @@ def _of_channel_scaling(method: ChannelScaling, shape: ModelShape, lengths: Prom
 
 
 def added_key_reads(method: Method, shape: ModelShape, lengths: PromptLengths) -> int:
-    """Count additional numbers read from the cache per new token and layer in which the method acts."""
+    """Count the numbers that a method additionally reads from the cache, per new token and layer in which it acts."""
     # PINE's importances read the documents' keys without positions
     return shape.key_width * lengths.in_documents if isinstance(method, Pine) and method.follows_query else 0
 
@@ -187,7 +187,7 @@ def plain_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
 
 
 def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Ratio of a method's multiply-adds to the plain model's for a batch. None if it is unknown for the method."""
+    """Return the ratio of a method's multiply-adds to the plain model's for a batch. None: unknown."""
     plain = added = 0
     for lengths in prompts:
         own = added_multiply_adds(method, shape, lengths)
@@ -206,7 +206,7 @@ def plain_reads(shape: ModelShape, prompts: Sequence[PromptLengths]) -> int:
 
 
 def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Ratio of a method's bytes read to the plain model's, with one dtype for weights and cache. None: unknown."""
+    """Return the ratio of a method's bytes read to the plain model's, with one dtype for all. None: unknown."""
     if added_multiply_adds(method, shape, prompts[0]) is None:
         return None
     added = sum(added_key_reads(method, shape, lengths) for lengths in prompts)

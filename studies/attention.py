@@ -27,12 +27,12 @@ from ragbias.methods import Method, get
 from studies.experiment import (
     Result,
     Track,
-    by_question,
+    arrange_by_question,
     check_acts_on_attention,
-    curves,
-    heat_map,
-    named_layers,
-    page,
+    draw_curves,
+    draw_heat_map,
+    format_layers,
+    make_page,
     parser,
     run,
 )
@@ -60,18 +60,18 @@ class GoldAttention(Result):
 
     @property
     def reference(self) -> Tensor:
-        """Attention that ``gold`` is compared with: ``instead``, or ``other`` if ``instead`` is not known."""
+        """The attention to compare with ``gold``: ``instead`` or, if it is None, ``other``."""
         return self.other if self.instead is None else self.instead
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """Layers that retrieve compared with the reference, see ``retrieving_layers``."""
+        """Layers in which ``gold`` clearly exceeds the reference, see ``retrieving_layers``."""
         by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 1, 3))
         return sorted(retrieving_layers(by_layer.tolist()))
 
     @property
     def best_heads(self) -> list[tuple[int, int]]:
-        """Layer and index of the heads whose attention to the gold document exceeds the reference most."""
+        """Layer and index of the heads in which ``gold`` exceeds the reference most."""
         excess = (self.gold - self.reference).mean((0, 1))
         return [
             divmod(index, excess.shape[1])
@@ -79,19 +79,21 @@ class GoldAttention(Result):
         ]
 
     def figure(self) -> Figure:
-        figure, (documents, best, layers, heads) = page(4)
+        figure, (documents, best, layers, heads) = make_page(4)
         label, where, retrieve = "attention", "position of the gold document", self.retrieval_layers
         means = {"gold document": self.gold[:, :, retrieve].mean((2, 3))}
         if self.instead is not None:
             means["another document there"] = self.instead[:, :, retrieve].mean((2, 3))
         single = {f"layer {layer} head {head}": self.gold[:, :, layer, head] for layer, head in self.best_heads}
         styles, numbered = make_styles([*means, *single]), [position + 1 for position in self.positions]
-        curves(documents, numbered, means, f"mean over heads, {named_layers(retrieve)}", where, label, styles=styles)
-        curves(best, numbered, single, "to the gold document, best heads", where, label, styles=styles)
+        draw_curves(
+            documents, numbered, means, f"mean over heads, {format_layers(retrieve)}", where, label, styles=styles
+        )
+        draw_curves(best, numbered, single, "to the gold document, best heads", where, label, styles=styles)
         gold = self.gold.mean(0)
-        heat_map(layers, gold.mean(2).T, self._numbers(), "to the gold document, mean over heads", where, label)
+        draw_heat_map(layers, gold.mean(2).T, self._numbers(), "to the gold document, mean over heads", where, label)
         heads_named = range(gold.shape[2])
-        heat_map(heads, gold.mean(0), heads_named, "to the gold document, mean over positions", "head", label)
+        draw_heat_map(heads, gold.mean(0), heads_named, "to the gold document, mean over positions", "head", label)
         return figure
 
     def table(self) -> Table:
@@ -124,7 +126,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
     check_acts_on_attention(method)
     count = len(samples[0].prompt.documents)
     masses = [attention_by_head(lm, sample.prompt, method)[:, :, :count] for sample in track(samples)]
-    positions, mass = by_question(samples, masses)
+    positions, mass = arrange_by_question(samples, masses)
     gold = torch.stack([mass[:, index, :, :, position] for index, position in enumerate(positions)], 1)
     other = (mass.sum(4) - gold) / (count - 1)
     total = mass[..., positions].sum(1).permute(0, 3, 1, 2)  # attention to any document at each position

@@ -35,7 +35,7 @@ from studies import arguments_of
 MEMORY = "8GB"
 
 
-def read(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str, ...]], list[Document]]:
+def read_corpus(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str, ...]], list[Document]]:
     """Read the gold answers by question, and a corpus of ``passages`` passages per question without repetitions."""
     answers, corpus = {}, {}
     for line in islice(read_lines(path, MdqaRow), questions):
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
 
-    answers, corpus = read(arguments.data, arguments.questions, arguments.passages)
+    answers, corpus = read_corpus(arguments.data, arguments.questions, arguments.passages)
     plain = DebiasedLM.from_pretrained(arguments.model, method="none", dtype=arguments.dtype)
     lms = {"plain": plain}
     for name in ("cold", "warm"):

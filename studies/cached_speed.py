@@ -1,4 +1,4 @@
-"""Time that cached documents save, compared with the limit of the arithmetic.
+"""Measure the time that cached documents save, and compare it with the limit that arithmetic sets.
 
 In each round, the plain model and the method run on the same documents in a new order. The method runs with an empty
 cache (cold), with documents in memory, and with documents on disk. Before a disk run, the files are dropped from the
@@ -37,13 +37,13 @@ from studies import arguments_of
 from studies.arithmetic import ModelShape, PromptLengths, causal_pairs, lengths_of, plain_prefill, shape_of
 from studies.speed import (
     SpeedSettings,
-    add_measurement,
-    built,
+    add_options,
+    build_model,
     check_length,
-    conditions,
+    describe_conditions,
+    format_range,
     numbers,
-    prepared,
-    ranged,
+    prepare_methods,
 )
 from studies.speed_inputs import FIRST, PREFIX, SUFFIX, random_lora
 
@@ -65,13 +65,13 @@ def measure(
     Returns:
         plain data: ``settings``, ``model``, ``versions``, ``machine`` and ``results``. A result has ``method``,
         ``documents``, ``tokens``, ``prefix``, ``suffix``, ``bytes_per_token``, ``limit`` (the plain model's arithmetic
-        divided by the arithmetic of a request with cached documents), and ``states``, the ``_cost`` by state.
+        divided by the arithmetic of a request with cached documents), and ``states``, the times by state.
 
     Raises:
         MethodError: a method without reusable documents.
         PromptTooLongError, ArgumentError: see ``speed.run``.
     """
-    methods, config = prepared(settings, joint=True)
+    methods, config = prepare_methods(settings, joint=True)
     for label, method in methods.items():
         if not method.reusable_documents:
             reusable = ", ".join(name for name, cls in METHODS.items() if cls.reusable_documents)
@@ -79,7 +79,7 @@ def measure(
     sizes = list(itertools.product(tokens, prefixes, settings.documents))
     for length, prefix, count in sizes:
         check_length(count, prefix + count * length - PREFIX, settings.steps, config)
-    model = built(settings, config)
+    model = build_model(settings, config)
     lora = random_lora(model, reader_rank) if reader_rank else None
     vocabulary = config.get_text_config().vocab_size
     results = []
@@ -92,13 +92,13 @@ def measure(
             ]
             prompt = TokenisedPrompt(drawn[0], drawn[1:-1], drawn[-1])
             for label, method in methods.items():
-                results.append({"method": label, **_measured(model, method, prompt, settings, lora)})
+                results.append({"method": label, **_measure_states(model, method, prompt, settings, lora)})
     chosen = {"speed": asdict(settings), "tokens": list(tokens), "prefixes": list(prefixes), "reader_rank": reader_rank}
-    return {"settings": chosen, **conditions(settings, model), "results": results}
+    return {"settings": chosen, **describe_conditions(settings, model), "results": results}
 
 
 def cached_prefill(shape: ModelShape, lengths: PromptLengths, logits: int = 1) -> int:
-    """Count the multiply-adds up to the first token's logits if prefix and documents are cached.
+    """Count the multiply-adds up to the first token's logits if the prefix and all documents are cached.
 
     ``logits`` is the number of tokens whose logits are computed.
     """
@@ -108,7 +108,7 @@ def cached_prefill(shape: ModelShape, lengths: PromptLengths, logits: int = 1) -
 
 
 @torch.no_grad()
-def _measured(
+def _measure_states(
     model: PreTrainedModel, method: Method, prompt: TokenisedPrompt, settings: SpeedSettings, lora: Lora | None
 ) -> dict[str, Any]:
     shape, lengths = shape_of(model.config), lengths_of(prompt)
@@ -118,9 +118,9 @@ def _measured(
         for turn in range(settings.rounds + 1):  # the first round warms up, mainly the caches
             shuffled = prompt.reordered(random.Random(turn).sample(range(len(prompt.documents)), len(prompt.documents)))
             caches = {"none": None, "cold": DocumentCache(UNLIMITED), "memory": memory, "disk": disk}
-            _drop_from_memory(Path(folder))
+            _drop_page_cache(Path(folder))
             for state, cache in caches.items():
-                taken[state].append(_times(model, method, shuffled, settings, cache, lora))
+                taken[state].append(_measure_times(model, method, shuffled, settings, cache, lora))
         stats = memory.stats()
     plain, required = taken["none"][1:], 0
     for each in prompts_of(method, prompt):
@@ -133,11 +133,11 @@ def _measured(
         "suffix": len(prompt.suffix),
         "bytes_per_token": stats.memory_bytes / stats.tokens_computed,
         "limit": plain_prefill(shape, lengths) / required,
-        "states": {state: _cost(own[1:], plain) for state, own in taken.items()},
+        "states": {state: _summarise_times(own[1:], plain) for state, own in taken.items()},
     }
 
 
-def _times(
+def _measure_times(
     model: PreTrainedModel,
     method: Method,
     prompt: TokenisedPrompt,
@@ -170,7 +170,7 @@ def prompts_of(method: Method, prompt: TokenisedPrompt) -> list[TokenisedPrompt]
     return [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
 
 
-def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float, float]]) -> dict[str, Any]:
+def _summarise_times(own: list[tuple[float, float, float]], plain: list[tuple[float, float, float]]) -> dict[str, Any]:
     """Summarise the times of one state as ``(median, lowest, highest)``, with ratios to the plain model by round.
 
     The first token's time includes the lookup of documents and the computation of missing documents. ``faster`` is the
@@ -187,8 +187,8 @@ def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float,
     }
 
 
-def _drop_from_memory(folder: Path) -> None:
-    """Drop the files from the page cache, so that they are read from the disk."""
+def _drop_page_cache(folder: Path) -> None:
+    """Drop the files from the page cache. The next run then reads them from the disk."""
     if not hasattr(os, "posix_fadvise"):  # pragma: no cover, because Linux has it
         return
     for path in folder.iterdir():
@@ -197,7 +197,7 @@ def _drop_from_memory(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _table(result: Mapping[str, Any]) -> Table:
+def _make_table(result: Mapping[str, Any]) -> Table:
     before = f"{result['prefix']} tokens before them" if result["prefix"] else "nothing before them"
     title = (
         f"{result['method']}: {result['documents']} documents of {result['tokens']} tokens, {before}; "
@@ -205,7 +205,7 @@ def _table(result: Mapping[str, Any]) -> Table:
     )
     table = make_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
     for state, cost in result["states"].items():
-        cells = (ranged(cost["faster"]), ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
+        cells = (format_range(cost["faster"]), format_range(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
         table.add_row(STATES[state], f"{cost['first_token_seconds'][0]:.3f}", *(cells if state != "none" else ()))
     return table
 
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=numbers, default=(100, 512), help="tokens per document, e.g. 100,512")
     parser.add_argument("--prefixes", type=numbers, default=(PREFIX, 0), help="tokens before the documents")
     parser.add_argument("--reader-rank", type=int, default=0, help="rank of a random reader, e.g. 8; 0: no reader")
-    add_measurement(parser)
+    add_options(parser)
     parsed = vars(parser.parse_args(arguments))
     tokens, prefixes, out = parsed.pop("tokens"), parsed.pop("prefixes"), parsed.pop("json")
     rank = parsed.pop("reader_rank")
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         + (f" The method reads with a random reader of rank {rank}." if rank else "")
     )
     for result in found["results"]:
-        console.print(_table(result))
+        console.print(_make_table(result))
     write_json(found, out)
 
 

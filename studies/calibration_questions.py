@@ -1,4 +1,4 @@
-"""Write questions for calibration that no study of ``docs/results/real`` uses: the benchmark's, after the first 120.
+"""Write calibration questions that no study of ``docs/results/real`` uses: those after the benchmark's first 120.
 
     python -m studies.calibration_questions BENCHMARK.jsonl.gz questions.jsonl
 
@@ -22,7 +22,7 @@ QUESTIONS = 60
 WORDS = 40
 
 
-def questions(data: Path) -> Iterator[str]:
+def question_lines(data: Path) -> Iterator[str]:
     """Yield a JSON line per question with its first answer. Documents are in the order of the file."""
     for line in islice(read_lines(data, MdqaRow), USED_BY_STUDIES, USED_BY_STUDIES + QUESTIONS):
         row = line.row
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a file of multi-document QA in the official format")
     parser.add_argument("out", type=Path, help="JSON lines file to write")
     parsed = parser.parse_args()
-    write_atomically(parsed.out, "".join(questions(parsed.data)).encode())
+    write_atomically(parsed.out, "".join(question_lines(parsed.data)).encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables of the calibrations, made from their records."""
+"""Make tables of calibrations from their records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store_calibrations(made: Path, stored: Path) -> list[str]:
     """
     finished = sorted(path for path in made.glob("*.json") if not path.name.endswith(".partial.json"))
     for record in finished:
-        _read(record)
+        _read_record(record)
     stored.mkdir(parents=True, exist_ok=True)
     for record in finished:
         write_atomically(stored / record.name, record.read_bytes())
@@ -40,13 +40,13 @@ def read_calibrations(stored: Path) -> Records:
     Raises:
         DataError: a record is damaged.
     """
-    return {path.stem: _read(path) for path in sorted(stored.glob("*.json"))}
+    return {path.stem: _read_record(path) for path in sorted(stored.glob("*.json"))}
 
 
-def _read(path: Path) -> Record:
+def _read_record(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
-        calibrations_in_words({path.stem: record})
+        calibration_tables({path.stem: record})
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} is not a record of a calibration ({type(error).__name__}: {error}); restore it, or remove it and "
@@ -55,16 +55,18 @@ def _read(path: Path) -> Record:
     return record
 
 
-def calibrations_in_words(records: Records) -> str:
+def calibration_tables(records: Records) -> str:
     """Make Markdown tables of the channels and of the parameters of other methods."""
     channels = {name: record for name, record in records.items() if "channel" in record}
     others = {name: record for name, record in records.items() if "channel" not in record}
-    parts = [table(found.values()) for table, found in ((_channels, channels), (_parameters, others)) if found]
+    parts = [
+        table(found.values()) for table, found in ((_channel_table, channels), (_parameter_table, others)) if found
+    ]
     links = ", ".join(f"[{name}](calibration/{name}.json)" for name in records)
     return "\n".join([*parts, f"All measurements: {links}.\n"]) if records else NOTHING_YET
 
 
-def _channels(records: Iterable[Record]) -> str:
+def _channel_table(records: Iterable[Record]) -> str:
     head = ["model, variant", "channel, factor", "layers", "correlation", *CHECKED]
     body = []
     for record in records:
@@ -76,15 +78,15 @@ def _channels(records: Iterable[Record]) -> str:
                 f"{record['channel']}, {record['factor']:g}",
                 " to ".join(map(str, record["layers"])),
                 f"{followed:.2f}",
-                _checked_on(record),
-                _change(record["check"]),
+                _describe_check(record),
+                _format_change(record["check"]),
                 YES_OR_NO[record["beats_plain"]],
             ]
         )
     return markdown_table(head, body) + "\n"
 
 
-def _parameters(records: Iterable[Record]) -> str:
+def _parameter_table(records: Iterable[Record]) -> str:
     head = ["model", "found", "minimised", "settings tried", *CHECKED]
     body = [
         [
@@ -92,8 +94,8 @@ def _parameters(records: Iterable[Record]) -> str:
             record["method"],
             record["by"],
             str(len(record["tried"])),
-            _checked_on(record),
-            _change(record["check"]["best"]),
+            _describe_check(record),
+            _format_change(record["check"]["best"]),
             YES_OR_NO[record["beats_plain"]],
         ]
         for record in records
@@ -101,11 +103,11 @@ def _parameters(records: Iterable[Record]) -> str:
     return markdown_table(head, body) + "\n"
 
 
-def _checked_on(record: Record) -> str:
+def _describe_check(record: Record) -> str:
     return f"{record['settings']['check_samples'] // record['settings']['depths']} questions"
 
 
-def _change(against_plain: Mapping[str, float]) -> str:
+def _format_change(against_plain: Mapping[str, float]) -> str:
     """Format the difference in loss, with a 95% interval."""
     difference, margin = against_plain["difference"], NORMAL * against_plain["standard_error"]
     return f"{difference:+.2f} ({difference - margin:+.2f} to {difference + margin:+.2f})"

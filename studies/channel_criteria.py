@@ -1,8 +1,8 @@
-"""Leave out a criterion of the channel search, and scale two channels together (Table 6, arXiv 2406.02536).
+"""Search channels without one of the criteria, and scale two channels together (Table 6, arXiv 2406.02536).
 
 Each row is a search: with all criteria, or without monotonicity, smoothness or validation. The last row scales the two
-best channels of the first search together. Channels are scaled in the paper's layers. ``ragbias bench`` takes the
-methods that the search finds.
+best channels of the first search together. Channels are scaled in the paper's layers. ``ragbias bench`` accepts the
+methods that are found.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ States = NDArray[np.float64]
 Measure = Callable[[Sequence[ChannelScaling]], dict[ChannelScaling, float]]
 
 
-def rankings(states: States, variant: str) -> dict[str, list[int]]:
-    """Rank the channels with all criteria, and without monotonicity or smoothness, best first.
+def rank_without_each(states: States, variant: str) -> dict[str, list[int]]:
+    """Rank the channels, best first: with all criteria, without monotonicity, and without smoothness.
 
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
@@ -56,13 +56,13 @@ def rankings(states: States, variant: str) -> dict[str, list[int]]:
     }
 
 
-def chosen_methods(
+def choose_methods(
     ranked: Mapping[str, Sequence[int]], layers: tuple[int, int], measure: Measure
 ) -> dict[str, ChannelScaling]:
-    """Return the best setting of each search by the criterion that it leaves out, and of two channels (``"pair"``).
+    """Return the best setting of each search, by the omitted criterion, and of two channels (``"pair"``).
 
     Args:
-        layers: first and last layer to scale in.
+        layers: first and last layer to scale.
         measure: returns the mean loss of the right answers by method.
     """
     chosen = {}
@@ -78,7 +78,7 @@ def chosen_methods(
     return chosen
 
 
-def compare(settings: CalibrationSettings) -> dict[str, Any]:
+def compare_criteria(settings: CalibrationSettings) -> dict[str, Any]:
     """Search with all criteria and without each, and compare the methods found with the plain model."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
@@ -96,7 +96,7 @@ def compare(settings: CalibrationSettings) -> dict[str, Any]:
         return dict(zip(methods, map(mean, by_sample(choose, methods)), strict=True))
 
     layers = paper_layers(lm.model.config.get_text_config().num_hidden_layers)
-    chosen = chosen_methods(rankings(states, plan.variant), layers, measure)
+    chosen = choose_methods(rank_without_each(states, plan.variant), layers, measure)
     plain, *checked = by_sample(check, [NoMethod(), *chosen.values()])
     rows = {
         left_out: {"method": format_method(method), "loss": mean(values), **compute_difference(check, values, plain)}
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = parsed.pop("json")
     quiet_libraries()
     try:
-        found = compare(CalibrationSettings(**parsed))
+        found = compare_criteria(CalibrationSettings(**parsed))
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
     table = make_table(f"Loss on other questions; {found['plain']:.4f} without scaling", "left out", "method", "loss")

@@ -1,4 +1,4 @@
-"""The curve of a channel over random strings, with a perturbed causal mask and with perturbed position ids.
+"""Measure a channel by position over random strings, with a perturbed causal mask or perturbed position ids.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
 In strings of 1000 random tokens, tokens 400 to 600 are prevented from attending to tokens 1 to 400, or 200 is
@@ -36,7 +36,7 @@ class ChannelCurves:
 
     Attributes:
         channel: index into the hidden state.
-        span, by: perturbed tokens, and the number subtracted from their position ids.
+        span, by: the perturbed tokens, and the number that is subtracted from their position ids.
         states: by perturbation, the channel after each layer but the last, float64 ``[strings, n_layers - 1, T]``.
     """
 
@@ -65,7 +65,7 @@ class ChannelCurves:
         return self._in_span(name) - self._in_span(PLAIN)
 
     def expected(self, name: str) -> Tensor:
-        """Change if the span took on the plain curve of the positions to which the perturbation moves it.
+        """Change if the span had the plain curve at the positions to which the perturbation moves it.
 
         These are the first positions (mask), or the positions ``by`` earlier (position ids).
         """
@@ -94,7 +94,7 @@ class ChannelCurves:
 
     @property
     def where(self) -> str:
-        """Description of the perturbed tokens, which says how they were scaled from the paper's."""
+        """Description of the perturbed tokens, and how they are scaled from those of the paper."""
         begin, end = self.span
         words = f"tokens {begin} to {end} do not see those before {begin}, or have position ids less {self.by}"
         if self.length == PAPERS_LENGTH:
@@ -102,7 +102,7 @@ class ChannelCurves:
         return f"{words} (scaled from the paper's 400, 600 and 200 of 1000 tokens to {self.length})"
 
 
-def perturbed_curves(
+def measure_curves(
     lm: DebiasedLM, channel: int, strings: int, length: int, seed: int, batch_size: int, track: Track
 ) -> ChannelCurves:
     """Perturb random strings.

@@ -1,10 +1,10 @@
 """Measure whether documents can be computed once and reused: the effect on answers, and the tokens saved.
 
 A method with reusable documents gives bit-identical answers with and without the cache. What can suffer is accuracy,
-because documents cannot attend to each other. So the method is compared with a method without reuse: the pipeline's own
+because documents cannot attend to each other. So the method is compared with a method without reuse: the pipeline's
 method, or the plain model if the pipeline's method has reusable documents or runs several prompts.
 
---questions and --pipeline are those of ``ragbias audit``.
+--questions and --pipeline are the same as for ``ragbias audit``.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class ReuseGate:
-    """Comparison of a method that reuses documents with a method that does not, by the token after the prompt.
+    """Compare a method that reuses documents with a method that does not, by the token after the prompt.
 
     Attributes:
         against: name of the method without reuse.
-        questions: number of questions on which the method with reuse ran. Only these count.
+        questions: number of questions on which the method with reuse ran. Other questions are not counted.
         agreement: share of questions for which both methods have the same most probable token.
-        reversed_agreement: share of questions for which the method without reuse has the same most probable token with
-            its documents in order and reversed.
+        reversed_agreement: share of questions for which the method without reuse has the same most probable token if
+            the documents are reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
         known: change of a known answer's log-probability in nats; None: too few questions have a known answer.
-        cacheable: share of prompt tokens that need no computation once the documents are cached.
+        cacheable: share of prompt tokens that are not computed once the documents are cached.
         pairs: whether all prompts have two documents, as for a judge.
     """
 
@@ -77,7 +77,7 @@ class ReuseGate:
         """The verdict on reuse: ``"for"``, ``"against"`` or ``"too few examples"``.
 
         It depends on ``known`` if enough answers are known, else on ``margin``. ``"for"`` means that the interval rules
-        out a loss of ``LESS_PROBABLE`` or ``WORTH``. ``"against"`` means that the interval lies below 0.
+        out a loss of ``LESS_PROBABLE`` or ``THRESHOLD``. ``"against"`` means that the interval lies below 0.
         """
         change, tolerated = (self.margin, THRESHOLD) if self.known is None else (self.known, LESS_PROBABLE)
         if change.low > -tolerated:
@@ -101,8 +101,8 @@ def measure(
     for case in cases:
         request = case.request(None, method)
         if request.report.method_ran == method.name:
-            base, base_known = _next_token(case, case.request(None, _without_reuse(case)))
-            backwards = case.request(range(len(case.prompt.documents))[::-1], _without_reuse(case))
+            base, base_known = _next_token(case, case.request(None, _method_without_reuse(case)))
+            backwards = case.request(range(len(case.prompt.documents))[::-1], _method_without_reuse(case))
             reused, reused_known = _next_token(case, request)
             agrees.append(float(reused.argmax() == base.argmax()))
             reversed_agrees.append(float(_next_token(case, backwards)[0].argmax() == base.argmax()))
@@ -115,7 +115,7 @@ def measure(
     if len(agrees) < MIN_QUESTIONS:
         raise RunError(f"{method.name} ran on {len(agrees)} questions; measuring reuse needs {MIN_QUESTIONS}")
     return ReuseGate(
-        against=_without_reuse(cases[0]).name,
+        against=_method_without_reuse(cases[0]).name,
         questions=len(agrees),
         agreement=estimate_mean(agrees),
         reversed_agreement=estimate_mean(reversed_agrees),
@@ -128,7 +128,7 @@ def measure(
     )
 
 
-def _without_reuse(case: AuditCase) -> Method:
+def _method_without_reuse(case: AuditCase) -> Method:
     """Return the pipeline's method, or the plain one if it reuses documents or runs several prompts."""
     method = case.recorded.request.origin.method_requested
     return NoMethod() if method.reusable_documents or method.acts_on in ("tokens", "answers") else method
@@ -145,13 +145,13 @@ def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None
     return scores.next_token, max(scores.logprobs, default=None)
 
 
-def advice(gates: Mapping[str, ReuseGate]) -> str:
+def advise(gates: Mapping[str, ReuseGate]) -> str:
     """Advise in plain words whether to compute documents once and reuse them."""
-    sentences = [_sentence(label, gate) for label, gate in gates.items()]
+    sentences = [_describe_gate(label, gate) for label, gate in gates.items()]
     return " ".join([*sentences, *([PAIRS] if any(gate.pairs for gate in gates.values()) else []), APART])
 
 
-def _sentence(label: str, gate: ReuseGate) -> str:
+def _describe_gate(label: str, gate: ReuseGate) -> str:
     if gate.known is None:
         agreement = gate.agreement
         found = (
@@ -160,7 +160,7 @@ def _sentence(label: str, gate: ReuseGate) -> str:
             f"documents reversed, {gate.reversed_agreement.estimate:.0%} agree"
         )
     else:
-        found = f"the known answers' log-probability changes by {_nats(gate.known)} nats against {gate.against}"
+        found = f"the known answers' log-probability changes by {_format_nats(gate.known)} nats against {gate.against}"
     saved = f"A request whose documents are cached computes {1 - gate.cacheable:.0%} of its tokens."
     if gate.verdict == "for":
         return f"Reuse pays with {label}: {found}. {saved}"
@@ -170,19 +170,19 @@ def _sentence(label: str, gate: ReuseGate) -> str:
     return f"Too few examples for {label}: {found}, and {bearable} would matter. Give more questions. {saved}"
 
 
-def _nats(interval: Interval) -> str:
+def _format_nats(interval: Interval) -> str:
     """Format an interval in nats, e.g. ``-0.02 [-0.10, +0.05]``."""
     return f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"
 
 
-def _table(gates: Mapping[str, ReuseGate]) -> Group:
+def _make_table(gates: Mapping[str, ReuseGate]) -> Group:
     rows = [
         [
             label,
             gate.against,
             format_percent(gate.agreement),
             format_percent(gate.reversed_agreement),
-            _nats(gate.known) if gate.known else "-",
+            _format_nats(gate.known) if gate.known else "-",
             f"{gate.cacheable:.0%}",
             gate.verdict,
         ]
@@ -219,11 +219,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             }
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
-    console.print(_table(gates))
-    for line in (LEGEND, "", advice(gates)):
+    console.print(_make_table(gates))
+    for line in (LEGEND, "", advise(gates)):
         console.print(line, highlight=False)
     by_method = {label: gate.as_dict() for label, gate in gates.items()}
-    write_json({"text": advice(gates), "methods": by_method}, parsed.json)
+    write_json({"text": advise(gates), "methods": by_method}, parsed.json)
 
 
 if __name__ == "__main__":

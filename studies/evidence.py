@@ -1,4 +1,4 @@
-"""Extract the evidence for advice from summaries of studies, and write advice as Markdown and as ``evidence.json``."""
+"""Extract evidence from summaries of studies, and format recommendations as Markdown and as ``evidence.json``."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from studies.advice import (
     Case,
     Effect,
     Figure,
-    coverage_in_words,
-    default_in_words,
-    heading,
-    nearest,
-    reasons,
+    closest_to_qualifying,
+    describe_coverage,
+    describe_default,
+    format_heading,
+    give_reasons,
 )
 
 
 def as_json(all_advice: Sequence[Advice]) -> str:
     """Format the file that ``ragbias methods --advice`` prints: coverage, all recommendations, and the default."""
-    rows = ({**asdict(advised), "heading": heading(advised), "reasons": [*reasons(advised)]} for advised in all_advice)
+    rows = (
+        {**asdict(advised), "heading": format_heading(advised), "reasons": [*give_reasons(advised)]}
+        for advised in all_advice
+    )
     rounded = json.loads(json.dumps([*rows]), parse_float=lambda text: round(float(text), 3))
     lines = ",\n".join(map(json.dumps, rounded))
-    coverage, default = json.dumps(coverage_in_words(all_advice)), json.dumps(default_in_words(all_advice))
+    coverage, default = json.dumps(describe_coverage(all_advice)), json.dumps(describe_default(all_advice))
     return f'{{"coverage": {coverage}, "default": {default}, "advice": [\n{lines}\n]}}\n'
 
 
-def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
+def extract_evidence(study: str, summary: Mapping[str, Any]) -> list[Case]:
     """Extract the effects of methods from a study's summary. Skip figures without an interval."""
     cases = []
     for result in summary["results"]:
@@ -44,7 +47,7 @@ def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
             effects = {
                 label: _effect(label, result["model"], method, figures[label])
                 for label, method in result["methods"].items()
-                if label != REFERENCE and _figure((figures[label].get("minus_plain") or {}).get("mean"))
+                if label != REFERENCE and _with_interval((figures[label].get("minus_plain") or {}).get("mean"))
             }
             if effects:
                 cases.append(
@@ -56,7 +59,7 @@ def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
                         measure=measure,
                         questions=plain["questions"],
                         tokens=round(plain["prompt_tokens"], 1),
-                        gap=_figure(figures[REFERENCE]["gap"]),
+                        gap=_with_interval(figures[REFERENCE]["gap"]),
                         effects=effects,
                     )
                 )
@@ -65,12 +68,12 @@ def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
 
 def _effect(label: str, model: str, method: Mapping[str, Any], figures: Mapping[str, Any]) -> Effect:
     declared = get(label, model)
-    minus: Any = {name: _figure(figures["minus_plain"][name]) for name in ("mean", "worst", "best")}
+    minus: Any = {name: _with_interval(figures["minus_plain"][name]) for name in ("mean", "worst", "best")}
     timed = method.get("cost", {}).get("prefill_ratio")
     return Effect(declared.acts_on, declared.invariant, **minus, cost=round(timed[0], 2) if timed else None)
 
 
-def _figure(estimate: list[float | None] | None) -> Figure | None:
+def _with_interval(estimate: list[float | None] | None) -> Figure | None:
     """Return an estimate with its interval. Return None if it has no interval."""
     if not estimate or None in estimate:
         return None
@@ -90,13 +93,13 @@ def advice_table(all_advice: Sequence[Advice]) -> str:
 
 
 def evidence_tables(all_advice: Sequence[Advice]) -> str:
-    """Make a table per kind of task with a row per case, for the recommended method or the closest to qualifying."""
+    """Make a table for each kind of task, with a row per case. It shows the recommended or closest method."""
     parts = []
     head = ["study", "measure", "questions", "method", "minus the plain mean, 95% interval", "minus the worst", "cost"]
     for advised in all_advice:
         body = []
         for case in advised.measured:
-            label = nearest(case) if advised.method == REFERENCE else advised.method
+            label = closest_to_qualifying(case) if advised.method == REFERENCE else advised.method
             effect = case.effects[label]
             worst = f"{effect.worst[0]:+.2f}" if effect.worst else NO_VALUE
             cost = f"x{effect.cost:.2f}" if effect.cost else NO_VALUE

@@ -1,4 +1,4 @@
-"""Code that the experiments share: questions, options, pictures and output.
+"""Questions, options, pictures and output of all experiments.
 
 Each question runs with its gold document at every position. ``python -m studies.NAME --help`` lists the options.
 """
@@ -51,7 +51,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
 from studies import arguments_of
 from studies.layer_attention import check_equally_many
-from studies.pictures import COLOURS, save_pair, titled
+from studies.pictures import COLOURS, add_title, save_pair
 
 MOST_TICKS = 8
 NARROW = 5  # width of a picture in inches, readable at 420 pixels
@@ -74,7 +74,7 @@ class Questions:
         limit: number of questions.
         documents: documents per question, except for ``"data"``, whose file decides.
         depths: number of evenly spread positions of the gold document; None: all positions.
-        seed: draws the questions.
+        seed: seed for drawing questions.
 
     Raises:
         RunError, MethodError: the task is unknown, or does not match the file.
@@ -135,7 +135,7 @@ class Questions:
         return {**vars(self), "file": self.file and self.file.name}
 
 
-def by_question(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[list[int], Tensor]:
+def arrange_by_question(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[list[int], Tensor]:
     """Arrange measurements by question and the gold document's position. Return the positions and ``[Q, P, ...]``."""
     positions = sorted({sample.gold for sample in samples})
     order = sorted(range(len(samples)), key=lambda index: (samples[index].question, samples[index].gold))
@@ -204,8 +204,8 @@ def run(
     """Measure, draw, print and write an experiment.
 
     Args:
-        title: title of the picture; the second line is extended by the number of questions. Names of options in braces
-            are replaced by their values.
+        title: title of the picture. ``{option}`` is replaced by the value of the option. The second line also gets the
+            number of questions.
     """
     chosen = options.parse_args(arguments)
     try:
@@ -220,7 +220,7 @@ def run(
         count = len({sample.question for sample in samples})
         figure = result.figure()
         questions_shown = f"{count} question{'s' * (count > 1)}" + ", 95% intervals" * (count >= MIN_QUESTIONS)
-        titled(figure, f"{title.format(**vars(chosen))}, {questions_shown}")
+        add_title(figure, f"{title.format(**vars(chosen))}, {questions_shown}")
         (save_pair if chosen.themes else save_figure)(figure, chosen.out)
         console.print(result.table())
         console.print(f"Written: {chosen.out}")
@@ -230,7 +230,7 @@ def run(
         options.exit(2, f"{error}\n")
 
 
-def method_of(name: str, model: str, method_class: type[M]) -> M:
+def make_method(name: str, model: str, method_class: type[M]) -> M:
     """Make the named method. Raise ``MethodError`` if it is of another class."""
     method = get(name, model)
     if not isinstance(method, method_class):
@@ -238,7 +238,7 @@ def method_of(name: str, model: str, method_class: type[M]) -> M:
     return method
 
 
-def named_layers(layers: Sequence[int]) -> str:
+def format_layers(layers: Sequence[int]) -> str:
     """Describe layers: ``layer 3``, ``layers 2 to 8``, ``layers 2, 5`` or ``6 of layers 2 to 9``."""
     first, last = layers[0], layers[-1]
     if first == last:
@@ -249,7 +249,7 @@ def named_layers(layers: Sequence[int]) -> str:
     return listed if len(layers) <= FEW else f"{len(layers)} of layers {first} to {last}"
 
 
-def heat_map(
+def draw_heat_map(
     axis: Axes, values: Tensor, columns: Sequence[object], title: str, x: str, label: str, y: str = "layer",
     lowest: float | None = 0,
 ) -> None:  # fmt: skip
@@ -273,11 +273,11 @@ def heat_map(
     axis.figure.colorbar(image, ax=axis, pad=0.03, aspect=30, label=label, ticks=MaxNLocator(5))
 
 
-def curves(
+def draw_curves(
     axis: Axes, xs: Sequence[float], lines: Mapping[str, Tensor], title: str, x: str, y: str,
     level: tuple[str, float] | None = None, from_zero: bool = True, styles: Mapping[str, Style] | None = None,
 ) -> None:  # fmt: skip
-    """Draw the means over questions ``[Q, len(xs)]`` of each label with intervals, and an optional named level."""
+    """Draw each line's mean over questions, ``[Q, len(xs)]``, with intervals, and optionally a named level."""
     styles = styles or make_styles(lines)
     for label, values in lines.items():
         draw_line(axis, xs, intervals(values), styles[label], label)
@@ -292,7 +292,7 @@ def curves(
         axis.set_ylim(min(0, low), high)
 
 
-def page(panels: int) -> tuple[Figure, list[Axes]]:
+def make_page(panels: int) -> tuple[Figure, list[Axes]]:
     """Create a picture with one column of panels."""
     figure, axes = make_canvas(panels, columns=1, height=2.4)
     figure.set_figwidth(NARROW)

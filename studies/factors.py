@@ -1,4 +1,4 @@
-"""The effect of scaling a channel on the attention to the gold document and on the answer's loss, by factor and layers.
+"""Measure how scaling a channel changes attention to the gold document and the answer's loss, by factor and layers.
 
     python -m studies.factors --model tiny --out factors.png
 
@@ -26,7 +26,17 @@ from ragbias.evaluation.report.tables import make_table
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod
-from studies.experiment import Result, Track, by_question, intervals, method_of, named_layers, page, parser, run
+from studies.experiment import (
+    Result,
+    Track,
+    arrange_by_question,
+    format_layers,
+    intervals,
+    make_method,
+    make_page,
+    parser,
+    run,
+)
 from studies.layer_attention import attention_by_head, gold_and_other
 
 Range = tuple[int, int]
@@ -44,7 +54,7 @@ class FactorSweep(Result):
         attention: ``[Q, P, R, F]``, attention to the gold document, averaged over heads and over the layers that
             retrieve in the plain model (``retrieval_layers``).
         loss: ``[Q, P, R, F]``, mean negative log-likelihood per token of the answer, in nats.
-        plain_loss: ``[Q, P]``, the same of the plain model.
+        plain_loss: ``[Q, P]``, the loss of the plain model.
     """
 
     channels: tuple[int, ...]
@@ -57,7 +67,7 @@ class FactorSweep(Result):
     retrieval_layers: list[int]
 
     def figure(self) -> Figure:
-        figure, (attention, loss, swept) = page(3)
+        figure, (attention, loss, swept) = make_page(3)
         change, own = self.loss - self.plain_loss[..., None, None], self._scaled[0]
         numbered = [position + 1 for position in self.positions]
         self._draw(attention, numbered, self.attention[:, :, 0], f"attention to the gold document, {own}", "attention")
@@ -73,7 +83,7 @@ class FactorSweep(Result):
         return figure
 
     def _draw(self, axis: Axes, xs: Sequence[float], values: Tensor, title: str, label: str) -> None:
-        """Draw ``[Q, len(xs), F]`` as one point with an interval for each place and factor."""
+        """Draw ``[Q, len(xs), F]`` as a point with an interval for each x and factor."""
         styles = make_styles(f"factor {factor:g}" for factor in self.factors)
         for index, (name, style) in enumerate(styles.items()):
             shift = SPREAD * ((index + 0.5) / len(styles) - 0.5)
@@ -94,7 +104,7 @@ class FactorSweep(Result):
     @property
     def _scaled(self) -> list[str]:
         """Describe the ranges of layers."""
-        return [named_layers(range(first, last + 1)) for first, last in self.layers]
+        return [format_layers(range(first, last + 1)) for first, last in self.layers]
 
 
 def measure(
@@ -128,8 +138,8 @@ def measure(
         loss = [[_loss(lm, sample, each) for each in row] for row in methods]
         plain_loss.append(_loss(lm, sample, NoMethod()))
         measured.append(torch.tensor([attention, loss]))
-    positions, both = by_question(samples, measured)
-    _, plain_losses = by_question(samples, plain_loss)
+    positions, both = arrange_by_question(samples, measured)
+    _, plain_losses = arrange_by_question(samples, plain_loss)
     return FactorSweep(
         scaling.channels, positions, list(factors), ranges, both[:, :, 0], both[:, :, 1], plain_losses, retrieve
     )
@@ -151,7 +161,7 @@ def _loss(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
     return torch.nn.functional.cross_entropy(logits, torch.tensor(sample.answer, device=logits.device)).cpu()
 
 
-def ranges_of(text: str) -> list[Range]:
+def parse_ranges(text: str) -> list[Range]:
     """Parse ranges of layers, such as ``10-25,0-31``.
 
     Raises:
@@ -163,8 +173,8 @@ def ranges_of(text: str) -> list[Range]:
     return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
-def factors_of(text: str) -> list[float]:
-    """Parse factors, such as ``1,0.5,-1``. Raises ``RunError`` like ``ranges_of``."""
+def parse_factors(text: str) -> list[float]:
+    """Parse factors, such as ``1,0.5,-1``. Raise ``RunError`` if the text is malformed."""
     try:
         return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
@@ -179,8 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options,
         arguments,
         lambda lm, samples, track, parsed: measure(
-            lm, samples, method_of(parsed.method, parsed.model, ChannelScaling), factors_of(parsed.factors),
-            None if parsed.layers is None else ranges_of(parsed.layers), track,
+            lm, samples, make_method(parsed.method, parsed.model, ChannelScaling), parse_factors(parsed.factors),
+            None if parsed.layers is None else parse_ranges(parsed.layers), track,
         ),
         "Channel scaled by factors\n{model}",
     )  # fmt: skip

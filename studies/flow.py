@@ -1,4 +1,4 @@
-"""Information flow to a prompt's last token by layer: from the gold document, other documents, prefix and question.
+"""Measure the information flow to the last token, by layer: from the gold document, others, prefix and question.
 
     python -m studies.flow --model tiny --out flow.png
 
@@ -21,7 +21,16 @@ from ragbias.calibration.samples import Sample
 from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
-from studies.experiment import Result, Track, by_question, check_acts_on_attention, curves, page, parser, run
+from studies.experiment import (
+    Result,
+    Track,
+    arrange_by_question,
+    check_acts_on_attention,
+    draw_curves,
+    make_page,
+    parser,
+    run,
+)
 from studies.layer_attention import OTHERS, attention_by_head
 
 PARTS = ("gold document", "other documents", *OTHERS)
@@ -42,16 +51,16 @@ class Flow(Result):
     norms: Tensor
 
     def figure(self) -> Figure:
-        figure, (mass, norms, moved) = page(3)
+        figure, (mass, norms, moved) = make_page(3)
         layers = list(range(self.mass.shape[2]))
         for axis, name, values in ((mass, "attention", self.mass), (norms, "attention times value norm", self.norms)):
             lines = {part: values[..., index].mean(1) for index, part in enumerate(PARTS)}
-            curves(axis, layers, lines, f"{name}, by layer", "layer", "share")
+            draw_curves(axis, layers, lines, f"{name}, by layer", "layer", "share")
         layer = int(self.norms[..., 0].mean((0, 1)).argmax())
         lines = {part: self.norms[:, :, layer, index] for index, part in enumerate(PARTS)}
         numbered = [position + 1 for position in self.positions]
         title = f"attention times value norm, layer {layer}"
-        curves(moved, numbered, lines, title, "position of the gold document", "share")
+        draw_curves(moved, numbered, lines, title, "position of the gold document", "share")
         return figure
 
     def table(self) -> Table:
@@ -84,7 +93,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
         mass, norms = (_parts(attention_by_head(lm, sample.prompt, method, by), sample) for by in (False, True))
         norms = norms.sum(1)
         measured.append(torch.stack([mass.mean(1), norms / norms.sum(1, keepdim=True)]))
-    positions, both = by_question(samples, measured)
+    positions, both = arrange_by_question(samples, measured)
     return Flow(positions, both[:, :, 0], both[:, :, 1])
 
 

@@ -1,4 +1,4 @@
-"""Position-awareness of heads, and whether the most aware heads find the gold document at any position.
+"""Measure whether the most position-aware heads find the gold document at any position.
 
     python -m studies.heads --model tiny --out heads.png
 
@@ -23,7 +23,17 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE, SequenceCall
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
-from studies.experiment import Result, Track, by_question, curves, heat_map, method_of, page, parser, run
+from studies.experiment import (
+    Result,
+    Track,
+    arrange_by_question,
+    draw_curves,
+    draw_heat_map,
+    make_method,
+    make_page,
+    parser,
+    run,
+)
 
 PART = 4  # the most and the least aware heads are each one quarter of the heads
 
@@ -47,18 +57,18 @@ class HeadAwareness(Result):
     least: Tensor
 
     def figure(self) -> Figure:
-        figure, (lines, scores) = page(2)
+        figure, (lines, scores) = make_page(2)
         count = self.score.shape[3]
         shown = {
-            f"{part_of(count)} of {count} heads, most aware": self.most.mean(2),
-            f"{part_of(count)} of {count} heads, least aware": self.least.mean(2),
+            f"{quarter_size(count)} of {count} heads, most aware": self.most.mean(2),
+            f"{quarter_size(count)} of {count} heads, least aware": self.least.mean(2),
             "all heads": self.gold.mean((2, 3)),
         }
         numbered = [position + 1 for position in self.positions]
         where = "position of the gold document"
-        curves(lines, numbered, shown, "attention to the gold document, mean over layers", where, "attention")
+        draw_curves(lines, numbered, shown, "attention to the gold document, mean over layers", where, "attention")
         score = self.score.mean((0, 1))
-        heat_map(scores, score, range(count), "position-awareness", "head", "share of tokens", lowest=None)
+        draw_heat_map(scores, score, range(count), "position-awareness", "head", "share of tokens", lowest=None)
         return figure
 
     def table(self) -> Table:
@@ -71,8 +81,8 @@ class HeadAwareness(Result):
         return table
 
 
-def part_of(heads: int) -> int:
-    """Number of heads in a quarter, at least one."""
+def quarter_size(heads: int) -> int:
+    """Return the number of heads in a quarter, at least one."""
     return max(1, heads // PART)
 
 
@@ -107,12 +117,12 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], alpha: float, track: Trac
         begin, end = sample.prompt.spans[sample.gold]
         gold, score = weights[:, :, begin:end].sum(2), (weights > alpha / weights.shape[2]).float().mean(2)
         ranked = gold.gather(1, score.argsort(dim=1, descending=True, stable=True))
-        part = part_of(score.shape[1])
+        part = quarter_size(score.shape[1])
         scores.append(score)
         golds.append(gold)
         ends.append(torch.stack([ranked[:, :part].mean(1), ranked[:, -part:].mean(1)]))
-    positions, score = by_question(samples, scores)
-    (_, gold), (_, end) = by_question(samples, golds), by_question(samples, ends)
+    positions, score = arrange_by_question(samples, scores)
+    (_, gold), (_, end) = arrange_by_question(samples, golds), arrange_by_question(samples, ends)
     return HeadAwareness(positions, score, gold, end[:, :, 0], end[:, :, 1])
 
 
@@ -121,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser(__doc__, method="ms-poe"),
         arguments,
         lambda lm, samples, track, parsed: measure(
-            lm, samples, method_of(parsed.method, parsed.model, MsPoE).alpha, track
+            lm, samples, make_method(parsed.method, parsed.model, MsPoE).alpha, track
         ),
         "Position-awareness of heads\n{model}, {method}",
     )

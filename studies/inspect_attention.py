@@ -33,9 +33,9 @@ from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, parse_methods
 from studies import arguments_of
-from studies.experiment import named_layers
+from studies.experiment import format_layers
 from studies.interventions import parse_interventions
-from studies.layer_attention import POSITIONS, View, inspect, positions_of
+from studies.layer_attention import POSITIONS, View, measure_views, view_positions
 
 RETRIEVES = "▸"
 MOST_TICKS = 20
@@ -46,7 +46,7 @@ LETTERS, LEGEND = 54, 62  # letters in a line of a row's title, and in a line of
 SHADES = LogNorm(LIGHTEST, DARKEST)
 
 
-def heat_maps(views: Mapping[str, View], title: str) -> Figure:
+def draw_heat_maps(views: Mapping[str, View], title: str) -> Figure:
     """Draw the views, one row each.
 
     If the gold document is known, its position is framed, and ``RETRIEVES`` marks the layers that retrieve. Otherwise
@@ -55,7 +55,7 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     layers, documents = next(iter(views.values())).attention.shape
     known = all(view.moved is not None for view in views.values())
     columns = len(POSITIONS) if known else 1
-    titles = {label: "\n".join(_lines(label, LETTERS)) for label in views}
+    titles = {label: "\n".join(_wrap_label(label, LETTERS)) for label in views}
     lines = 1 + max(title.count("\n") for title in titles.values())
     heights = [len(views) * (1.2 + min(4.0, 0.2 * layers) + 0.16 * lines), 3.2 + 0.4 * len(views)][: 1 + known]
     figure = Figure(figsize=(WIDTH, 0.9 + sum(heights)), layout="constrained")
@@ -66,14 +66,14 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
         masses = [view.attention] if view.moved is None else list(view.moved)
         totals = torch.stack(masses).sum(2).mean(0)
         for column, (panel, mass) in enumerate(zip(row, masses, strict=True)):
-            _heat_map(panel, mass, totals)
-            position = positions_of(documents)[column] if known else None
-            _positions(panel, documents, layers, position)
-            _layers(panel, layers, view.retrieval_layers if column == 0 else None)
+            _draw_heat_map(panel, mass, totals)
+            position = view_positions(documents)[column] if known else None
+            _label_positions(panel, documents, layers, position)
+            _label_layers(panel, layers, view.retrieval_layers if column == 0 else None)
             where = f"gold {POSITIONS[column]}" if known else "as retrieved"
             middle = column == columns // 2  # the title of the middle panel also names the method
             panel.set_title(escape_dollars(f"{titles[label]}\n{where}" if middle else where), fontsize=9.5)
-        _totals(row[-1], totals)
+        _label_totals(row[-1], totals)
     upper.supylabel("layer", fontsize=10)
     upper.supxlabel("position of the document", fontsize=10)
     bar = upper.colorbar(
@@ -88,14 +88,14 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     bar.minorticks_off()
     bar.set_ticks([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8], labels=["1/8", "1/4", "1/2", "1 (even)", "2", "4", "8"])
     if known:
-        _gold(parts[1].subplots(), views)
+        _draw_gold(parts[1].subplots(), views)
         title += f"\n{RETRIEVES} layers that attend to the document with the answer (gold); its position is framed"
     title += f"\nhatched: layers with less than {LEAST:.0%} of their attention on documents"
     figure.suptitle(escape_dollars(title), fontsize=10)
     return figure
 
 
-def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
+def _draw_heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
     """Draw how each layer distributes its attention over the documents. Layers below ``LEAST`` are hatched."""
     shares = (mass / mass.sum(1, keepdim=True) * mass.shape[1]).nan_to_num(0).clamp_min(LIGHTEST).numpy()
     hidden = np.broadcast_to((totals < LEAST).numpy()[:, None], shares.shape)
@@ -105,7 +105,7 @@ def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
         panel.add_patch(Rectangle(corner, mass.shape[1], 1, facecolor="none", edgecolor="#bbbbbb", hatch="////", lw=0))
 
 
-def _positions(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
+def _label_positions(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
     step = -(-documents // (MOST_TICKS // 3))
     ticks = range(0, documents, step)
     panel.set_xticks(ticks, [str(position + 1) for position in ticks])
@@ -115,7 +115,7 @@ def _positions(panel: Axes, documents: int, layers: int, gold: int | None) -> No
         panel.add_patch(frame)
 
 
-def _layers(panel: Axes, layers: int, retrieve: list[int] | None) -> None:
+def _label_layers(panel: Axes, layers: int, retrieve: list[int] | None) -> None:
     """Label the layers in the first panel, in bold if they retrieve. Other panels have no labels."""
     if retrieve is None:
         panel.set_yticks([])
@@ -126,7 +126,7 @@ def _layers(panel: Axes, layers: int, retrieve: list[int] | None) -> None:
         tick.set_fontweight("bold" if layer in retrieve else "normal")
 
 
-def _totals(panel: Axes, totals: Tensor) -> None:
+def _label_totals(panel: Axes, totals: Tensor) -> None:
     """Label each layer's share of attention to documents, at the right of the last panel."""
     layers = range(0, len(totals), -(-len(totals) // MOST_TICKS))
     axis = panel.secondary_yaxis("right")
@@ -135,14 +135,16 @@ def _totals(panel: Axes, totals: Tensor) -> None:
     axis.set_ylabel("to documents", fontsize=8)
 
 
-def _gold(axis: Axes, views: Mapping[str, View]) -> None:
+def _draw_gold(axis: Axes, views: Mapping[str, View]) -> None:
     """Draw the attention to the gold document relative to the average other document, in the layers that retrieve."""
     styles = make_styles(views)
     for index, (label, view) in enumerate(views.items()):
         ratios = gold_ratios(view)
         aside = 0.06 * (index - (len(views) - 1) / 2)  # draw equal points side by side
         numbers = ", ".join(f"{ratio:.3g}" for ratio in ratios)
-        named = "\n".join(_lines(f"{label}: {numbers} ({RETRIEVES} {named_layers(view.retrieval_layers)})", LEGEND))
+        named = "\n".join(
+            _wrap_label(f"{label}: {numbers} ({RETRIEVES} {format_layers(view.retrieval_layers)})", LEGEND)
+        )
         points = [[float(ratio), None, None] for ratio in np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO)]
         draw_line(axis, [position + aside for position in range(len(POSITIONS))], points, styles[label], named)
     axis.axhline(1, color=PALE, linewidth=0.8, zorder=0)
@@ -167,12 +169,12 @@ def gold_ratios(view: View) -> list[float]:
     return ratios
 
 
-def _lines(text: str, letters: int) -> list[str]:
+def _wrap_label(text: str, letters: int) -> list[str]:
     """Wrap a label. Lines may also break after commas."""
     return wrap(re.sub(r",(?=\S)", ", ", text), letters)
 
 
-def table(views: Mapping[str, View]) -> Table:
+def attention_table(views: Mapping[str, View]) -> Table:
     """Make a table of the attention by layer: to all documents, and to the gold document by its position."""
     headings = [name for label, view in views.items() for name in (label, *(["gold at each"] if view.gold else []))]
     made = make_table("Attention by layer: all documents; gold document first, middle, last", "layer", *headings)
@@ -204,14 +206,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lm = DebiasedLM.from_pretrained(parsed.model, method="none")
         with progress() as bar:
             task = bar.add_task("", total=len(asked) * len(methods) * (1 + len(interventions)))
-            views = inspect(
+            views = measure_views(
                 lm, asked, methods, lambda label: bar.update(task, advance=1, description=label), interventions
             )
         known = next(iter(views.values())).known
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
         title = f"Attention of the last token: {parsed.model}, {known or len(asked)} questions"
-        save_figure(heat_maps(views, title), parsed.out)
-        console.print(table(views))
+        save_figure(draw_heat_maps(views, title), parsed.out)
+        console.print(attention_table(views))
         write_json({label: view.as_dict() for label, view in views.items()}, parsed.json)
     except RagBiasError as error:
         options.exit(2, f"{error}\n")

@@ -1,4 +1,4 @@
-"""Attention of a prompt's last token by layer, read from the attention of the method that runs."""
+"""Measure the attention of a prompt's last token, by layer, while a method runs."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ragbias.methods import AttentionCall, AttentionMethod, Method
 from ragbias.prompt import TokenisedPrompt
 from studies.interventions import Intervened, Intervention
 from studies.interventions.intervened import PlainAttention
-from studies.interventions.reweighting import with_value
+from studies.interventions.reweighting import replace_value
 
 POSITIONS = ("first", "middle", "last")
 OTHERS = ("initial token", "prefix", "question")  # parts that are not documents; the question is all text after them
 
 
 def arrangements(document: int, count: int) -> list[list[int]]:
-    """Return the orders of ``count`` documents with ``document`` at each of ``POSITIONS``. The others stay in order."""
+    """Return ``count`` documents' orders with ``document`` at each of ``POSITIONS``. Others keep their order."""
     others = [other for other in range(count) if other != document]
-    return [[*others[:position], document, *others[position:]] for position in positions_of(count)]
+    return [[*others[:position], document, *others[position:]] for position in view_positions(count)]
 
 
-def positions_of(count: int) -> tuple[int, int, int]:
+def view_positions(count: int) -> tuple[int, int, int]:
     """Return ``POSITIONS`` as numbers counted from 0, for ``count`` documents."""
     return 0, (count - 1) // 2, count - 1
 
 
 def check_equally_many(questions: Sequence[Question], name: str = "the questions") -> None:
-    """Raise ``DataError`` unless all questions have the same number of documents. ``name`` is used in the message."""
+    """Raise ``DataError`` unless all questions have the same number of documents. The message contains ``name``."""
     counts = sorted({len(question.documents) for question in questions})
     if len(counts) != 1:
         raise DataError(
@@ -50,7 +50,7 @@ def check_equally_many(questions: Sequence[Question], name: str = "the questions
         )
 
 
-class Watched(AttentionMethod):
+class AttentionProbe(AttentionMethod):
     """Run another method and read the attention weights of the prompt's last token.
 
     The output of any method is linear in the values. So if a channel of the values is 1 for the tokens of one document
@@ -58,7 +58,7 @@ class Watched(AttentionMethod):
     one at a time, without padding.
 
     Args:
-        norms: also multiply the weight on each token by the norm of its value.
+        norms: whether to multiply the weight on each token by the norm of its value.
 
     Attributes:
         mass: by layer, ``[H, n + 3]``, each head's weight on the documents in the model's order, then on ``OTHERS``.
@@ -110,7 +110,7 @@ class Watched(AttentionMethod):
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
                 value[:, :, first:end, channel] = weight[:, :, first:end]
-            output = self._output(with_value(call, value))
+            output = self._output(replace_value(call, value))
             masses.append(output[0, -1, :, : len(some)].float().cpu())
         return torch.cat(masses, dim=1)
 
@@ -121,12 +121,12 @@ def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, n
 
     Args:
         method: method that runs. If it does not act on attention, the plain model runs.
-        norms: also multiply the weight on each token by the norm of its value.
+        norms: whether to multiply the weight on each token by the norm of its value.
 
     Returns:
         float32 ``[n_layers, H, n + 3]``, the documents in the order of ``tokens``.
     """
-    watched = Watched(method if isinstance(method, AttentionMethod) else PlainAttention(), norms)
+    watched = AttentionProbe(method if isinstance(method, AttentionMethod) else PlainAttention(), norms)
     with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
     order = watched.document_order(tokens.documents)  # the model's order of the documents
@@ -157,7 +157,7 @@ def attention_by_layer(
     Raises:
         MethodError: the method runs several prompts, so it has no single attention.
     """
-    check_asks_once(request.method)
+    check_single_prompt(request.method)
     # retrieved index of each document in the prompt
     retrieved = request.report.order or range(len(request.tokens.documents))
     method = request.method
@@ -191,7 +191,7 @@ class View:
         if self.moved is None:
             return {}
         by_position = {}
-        positions = positions_of(self.moved.shape[-1])
+        positions = view_positions(self.moved.shape[-1])
         for name, position, mass in zip(POSITIONS, positions, self.moved, strict=True):
             by_position[name] = [(gold, other) for gold, other in gold_and_other(mass, position).tolist()]
         return by_position
@@ -224,7 +224,7 @@ class View:
         }
 
 
-def inspect(
+def measure_views(
     lm: DebiasedLM,
     questions: Sequence[Question],
     methods: Mapping[str, Method],
@@ -244,7 +244,7 @@ def inspect(
             is not known.
         MethodError: a method has no single attention, or does not support an intervention.
     """
-    golds = [gold_of(question) for question in questions]
+    golds = [find_gold(question) for question in questions]
     for label, acting in interventions.items():
         if None in golds and any(intervention.needs_gold for intervention in acting):
             raise DataError(
@@ -252,18 +252,18 @@ def inspect(
                 f"question {golds.index(None) + 1}; give their answer or gold, or name a document by its index"
             )
     for label, method in methods.items():
-        check_asks_once(method, label)
+        check_single_prompt(method, label)
     check_equally_many(questions)
     views: dict[str, View] = {}
     for label, method in methods.items():
-        views[label] = before = _view(lm, questions, golds, method, (), partial(progress, label))
+        views[label] = before = _average_view(lm, questions, golds, method, (), partial(progress, label))
         for name, acting in interventions.items():
-            after = _view(lm, questions, golds, method, acting, partial(progress, f"{label}, {name}"))
+            after = _average_view(lm, questions, golds, method, acting, partial(progress, f"{label}, {name}"))
             views[f"{label}, {name}"] = replace(after, before=before)
     return views
 
 
-def _view(
+def _average_view(
     lm: DebiasedLM,
     questions: Sequence[Question],
     golds: Sequence[int | None],
@@ -271,7 +271,7 @@ def _view(
     interventions: Sequence[Intervention],
     done: Callable[[], None],
 ) -> View:
-    """Average over the questions. An invariant method runs once, because its attention moves with the documents."""
+    """Average the attention over questions. An invariant method runs once, because its attention follows a document."""
     once = method.invariant and not (method.selective or interventions)
     masses, moved = [], []
     for question, gold in zip(questions, golds, strict=True):
@@ -296,13 +296,13 @@ def _view(
     return View(torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None, len(moved))
 
 
-def check_asks_once(method: Method, label: str = "") -> None:
+def check_single_prompt(method: Method, label: str = "") -> None:
     """Raise ``MethodError`` for a method that runs several prompts, because it has no single attention."""
     if method.acts_on in ("tokens", "answers"):
         raise MethodError(f"{label or method.name} runs several prompts, so it has no single attention; leave it out")
 
 
-def gold_of(question: Question) -> int | None:
+def find_gold(question: Question) -> int | None:
     """Return the index of the gold document: ``question.gold``, or the only document that contains an answer."""
     if question.gold is not None:
         return question.gold

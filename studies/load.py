@@ -1,4 +1,4 @@
-"""Load test of servers with many clients, each of which has one open request at a time.
+"""Test servers under the load of many clients. A client has one open request at a time.
 
     python -m studies.load --url http://127.0.0.1:8000 --methods none,pine
 
@@ -38,7 +38,7 @@ class Target:
 
     Attributes:
         url: address of the server, ending with ``/v1``.
-        method: method that is sent with the documents; None for a server that supports neither.
+        method: method to send with the documents; None: the server supports neither methods nor documents.
         streamed: whether answers are streamed. If not, a server can put requests into padded batches.
     """
 
@@ -127,29 +127,29 @@ async def load_test(
 async def run_round(
     target: Target, cases: Sequence[LoadCase], clients: int, requests: int, most: int, latencies: Latencies
 ) -> None:
-    """Send ``requests`` requests with so many clients, and add the times to ``latencies``."""
+    """Send ``requests`` requests from ``clients`` clients, and add the times to ``latencies``."""
     numbers = iter(range(requests))
     async with target.client() as api:
 
         async def client() -> None:
             for number in numbers:
-                await _counted(api, target, cases[number % len(cases)], most, latencies)
+                await _count_errors(api, target, cases[number % len(cases)], most, latencies)
 
         begin = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
         latencies.seconds.append(time.perf_counter() - begin)
 
 
-async def _counted(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
-    """Request an answer. Count an error instead of raising it, so that the load continues."""
+async def _count_errors(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
+    """Request an answer. Count errors instead of raising them, so the load continues."""
     try:
-        await _answer(api, target, case, most, latencies)
+        await _request_answer(api, target, case, most, latencies)
     except OpenAIError as error:
         name = type(error).__name__
         latencies.errors[name] = latencies.errors.get(name, 0) + 1
 
 
-async def _answer(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
+async def _request_answer(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
     question, documents = case
     system = SYSTEM_PROMPT + "\n\n".join(documents)
     body: dict[str, Any] = {
@@ -177,7 +177,7 @@ async def _answer(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, l
         latencies.first.append(total if first is None else first)  # the answer may have no text
 
 
-def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
+def _make_cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
     """Return questions from a file, or make questions about passages of the embedded model's world."""
     if questions is not None:
         return [(each.question, each.documents) for each in read_questions(questions)]
@@ -186,7 +186,7 @@ def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> 
     return [(f"What is said of {group[0].split()[0]}?", tuple(group)) for group in groups]
 
 
-async def target_of(label: str, url: str, model: str | None, method: str | None, key: str, streamed: bool) -> Target:
+async def make_target(label: str, url: str, model: str | None, method: str | None, key: str, streamed: bool) -> Target:
     """Make a target. If ``model`` is None, use the server's only model."""
     url = url.rstrip("/").removesuffix("/v1") + "/v1"
     if model is None:
@@ -223,12 +223,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     async def measured() -> tuple[list[Target], list[dict[str, Any]]]:
         targets = [
-            await target_of(label, parsed.url, parsed.model, format_method(method), key, streamed)
+            await make_target(label, parsed.url, parsed.model, format_method(method), key, streamed)
             for label, method in parse_methods(parsed.methods, parsed.model).items()
         ]
         if parsed.against:
-            targets.append(await target_of("against", parsed.against, parsed.against_model, None, key, streamed))
-        cases = _cases(parsed.questions, parsed.documents, parsed.distinct, parsed.seed)
+            targets.append(await make_target("against", parsed.against, parsed.against_model, None, key, streamed))
+        cases = _make_cases(parsed.questions, parsed.documents, parsed.distinct, parsed.seed)
         clients = [int(each) for each in parsed.clients.split(",")]
         rows = await load_test(targets, cases, clients, parsed.requests, parsed.rounds, parsed.max_new_tokens)
         return targets, rows

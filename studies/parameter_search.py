@@ -53,7 +53,7 @@ class SearchSpace:
     by: Literal["divergence", "loss"]
 
 
-def _interpolation(setting: Setting, n_layers: int) -> PositionInterpolation:
+def _make_interpolation(setting: Setting, n_layers: int) -> PositionInterpolation:
     """Build a method whose ratio changes linearly from the first to the last layer."""
     first, last = setting["first"], setting["last"]
     steps = [layer / max(1, n_layers - 1) for layer in range(n_layers)]
@@ -74,7 +74,7 @@ SPACES = {
         "loss",
     ),
     "position-interpolation": SearchSpace(
-        {"first": RATIOS, "last": RATIOS}, {"first": 1.0, "last": 1.0}, _interpolation, "loss"
+        {"first": RATIOS, "last": RATIOS}, {"first": 1.0, "last": 1.0}, _make_interpolation, "loss"
     ),
 }
 
@@ -140,7 +140,7 @@ class _Search:
                 for value in values:
                     setting = {**best, axis: value}
                     figures = self._measure(f"choice {setting}", samples, self.method(setting), advance)
-                    self.tried[str(setting)] = {**setting, **_means(figures)}
+                    self.tried[str(setting)] = {**setting, **_mean_figures(figures)}
                     found[value] = self.tried[str(setting)][by]
                 lowest = min(values, key=found.__getitem__)
                 if found[lowest] < found[best[axis]]:
@@ -156,17 +156,17 @@ class _Search:
         found = {name: self._measure(f"check {name}", unseen, method, advance) for name, method in methods.items()}
         plain = found["plain"]["loss"]
         against = {name: compute_difference(unseen.samples, found[name]["loss"], plain) for name in ("start", "best")}
-        return {name: {**_means(figures), **against.get(name, {})} for name, figures in found.items()}
+        return {name: {**_mean_figures(figures), **against.get(name, {})} for name, figures in found.items()}
 
     def _measure(
         self, name: str, comparison: Comparison, method: Method, advance: Callable[[int], None]
     ) -> dict[str, list[float]]:
         measure = partial(comparison.figures, method, advance)
-        figures: dict[str, list[float]] = self._results.once(name, advance, len(comparison.samples), measure)
+        figures: dict[str, list[float]] = self._results.get_or_measure(name, advance, len(comparison.samples), measure)
         return figures
 
 
-def _means(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _mean_figures(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: mean(values) for name, values in figures.items()}
 
 
@@ -195,7 +195,7 @@ class Comparison:
         return logits.log_softmax(-1)
 
 
-def _table(record: Mapping[str, Any]) -> Table:
+def _make_table(record: Mapping[str, Any]) -> Table:
     figures = ("divergence", "loss")
     names = [name for name in record["tried"][0] if name not in figures]
     table = make_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             record = search_parameters(method, CalibrationSettings(**parsed), out, restart, stage_progress(bar))
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
-    console.print(_table(record))
+    console.print(_make_table(record))
     console.print("On other questions:")
     for name, row in record["check"].items():
         against_plain = f", {format_difference(row)}" if "difference" in row else ""

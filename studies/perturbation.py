@@ -1,4 +1,4 @@
-"""The source of a positional channel, and the effect of scaling it: two parts of one experiment.
+"""Measure where a positional channel comes from, and the effect of scaling it.
 
     python -m studies.perturbation --model tiny --out perturbation.png
 
@@ -27,8 +27,8 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Profile
 from ragbias.methods.profiles import find_profile, profile_of_model
 from ragbias.prompt import TokenisedPrompt
-from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, perturbed_curves
-from studies.experiment import Result, Track, by_question, curves, intervals, page, parser, run
+from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, measure_curves
+from studies.experiment import Result, Track, arrange_by_question, draw_curves, intervals, make_page, parser, run
 from studies.layer_attention import attention_by_head
 
 FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
@@ -51,7 +51,7 @@ class Perturbations(Result):
     def figure(self) -> Figure:
         found = self.perturbed
         layers = spread_positions(found.states[PLAIN].shape[1], PANELS)
-        figure, axes = page(len(layers) + 1)
+        figure, axes = make_page(len(layers) + 1)
         named = {PLAIN: PLAIN, **{name: f"{name} perturbed" for name in found.perturbations}}
         ends = ["attention to the first third", "attention to the last third"]
         styles = make_styles([*named.values(), *ends])
@@ -66,13 +66,15 @@ class Perturbations(Result):
             }
             title = f"channel {found.channel} after layer {layer}: r with position {found.follows[layer]:.2f}"
             plain = {PLAIN: means[PLAIN]}
-            curves(axis, middles, plain, title, "position", "value", from_zero=False, styles=thin)
+            draw_curves(axis, middles, plain, title, "position", "value", from_zero=False, styles=thin)
             for name in found.perturbations:  # equal to the plain curve before the span
                 points = intervals(means[name][:, first:])
                 draw_line(axis, middles[first:], points, thin[named[name]], named[name])
             axis.axvspan(*found.span, color=PALE, alpha=0.3, linewidth=0, zorder=0)
         lines = {label: self.thirds[..., index].mean(1) for index, label in enumerate(ends)}
-        curves(axes[-1], FACTORS, lines, "the last token's attention", "factor of the channel", "share", styles=styles)
+        draw_curves(
+            axes[-1], FACTORS, lines, "the last token's attention", "factor of the channel", "share", styles=styles
+        )
         return figure
 
     def table(self) -> Table:
@@ -82,7 +84,7 @@ class Perturbations(Result):
         table = make_table(title, "after layer", "r, position", "r, halves", *headings, wrap=True)
         for layer, (follows, repeats) in enumerate(zip(found.follows, found.repeats, strict=True)):
             cells = [
-                _with_error(measured(name)[:, layer])
+                _format_with_error(measured(name)[:, layer])
                 for name in found.perturbations
                 for measured in (found.change, found.expected)
             ]
@@ -99,7 +101,10 @@ class Perturbations(Result):
             "correlation_with_position": found.follows,
             "correlation_of_halves": found.repeats,
             "perturbations": {
-                name: {"change": _summary(found.change(name)), "if_moved_all_the_way": _summary(found.expected(name))}
+                name: {
+                    "change": _summarise(found.change(name)),
+                    "if_moved_all_the_way": _summarise(found.expected(name)),
+                }
                 for name in found.perturbations
             },
             "curves": {name: states.mean(0).tolist() for name, states in found.states.items()},
@@ -123,7 +128,7 @@ def measure(
     """Perturb random strings, and scale the profile's channel on samples.
 
     Args:
-        strings, length, seed, batch_size, track: see ``perturbed_curves``.
+        strings, length, seed, batch_size, track: see ``measure_curves``.
 
     Raises:
         MethodError: the profile is for a model of another shape, or the length exceeds the model's window.
@@ -131,7 +136,7 @@ def measure(
     config = lm.model.config.get_text_config()
     ChannelScaling.from_profile(profile).validate(config.hidden_size, config.num_hidden_layers)
     return Perturbations(
-        perturbed_curves(lm, profile.channel, strings, length, seed, batch_size, track),
+        measure_curves(lm, profile.channel, strings, length, seed, batch_size, track),
         attention_by_factor(lm, profile, samples, track),
     )
 
@@ -145,29 +150,29 @@ def attention_by_factor(lm: DebiasedLM, profile: Profile, samples: Sequence[Samp
     scalings = [ChannelScaling(profile.channel, factor, layers=profile.layers) for factor in FACTORS]
     masses = []
     for sample in track(samples):
-        by_head = torch.stack([attention_by_head(lm, thirds(sample.prompt), scaling) for scaling in scalings])
+        by_head = torch.stack([attention_by_head(lm, split_thirds(sample.prompt), scaling) for scaling in scalings])
         masses.append(by_head[:, first : last + 1, :, [0, 2]].mean((1, 2)))
-    return by_question(samples, masses)[1]
+    return arrange_by_question(samples, masses)[1]
 
 
-def thirds(prompt: TokenisedPrompt) -> TokenisedPrompt:
+def split_thirds(prompt: TokenisedPrompt) -> TokenisedPrompt:
     """Split all document tokens of a prompt into three parts of equal length, up to one token."""
     parts = torch.tensor([token for document in prompt.documents for token in document]).tensor_split(3)
     return replace(prompt, documents=[part.tolist() for part in parts])
 
 
-def _error(by_string: Tensor) -> Tensor:
+def _standard_error(by_string: Tensor) -> Tensor:
     """Standard error of the mean over strings ``[strings, ...]``; 0 for a single string."""
     count = len(by_string)
     return by_string.std(0) / count**0.5 if count > 1 else torch.zeros_like(by_string[0])
 
 
-def _with_error(by_string: Tensor) -> str:
-    return f"{float(by_string.mean()):.3f} ± {2 * float(_error(by_string)):.3f}"
+def _format_with_error(by_string: Tensor) -> str:
+    return f"{float(by_string.mean()):.3f} ± {2 * float(_standard_error(by_string)):.3f}"
 
 
-def _summary(by_string: Tensor) -> dict[str, list[float]]:
-    return {"mean": by_string.mean(0).tolist(), "standard_error": _error(by_string).tolist()}
+def _summarise(by_string: Tensor) -> dict[str, list[float]]:
+    return {"mean": by_string.mean(0).tolist(), "standard_error": _standard_error(by_string).tolist()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -33,7 +33,7 @@ def save_pair(figure: Figure, path: Path) -> None:
         path.with_name(f"{path.name}-{name}.svg").write_text(text + "\n", encoding="utf-8")
 
 
-def titled(figure: Figure, title: str, letters: int = TITLE_LETTERS) -> None:
+def add_title(figure: Figure, title: str, letters: int = TITLE_LETTERS) -> None:
     """Draw one legend for all panels, below the title."""
     draw_legend(figure, columns=2)
     lines = [part for row in title.splitlines() for part in wrap(row, letters)]
@@ -43,7 +43,7 @@ def titled(figure: Figure, title: str, letters: int = TITLE_LETTERS) -> None:
     drawn.set_alignment("center")
 
 
-def channel_picture(record: Mapping[str, Any]) -> Figure:
+def draw_channel(record: Mapping[str, Any]) -> Figure:
     """Draw a calibration's channel with a legend."""
     figure = plot_channel(record)
     for panel in figure.axes:
@@ -53,12 +53,12 @@ def channel_picture(record: Mapping[str, Any]) -> Figure:
     title = figure.get_suptitle()
     figure.suptitle("")
     figure.set_figheight(figure.get_figheight() + 0.5)  # for the legend
-    titled(figure, title, letters=72)
+    add_title(figure, title, letters=72)
     return figure
 
 
 def draw_pictures(root: Path) -> None:
-    """Draw the README's picture, which is the one that the demo draws."""
+    """Draw the picture of the README, as the demo draws it."""
     if (root / DEMO).is_file():
         from ragbias.evaluation.demo import notes_run  # imports faiss and sentence-transformers
 

@@ -18,12 +18,12 @@ from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.runs import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.runs import read_run_settings
 from studies import arguments_of
-from studies.advice import advised, coverage_in_words, default_in_words
-from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations
-from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
-from studies.pictures import channel_picture, draw_pictures, save_pair
-from studies.stored_runs import LARGEST, answers_size, is_finished, read_stored, redraw, store
-from studies.study_tables import Summaries, tables_of, with_costs
+from studies.advice import describe_coverage, describe_default, recommend_all
+from studies.calibration_tables import calibration_tables, read_calibrations, store_calibrations
+from studies.evidence import advice_table, as_json, evidence_tables, extract_evidence
+from studies.pictures import draw_channel, draw_pictures, save_pair
+from studies.stored_runs import LARGEST, answers_size, is_finished, read_stored, redraw_report, store
+from studies.study_tables import Summaries, add_costs, make_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results")
@@ -40,12 +40,12 @@ PURPOSE = re.compile(r"(?:# \S.*\n)+")  # the comment at the beginning of a sett
 MARKED = re.compile(r"(<!-- (studies|calibrations|advice|evidence) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
-def studies(root: Path = ROOT) -> list[str]:
+def study_names(root: Path = ROOT) -> list[str]:
     """Return the names of the studies, which are the names of their settings files."""
     return sorted(path.stem for path in (root / SETTINGS).glob("*.yaml"))
 
 
-def purpose(file: Path) -> str:
+def read_purpose(file: Path) -> str:
     """Read the purpose of a study from the comment at the beginning of its settings file.
 
     Raises:
@@ -59,19 +59,19 @@ def purpose(file: Path) -> str:
 
 def stored_summaries(root: Path = ROOT) -> Summaries:
     """Read the stored summaries of the studies, by name."""
-    folders = ((name, root / RESULTS / name) for name in studies(root))
-    return with_costs({name: read_stored(folder) for name, folder in folders if folder.is_dir()})
+    folders = ((name, root / RESULTS / name) for name in study_names(root))
+    return add_costs({name: read_stored(folder) for name, folder in folders if folder.is_dir()})
 
 
-def written(root: Path = ROOT) -> dict[Path, str]:
+def make_files(root: Path = ROOT) -> dict[Path, str]:
     """Make the contents of all files that depend on the stored summaries, by path relative to the root."""
     summaries = stored_summaries(root)
-    evidence = [case for name, summary in summaries.items() for case in evidence_of(name, summary)]
-    all_advice = advised(evidence)
+    evidence = [case for name, summary in summaries.items() for case in extract_evidence(name, summary)]
+    all_advice = recommend_all(evidence)
     parts = {
-        "studies": tables_of(summaries, {name: purpose(root / SETTINGS / f"{name}.yaml") for name in summaries}),
-        "calibrations": calibrations_in_words(read_calibrations(root / RESULTS / CALIBRATION)),
-        "advice": f"{coverage_in_words(all_advice)}\n\n{advice_table(all_advice)}\n{default_in_words(all_advice)}\n",
+        "studies": make_tables(summaries, {name: read_purpose(root / SETTINGS / f"{name}.yaml") for name in summaries}),
+        "calibrations": calibration_tables(read_calibrations(root / RESULTS / CALIBRATION)),
+        "advice": f"{describe_coverage(all_advice)}\n\n{advice_table(all_advice)}\n{describe_default(all_advice)}\n",
         "evidence": evidence_tables(all_advice),
     }
     pages = {path: (root / path).read_text(encoding="utf-8") for path in PAGES}
@@ -98,7 +98,7 @@ def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
             bytes of answers.
         RunError, DataError: as in ``read_run``.
     """
-    for name in studies(root):
+    for name in study_names(root):
         if not (runs / name).is_dir():
             print(f"{name}: no run")
         elif is_finished(runs / name) or unfinished:
@@ -111,19 +111,19 @@ def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
         print(f"{CALIBRATION}/{name}: stored")
     if (size := answers_size(root / RESULTS)) > LARGEST:
         raise RunError(f"the answers of all studies take {size:,} bytes of at most {LARGEST:,}; store fewer studies")
-    draw(root)
-    for path, text in written(root).items():
+    redraw_all(root)
+    for path, text in make_files(root).items():
         (root / path).write_text(text, encoding="utf-8")
         print(f"Written: {path}")
 
 
-def draw(root: Path = ROOT) -> None:
+def redraw_all(root: Path = ROOT) -> None:
     """Redraw the reports of all stored studies and the plots of all stored calibrations."""
     for name in stored_summaries(root):
-        redraw(root / RESULTS / name)
+        redraw_report(root / RESULTS / name)
     for name, record in read_calibrations(root / RESULTS / CALIBRATION).items():
         if "channel" in record:
-            save_pair(channel_picture(record), root / RESULTS / CALIBRATION / name)
+            save_pair(draw_channel(record), root / RESULTS / CALIBRATION / name)
     draw_pictures(root)
 
 

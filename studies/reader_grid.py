@@ -1,9 +1,9 @@
 """Train readers for several methods, seeds, ranks and numbers of steps, and compare them with the plain model.
 
 METHOD:OBJECTIVE:STEPS:RANK:SEED names a run. The objectives are those of `ragbias adapt`, and "free", which is "distil"
-without answers and gold documents. All runs of a seed have the same examples, and the same answers of the teacher. The
-method "none" is the control: the plain model with the same training. An interrupted study goes on where it was. The
-readers of finished runs are only evaluated, so that another --results can have other questions.
+without answers and gold documents. All runs of a seed have the same examples and the same teacher answers. The method
+"none" is the control: the plain model with the same training. An interrupted study resumes. Readers of finished runs
+are only evaluated, so another --results can have other questions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import READER, fingerprint
 from studies import arguments_of
-from studies.readers import ENDINGS, measure, read_cases, show_scores, stored
+from studies.readers import ENDINGS, load_results, measure, read_cases, show_scores
 
 EVERY = 50  # steps between checkpoints
 FREE = "free"
@@ -41,7 +41,7 @@ OBJECTIVES = ("distil", "labels", "both", FREE)
 
 @dataclass(frozen=True)
 class Run:
-    """One training."""
+    """The settings of one training."""
 
     method: str
     objective: str
@@ -60,13 +60,13 @@ class Run:
 
 @dataclass
 class Training:
-    """The examples of one seed: prompts, and what the teacher answers."""
+    """The training examples of one seed: prompts and the teacher's answers."""
 
     prompts: Sequence[TokenisedPrompt]
     lessons: Sequence[Lesson]
 
 
-def training_of(lm: DebiasedLM, questions: Sequence[Question], seed: int, count: int) -> Training:
+def make_training(lm: DebiasedLM, questions: Sequence[Question], seed: int, count: int) -> Training:
     examples = draw_examples(lm, questions, AdaptSettings(seed=seed, examples=count))
     asked = [(example, example.teacher_prompts(None, random.Random(seed))) for example in examples]
     lessons: list[Lesson] = []
@@ -95,7 +95,7 @@ def train_reader(lm: DebiasedLM, run: Run, training: Training, cache: DocumentCa
     checkpoint.unlink()
 
 
-def averaged(scores: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
+def average_seeds(scores: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
     """Return scores ``[question][order]`` of the plain model, and those of all seeds of a run, averaged."""
     seeds: dict[str, list[list[list[float]]]] = {}
     for name, values in scores.items():
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     runs = {text: Run.parse(text) for text in options.runs}
     names = ("model", "dtype", "examples", "words", "prompt")
-    results = stored(options.results, {name: getattr(options, name) for name in names}, {})
+    results = load_results(options.results, {name: getattr(options, name) for name in names}, {})
     lm = DebiasedLM.from_pretrained(options.model, "none", dtype=options.dtype)
     labelled = read_questions(options.questions)
     unlabelled = [replace(question, answers=(), gold=None) for question in labelled]
@@ -132,12 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(text, flush=True)
             if (run.seed, free) not in trainings:
                 questions = unlabelled if free else labelled
-                trainings = {(run.seed, free): training_of(lm, questions, run.seed, options.examples)}
+                trainings = {(run.seed, free): make_training(lm, questions, run.seed, options.examples)}
             train_reader(lm, run, trainings[run.seed, free], cache, folder)
         method = get(run.method, None, str(folder))
         show_scores(measure(lm, cases, {text: method}, options.prompt, results, options.results))
     print("averaged over seeds")
-    show_scores(averaged(results["scores"]))
+    show_scores(average_seeds(results["scores"]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Write training questions for ``ragbias adapt`` from questions with only their gold passage.
+"""Write training questions for ``ragbias adapt``, from questions that have only a gold passage.
 
 Passages are cut into chunks. A question's gold document is the chunk around its answer. Its distractors are the most
-similar other chunks by TF-IDF that do not contain an answer, so often those of the same passage.
+similar other chunks by TF-IDF without an answer. Many are from the same passage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DISTRACTORS = 19
 SHORTEST = 15  # words of a chunk
 
 
-def chunks(text: str, answers: list[str], words: int) -> list[str]:
+def cut_chunks(text: str, answers: list[str], words: int) -> list[str]:
     """Cut a text into chunks of at most ``words`` words. The first one is around the first answer that occurs."""
     parts, lower = text.split(), text.lower()
     at = next((lower.find(answer.lower()) for answer in answers if answer.lower() in lower), 0)
@@ -31,14 +31,14 @@ def chunks(text: str, answers: list[str], words: int) -> list[str]:
     return [" ".join(each) for index, each in enumerate(cut) if index == 0 or len(each) >= SHORTEST]
 
 
-def examples(rows: list[dict[str, Any]], words: int) -> Iterator[dict[str, Any]]:
+def make_examples(rows: list[dict[str, Any]], words: int) -> Iterator[dict[str, Any]]:
     """Yield questions with up to twenty documents, the gold document first."""
     documents: list[str] = []
     gold = []
     for row in rows:
         gold.append(len(documents))
         title = row["ctxs"][0]["title"]
-        cut = chunks(row["ctxs"][0]["text"], row["answers"], words)
+        cut = cut_chunks(row["ctxs"][0]["text"], row["answers"], words)
         documents += [f"Document (Title: {title}) {chunk}" for chunk in cut]
     vectors = TfidfVectorizer(stop_words="english")
     matrix = vectors.fit_transform(documents)
@@ -71,7 +71,7 @@ def main() -> None:
     with gzip.open(arguments.file, "rt") as lines:
         rows = [json.loads(line) for line in lines]
     drawn = random.Random(arguments.seed).sample(rows, min(arguments.questions, len(rows)))
-    found = list(examples(drawn, arguments.words))
+    found = list(make_examples(drawn, arguments.words))
     arguments.out.write_text("".join(json.dumps(example) + "\n" for example in found))
     print(f"{len(found)} of {len(rows)} questions written to {arguments.out}")
 

@@ -1,8 +1,8 @@
-"""Compare methods with and without a reader on questions that no training saw.
+"""Compare methods with and without a reader, on questions that are not in the training data.
 
 FILE has questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
 with the gold document first, in the middle and last. --generate also generates answers and prints the share that
-contains an accepted answer. An interrupted study goes on; other settings need another --out.
+contains an accepted answer. An interrupted study resumes. Other settings need another --out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER_TOKENS = 40  # of a generated answer
 
 
 class Case(NamedTuple):
-    """A question with its accepted answers and its documents; ``gold`` is the index of the one with them, if known."""
+    """A question, its accepted answers and documents. ``gold`` is the index of the gold document, if known."""
 
     question: str
     answers: list[str]
@@ -42,37 +42,39 @@ class Case(NamedTuple):
 
 
 def read_cases(file: Path, words: int, count: int) -> list[Case]:
-    """Read questions, each document cut to ``words`` words; around the answer where it is the gold document."""
+    """Read questions. Cut documents to their first ``words`` words, gold documents to words around the answer."""
     text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode()
     rows = [json.loads(line) for line in text.splitlines()] if ".jsonl" in file.name else json.loads(text)
     cases = []
     for row in random.Random(11).sample(rows, len(rows)):
         answers = row["answers"] if isinstance(row["answers"][0], str) else row["answers"][0]
         gold = 0 if row["ctxs"][0].get("isgold") else None
-        texts = [_cut(ctx["text"], words, answers[0] if index == gold else "") for index, ctx in enumerate(row["ctxs"])]
+        texts = [
+            _cut_text(ctx["text"], words, answers[0] if index == gold else "") for index, ctx in enumerate(row["ctxs"])
+        ]
         if all(texts):
             documents = [f"Document (Title: {c['title']}) {t}\n" for c, t in zip(row["ctxs"], texts, strict=True)]
             cases.append(Case(row["question"], answers, documents, gold))
     return cases[:count]
 
 
-def _cut(text: str, words: int, answer: str) -> str:
-    """The first words of a text, or those around an answer; empty if the answer is not in the text."""
+def _cut_text(text: str, words: int, answer: str) -> str:
+    """Return the first words of a text, or those around an answer. Empty if the text lacks the answer."""
     parts, at = text.split(), text.lower().find(answer.lower())
     begin = max(0, len(text[:at].split()) - words // 2) if answer and at >= 0 else 0
     return "" if at < 0 else " ".join(parts[begin : begin + words])
 
 
-def prompt_of(lm: DebiasedLM, documents: Sequence[str], question: str, kind: str) -> Prompt:
-    """The prompt with the chat template, or without it."""
+def render_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, kind: str) -> Prompt:
+    """Render the prompt, with or without the chat template."""
     text = INSTRUCTION + MARK + ENDINGS[kind].format(question=question)
     flat = str(lm.chat_text([{"role": "user", "content": text}])) if kind == "chat" else text
     prefix, suffix = flat.split(MARK)
     return Prompt(prefix, documents, suffix)
 
 
-def orders_of(case: Case) -> list[list[str]]:
-    """The documents with the gold document first, in the middle and last; two random orders if it is unknown."""
+def document_orders(case: Case) -> list[list[str]]:
+    """Return the documents with the gold document first, in the middle and last. If unknown, two random orders."""
     if case.gold is None:
         return [random.Random(seed).sample(case.documents, len(case.documents)) for seed in range(2)]
     others = case.documents[:]
@@ -80,8 +82,8 @@ def orders_of(case: Case) -> list[list[str]]:
     return [[*others[:at], gold, *others[at:]] for at in (0, len(others) // 2, len(others))]
 
 
-def stored(out: Path, settings: dict[str, Any], readers: dict[str, str]) -> dict[str, Any]:
-    """Return the results in a file, or empty ones. Exit if other settings or another training of a reader made them."""
+def load_results(out: Path, settings: dict[str, Any], readers: dict[str, str]) -> dict[str, Any]:
+    """Read the results in a file, if any. Exit if they are from other settings, or from readers trained again."""
     if not out.exists():
         return {"settings": settings, "readers": readers, "scores": {}}
     results: dict[str, Any] = {"settings": {}, "readers": {}, **json.loads(out.read_text())}
@@ -96,27 +98,27 @@ def stored(out: Path, settings: dict[str, Any], readers: dict[str, str]) -> dict
 def measure(
     lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, results: dict[str, Any], out: Path
 ) -> dict[str, list[list[float]]]:
-    """Log-probabilities of the answers ``[question][order]`` by method."""
+    """Measure the answers' log-probabilities ``[question][order]``, by method."""
 
     def score(prompt: Prompt, case: Case, method: Any) -> float:
         answer = case.answers[0] if kind == "chat" else f" {case.answers[0]}"
         return lm.score(prompt, answer, method=method).total
 
-    return _of_all_orders(lm, cases, methods, kind, results, "scores", score, out)
+    return _run_all_orders(lm, cases, methods, kind, results, "scores", score, out)
 
 
 def generate(
     lm: DebiasedLM, cases: Sequence[Case], methods: dict[str, Any], kind: str, results: dict[str, Any], out: Path
 ) -> dict[str, list[list[str]]]:
-    """Generated answers ``[question][order]`` by method."""
+    """Generate answers ``[question][order]``, by method."""
 
     def answer(prompt: Prompt, case: Case, method: Any) -> str:
         return lm.generate(prompt, method=method, max_new_tokens=ANSWER_TOKENS).text
 
-    return _of_all_orders(lm, cases, methods, kind, results, "answers", answer, out)
+    return _run_all_orders(lm, cases, methods, kind, results, "answers", answer, out)
 
 
-def _of_all_orders(
+def _run_all_orders(
     lm: DebiasedLM,
     cases: Sequence[Case],
     methods: dict[str, Any],
@@ -126,20 +128,20 @@ def _of_all_orders(
     run: Callable[[Prompt, Case, Any], Any],
     out: Path,
 ) -> dict[str, list[list[Any]]]:
-    """Run every question in every order, after those in ``results[part]``; invariant methods need one order."""
+    """Run the questions that ``results[part]`` lacks, in every order. Invariant methods run in one order."""
     for name, method in {"none": "none", **methods}.items():
         values = results.setdefault(part, {}).setdefault(name, [])
         for case in cases[len(values) :]:
-            orders = orders_of(case)
+            orders = document_orders(case)
             seen = orders[:1] if getattr(method, "invariant", False) else orders
-            values.append([run(prompt_of(lm, documents, case.question, kind), case, method) for documents in seen])
+            values.append([run(render_prompt(lm, documents, case.question, kind), case, method) for documents in seen])
             if len(values) % EVERY == 0 or len(values) == len(cases):
                 write_atomically(out, json.dumps(results).encode())
     return {name: results[part][name][: len(cases)] for name in ("none", *methods)}
 
 
 def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Interval, Interval]]:
-    """By method: its mean, and its differences from the plain model's mean and from its best position."""
+    """Return each method's mean, and its differences from the plain model's mean and best position."""
     plain = results["none"]
     best = max(range(len(plain[0])), key=lambda position: fmean(scores[position] for scores in plain))
     table = {}
@@ -155,7 +157,7 @@ def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Int
 
 
 def accuracy(cases: Sequence[Case], answers: list[list[str]]) -> tuple[list[list[float]], float]:
-    """Whether each answer ``[question][order]`` contains an accepted one, and the mean number of words."""
+    """Return whether each answer ``[question][order]`` contains an accepted one, and the mean number of words."""
     found = [
         [best_subspan_em(text, case.answers) for text in texts] for case, texts in zip(cases, answers, strict=True)
     ]
@@ -202,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     digest = hashlib.sha256(parsed.file.read_bytes()).hexdigest()
     settings = {name: getattr(parsed, name) for name in ("model", "dtype", "words", "prompt")} | {"file": digest}
     readers = hash_readers(parsed.methods).get("readers", {})
-    results = stored(parsed.out, settings, readers)
+    results = load_results(parsed.out, settings, readers)
     lm = DebiasedLM.from_pretrained(parsed.model, "none", dtype=parsed.dtype)
     cases = read_cases(parsed.file, parsed.words, parsed.questions)
     methods = parse_methods(parsed.methods, lm.name)

@@ -61,7 +61,7 @@ SUBSETS = {subset for weights in SECTIONS.values() for subset in weights}
 
 
 def question_weights(subsets: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Weights of the questions of each section of RewardBench, from the questions' subsets.
+    """Compute the weights of questions in each section of RewardBench, from the questions' subsets.
 
     The mean with these weights is the section's weighted mean of subset means. Sections without questions are left out.
     """
@@ -86,7 +86,7 @@ def section_scores(records: Sequence[Record]) -> dict[str, Estimate]:
 
 
 def weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> Interval:
-    """Mean of one value per question, with its interval. The weights must be positive."""
+    """Compute the weighted mean of one value per question, with its interval. Weights must be positive."""
     questions = sorted(values)
     weight = np.array([weights[question] for question in questions])
     weighted = weight * np.array([values[question] for question in questions], dtype=float)

@@ -1,4 +1,4 @@
-"""Plot of the cost of methods against the number of documents."""
+"""Plot the cost of methods against the number of documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PANELS = {
 APART = 1.025  # shifts neighbouring methods by this factor, so that their bars do not overlap
 
 
-def scaling(outcome: Mapping[str, Any], path: Path) -> None:
+def plot_scaling(outcome: Mapping[str, Any], path: Path) -> None:
     """Plot each method's time and memory relative to the plain model against the number of documents.
 
     ``outcome`` is the result of ``speed.run``.

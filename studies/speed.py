@@ -1,6 +1,7 @@
-"""Time and memory of attention methods compared with plain attention, on random prompts in padded batches.
+"""Compare time and memory of methods with those of plain attention, on random prompts in padded batches.
 
-Methods and plain attention take turns. The limit is the smallest ratio that the arithmetic allows.
+Methods and plain attention take turns. The limit is the smallest ratio that the arithmetic allows, see
+``studies.arithmetic``.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from ragbias.methods import DEFAULT_METHOD, JointMethod, Method, NoMethod
 from studies import arguments_of
 from studies import speed_inputs as inputs
 from studies.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
-from studies.scaling_plot import scaling
-from studies.speed_inputs import PREFIX, SUFFIX, PromptBatch, draw
+from studies.scaling_plot import plot_scaling
+from studies.speed_inputs import PREFIX, SUFFIX, PromptBatch, draw_prompts
 
 BOUNDS = {
     "layers": Bounds(1, 1_000),
@@ -117,14 +118,14 @@ class SpeedSettings:
 
 @dataclass(frozen=True)
 class ForwardCost:
-    """Cost of one method. Times, and ratios to plain attention in the same round, are ``(median, lowest, highest)``.
+    """Cost of one method: times, and ratios to plain attention in the same round, as ``(median, lowest, highest)``.
 
     Attributes:
         prefill_seconds: forward pass over the prompts, up to the logits of the first token.
         first_token_seconds: prefill, plus attaching the method and reading the token.
         decode_seconds: decoding of one token per sequence, after the first.
         peak_bytes: peak memory in addition to the model, measured once.
-        prefill_limit, decode_limit: ratios that the arithmetic requires, see ``studies.arithmetic``; None: unknown.
+        prefill_limit, decode_limit: smallest possible ratios, see ``studies.arithmetic``; None: unknown.
     """
 
     prefill_seconds: Spread
@@ -139,7 +140,7 @@ class ForwardCost:
     decode_limit: float | None
 
 
-def ranged(spread: Sequence[float]) -> str:
+def format_range(spread: Sequence[float]) -> str:
     """Format a median with the lowest and the highest value."""
     median, low, high = spread
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
@@ -155,16 +156,16 @@ def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
     Raises:
         MethodError, PromptTooLongError, ArgumentError: raised before the measurement if possible.
     """
-    methods, config = prepared(settings)
+    methods, config = prepare_methods(settings)
     batches = []
     for count in settings.documents:
         lengths = inputs.document_lengths(count, settings.tokens or 0, settings.total_tokens)
         check_length(count, sum(lengths), settings.steps, config)
         vocabulary, device = config.get_text_config().vocab_size, torch.device(settings.device)
-        batches.append(draw(lengths, settings.batch, vocabulary, device, settings.ragged))
+        batches.append(draw_prompts(lengths, settings.batch, vocabulary, device, settings.ragged))
     runs = len(batches) * (settings.rounds + 1) * len({NoMethod.name, *methods})
     task = bar.add_task("building the model", total=runs)
-    model = built(settings, config)
+    model = build_model(settings, config)
     results = []
     for count, batch in zip(settings.documents, batches, strict=True):
         bar.update(task, description=f"{count} documents")
@@ -179,19 +180,19 @@ def run(settings: SpeedSettings, bar: Progress) -> dict[str, Any]:
             "methods": {label: asdict(cost) for label, cost in costs.items()},
         }
         results.append(result)
-    return {"settings": asdict(settings), **conditions(settings, model), "results": results}
+    return {"settings": asdict(settings), **describe_conditions(settings, model), "results": results}
 
 
-def prepared(settings: SpeedSettings, joint: bool = False) -> tuple[dict[str, Method], PreTrainedConfig]:
+def prepare_methods(settings: SpeedSettings, joint: bool = False) -> tuple[dict[str, Method], PreTrainedConfig]:
     """Return the methods by label and the model's config. Refuse methods that need several passes.
 
     ``joint`` allows methods that run several prompts as one batch.
     """
     methods = inputs.methods_in_every_layer(settings.methods, settings.model)
     if settings.model is None:
-        config = inputs.shaped(settings.shape or "", settings.layers or 0)
+        config = inputs.make_config(settings.shape or "", settings.layers or 0)
     else:
-        config = inputs.config_of(settings.model)
+        config = inputs.load_config(settings.model)
     text = config.get_text_config()
     for label, method in methods.items():
         if method.acts_on == "nothing" or (joint and isinstance(method, JointMethod)):
@@ -215,14 +216,14 @@ def check_length(count: int, total: int, steps: int, config: PreTrainedConfig) -
         )
 
 
-def built(settings: SpeedSettings, config: PreTrainedConfig) -> PreTrainedModel:
+def build_model(settings: SpeedSettings, config: PreTrainedConfig) -> PreTrainedModel:
     """Build the model on its device. Raise an error if the backend does not support it."""
-    model = inputs.built(config, settings.model, settings.dtype, torch.device(settings.device))
+    model = inputs.make_model(config, settings.model, settings.dtype, torch.device(settings.device))
     backend_of(model, settings.backend)
     return model
 
 
-def conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
+def describe_conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
     """Describe the model, the versions and the machine as plain data."""
     described = {
         "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
@@ -254,7 +255,7 @@ def measure(
     methods = {NoMethod.name: NoMethod(), **methods}
 
     def times(batch: PromptBatch, method: Method) -> tuple[float, ...]:
-        taken = _times(model, method, batch, steps, backend)
+        taken = _measure_times(model, method, batch, steps, backend)
         progress()
         return taken
 
@@ -276,7 +277,7 @@ def measure(
     return costs
 
 
-def _times(
+def _measure_times(
     model: PreTrainedModel, method: Method, batch: PromptBatch, steps: int, backend: str
 ) -> tuple[float, float, float]:
     """Time the prefill, the first token, and one decoding step, in seconds."""
@@ -285,23 +286,23 @@ def _times(
         attached = synchronized_time(model.device)
         output = model(batch.ids, use_cache=True, logits_to_keep=1, **batch.inputs(0))
         prefilled = synchronized_time(model.device)
-        token = _chosen(output)
+        token = _next_tokens(output)
         first = synchronized_time(model.device)
         for step in range(1, steps + 1):
             cache = output.past_key_values
             output = model(token, past_key_values=cache, use_cache=True, **batch.inputs(step))
-            token = _chosen(output)
+            token = _next_tokens(output)
         return prefilled - attached, first - begin, (synchronized_time(model.device) - first) / steps
 
 
-def _chosen(output: Any) -> torch.Tensor:
-    """Return the next tokens ``[batch, 1]``, after copying them to the CPU as generation does."""
+def _next_tokens(output: Any) -> torch.Tensor:
+    """Return the next tokens ``[batch, 1]``. Copy them to the CPU, as generation does."""
     token: torch.Tensor = output.logits[:, -1:].argmax(-1)
     token.tolist()
     return token
 
 
-def _tables(result: Mapping[str, Any]) -> list[Table]:
+def _make_tables(result: Mapping[str, Any]) -> list[Table]:
     """Make two tables that fit a terminal: costs up to the first token, and after the first token."""
     lengths = [length for row in result["lengths"] for length in row]
     of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
@@ -312,23 +313,23 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
         prompt.add_row(
             label,
             f"{cost['prefill_seconds'][0]:.3f}",
-            ranged(cost["prefill_ratio"]),
-            _limit(cost["prefill_limit"]),
+            format_range(cost["prefill_ratio"]),
+            _format_limit(cost["prefill_limit"]),
             f"{cost['first_token_seconds'][0]:.3f}",
             f"{cost['first_token_ratio'][0]:.2f}",
         )
         after.add_row(
             label,
             f"{1000 * cost['decode_seconds'][0]:.2f}",
-            ranged(cost["decode_ratio"]),
-            _limit(cost["decode_limit"]),
+            format_range(cost["decode_ratio"]),
+            _format_limit(cost["decode_limit"]),
             f"{cost['peak_bytes'] / MIB:.1f}",
             f"{cost['peak_ratio']:.2f}",
         )
     return [prompt, after]
 
 
-def _limit(ratio: float | None) -> str:
+def _format_limit(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
@@ -337,7 +338,7 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def add_measurement(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options of the model and of the measurement, see ``SpeedSettings``, and ``--json``."""
     parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
     parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
@@ -361,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ragged", action="store_true", help="draw lengths between 0.5 and 1.5 times --tokens")
     parser.add_argument("--batch", type=int, default=1, help="prompts in one padded batch")
     parser.add_argument("--plot", type=Path, help="draw the ratios against the number of documents")
-    add_measurement(parser)
+    add_options(parser)
     options = vars(parser.parse_args(arguments))
     plot, out = options.pop("plot"), options.pop("json")
     quiet_libraries()
@@ -381,13 +382,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         highlight=False,
     )
     for result in outcome["results"]:
-        for table in _tables(result):
+        for table in _make_tables(result):
             console.print()
             console.print(table)
     write_json(outcome, out)
     if plot is not None:
         with writing(plot):
-            scaling(outcome, plot)
+            plot_scaling(outcome, plot)
         console.print(f"Written: {plot}")
 
 

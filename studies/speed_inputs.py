@@ -40,8 +40,8 @@ PREFIX, SUFFIX = 20, 30  # tokens before and after the documents
 FIRST = 3  # first token id that is drawn, because smaller ids are often special
 
 
-def shaped(shape: str, layers: int) -> PreTrainedConfig:
-    """Config of a Llama with few layers, each as in a model of 1 or 8 billion parameters, and a small vocabulary."""
+def make_config(shape: str, layers: int) -> PreTrainedConfig:
+    """Make the config of a Llama with few layers of the size of a 1B or 8B model, and a small vocabulary."""
     return LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=131072, **SHAPES[shape])
 
 
@@ -50,7 +50,7 @@ def is_config(name: str) -> bool:
     return name.endswith(".json")
 
 
-def config_of(name: str) -> PreTrainedConfig:
+def load_config(name: str) -> PreTrainedConfig:
     """Load the config of a model: ``"tiny"``, a hub name, a folder, or a config file."""
     if is_config(name) and not Path(name).is_file():
         raise ArgumentError(f"model {name!r}: the file does not exist")
@@ -66,7 +66,7 @@ def config_of(name: str) -> PreTrainedConfig:
     return config
 
 
-def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device: torch.device) -> PreTrainedModel:
+def make_model(config: PreTrainedConfig, name: str | None, dtype: str | None, device: torch.device) -> PreTrainedModel:
     """Load the named model, or make one with random weights. Default dtype: as stored, or float32 if random."""
     if name is None or is_config(name):
         torch.manual_seed(0)
@@ -80,7 +80,7 @@ def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device:
 
 
 def random_lora(model: PreTrainedModel, rank: int) -> Lora:
-    """A reader with random weights for all linear layers of the model."""
+    """Make a reader with random weights for all linear layers of the model."""
     check_whole_between("reader_rank", rank, BOUNDS["rank"], ArgumentError)
     weights = {}
     for path, layer in target_layers(model).items():
@@ -90,7 +90,7 @@ def random_lora(model: PreTrainedModel, rank: int) -> Lora:
 
 
 def in_every_layer(name: str, model_name: str | None = None) -> Method:
-    """Make the named method so that it acts in every layer. Then its cost shows in a model with few layers."""
+    """Make the named method act in every layer, which shows its cost in a model with few layers."""
     everywhere = {
         ChannelScaling.name: ChannelScaling(0, 0.0, layers=None),
         MsPoE.name: MsPoE(layers=None),
@@ -126,7 +126,7 @@ class PromptBatch:
         return len({len(prompt.ids) for prompt in self.prompts}) > 1
 
     def inputs(self, step: int) -> dict[str, Any]:
-        """Arguments of a forward pass, without the tokens. Step 0 is the prompt, later steps are single tokens."""
+        """Return a forward pass's arguments except the tokens. Step 0 is the prompt; later steps are single tokens."""
         if not self.has_padding:
             return {}
         mask = torch.cat((self.mask, self.mask.new_ones(len(self.mask), step)), dim=1)
@@ -135,13 +135,13 @@ class PromptBatch:
 
 
 def document_lengths(documents: int, tokens: int, total: int | None) -> list[int]:
-    """Length of each document: ``tokens``, or an equal share of ``total``. The first documents get the remainder."""
+    """Return each document's length: ``tokens``, or an equal share of ``total``. The first ones get the remainder."""
     if total is None:
         return [tokens] * documents
     return [total // documents + (index < total % documents) for index in range(documents)]
 
 
-def draw(
+def draw_prompts(
     lengths: Sequence[int], count: int, vocabulary: int, device: torch.device, ragged: bool = False
 ) -> PromptBatch:
     """Draw ``count`` prompts of random tokens with the given document lengths. Every call draws the same prompts.

@@ -1,4 +1,4 @@
-"""Runs stored in ``docs/results``: settings, summary, report and compressed answers."""
+"""Store bench runs in ``docs/results``: settings, summary, report and compressed answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_finished(run: Path) -> bool:
 
 
 def store(folder: Path, stored: Path) -> None:
-    """Store the run in ``folder`` in the folder ``stored``. The same run always gives the same bytes.
+    """Copy the run in ``folder`` to the folder ``stored``. The same run always gives the same bytes.
 
     If the run is not finished, only questions that every method has answered are stored, and notes say so.
 
@@ -35,11 +35,11 @@ def store(folder: Path, stored: Path) -> None:
         RunError: too few questions for intervals, too much data, or answers of a finished run are missing.
         RunError, DataError: as in ``read_run``.
     """
-    run = _without_paths(read_run(folder), stored.name)
+    run = _remove_paths(read_run(folder), stored.name)
     if not is_finished(folder):
-        run = _whole_questions(run)
-    summary = {**summarise_runs([run]), "hours": _hours(run)}
-    if is_finished(folder) and _rows(summary) != _rows(read_stored(folder)):
+        run = _complete_questions(run)
+    summary = {**summarise_runs([run]), "hours": _answer_hours(run)}
+    if is_finished(folder) and _count_answers(summary) != _count_answers(read_stored(folder)):
         raise RunError(
             f"{folder} does not hold all answers of its {SUMMARY}; remove that file and run the bench again, which "
             "adds the missing answers"
@@ -53,12 +53,12 @@ def store(folder: Path, stored: Path) -> None:
         if not is_finished(folder):
             result["notes"].append(f"The run is not finished; these are its first {questions} questions.")
     files = {
-        SUMMARY: _json(summary),
-        SETTINGS: _json(run.settings),
-        COST: _json(run.cost) if run.cost else b"",
+        SUMMARY: _as_json(summary),
+        SETTINGS: _as_json(run.settings),
+        COST: _as_json(run.cost) if run.cost else b"",
         REPORT: as_html(summary, [run]).encode(),
-        ROWS + GZIP_SUFFIX: _packed(run.records),
-        NOISE + GZIP_SUFFIX: _packed(run.noise) if run.noise else b"",
+        ROWS + GZIP_SUFFIX: _compress(run.records),
+        NOISE + GZIP_SUFFIX: _compress(run.noise) if run.noise else b"",
     }
     if (size := sum(map(len, files.values()))) > LARGEST:
         raise RunError(f"{folder} would take {size:,} bytes of at most {LARGEST:,}; split the study")
@@ -70,7 +70,7 @@ def store(folder: Path, stored: Path) -> None:
             (stored / name).unlink(missing_ok=True)
 
 
-def redraw(stored: Path) -> None:
+def redraw_report(stored: Path) -> None:
     """Write the report of a stored run again."""
     run = replace(read_run(stored), folder=Path(stored.name))
     (stored / REPORT).write_text(as_html(read_stored(stored), [run]), encoding="utf-8")
@@ -84,14 +84,14 @@ def read_stored(stored: Path) -> dict[str, Any]:
     """
     try:
         summary: dict[str, Any] = json.loads((stored / SUMMARY).read_text(encoding="utf-8"))
-        _rows(summary)
+        _count_answers(summary)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{stored / SUMMARY} is damaged ({type(error).__name__}: {error}); restore it") from error
     return summary
 
 
-def _rows(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
-    """Number of answers by setting and method."""
+def _count_answers(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
+    """Count the answers by setting and method."""
     return {
         (result["model"], result["task"], result["documents"], label): method["rows"]
         for result in summary["results"]
@@ -100,11 +100,11 @@ def _rows(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
 
 
 def answers_size(results: Path) -> int:
-    """Number of bytes of the compressed answers of all results."""
+    """Return the size of all compressed answers, in bytes."""
     return sum(path.stat().st_size for path in results.glob(f"*/*{GZIP_SUFFIX}"))
 
 
-def _without_paths(run: Run, name: str) -> Run:
+def _remove_paths(run: Run, name: str) -> Run:
     """Rename a run, and replace absolute paths in its settings by file names."""
 
     def bare(value: Any) -> Any:
@@ -117,7 +117,7 @@ def _without_paths(run: Run, name: str) -> Run:
     return replace(run, folder=Path(name), settings=bare(run.settings))
 
 
-def _whole_questions(run: Run) -> Run:
+def _complete_questions(run: Run) -> Run:
     """Return the run with only the questions that have the maximum number of records in their setting."""
 
     def question(record: Record) -> tuple[object, ...]:
@@ -134,14 +134,14 @@ def _whole_questions(run: Run) -> Run:
     return replace(run, records=list(filter(whole, run.records)), noise=list(filter(whole, run.noise)))
 
 
-def _hours(run: Run) -> float:
-    """Hours that the answers took, without copied records."""
+def _answer_hours(run: Run) -> float:
+    """Return the hours that the answers took, except copied ones."""
     return round(sum(record.seconds for record in (*run.records, *run.noise) if not record.copied) / 3600, 2)
 
 
-def _json(data: Any) -> bytes:
+def _as_json(data: Any) -> bytes:
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _packed(records: list[Record]) -> bytes:
+def _compress(records: list[Record]) -> bytes:
     return gzip.compress(as_json_lines(records).encode(), mtime=0)

@@ -1,4 +1,4 @@
-"""The documents that hold the tokens with the highest attention weights, and are therefore dense in SIW.
+"""Measure which documents hold the tokens with the highest attention weights, and are therefore dense in SIW.
 
     python -m studies.top_tokens --model tiny --out top-tokens.png
 
@@ -22,7 +22,18 @@ from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
 from ragbias.methods.siw import HIGHEST, count_highest
-from studies.experiment import Result, Track, by_question, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.experiment import (
+    Result,
+    Track,
+    arrange_by_question,
+    draw_curves,
+    draw_heat_map,
+    format_layers,
+    make_method,
+    make_page,
+    parser,
+    run,
+)
 from studies.heads import token_weights
 
 
@@ -50,23 +61,23 @@ class TopTokens(Result):
         return self.sigma / self.share.shape[3]
 
     def figure(self) -> Figure:
-        figure, (lines, dense, gold) = page(3)
+        figure, (lines, dense, gold) = make_page(3)
         count, middle = self.share.shape[3], len(self.positions) // 2
         shown = {
             f"gold document at {self.positions[at] + 1}": self.share[:, at, self.layers].mean(1)
             for at in sorted({0, middle, len(self.positions) - 1})
         }
         numbered = list(range(1, count + 1))
-        curves(
-            lines, numbered, shown, f"share of the top {HIGHEST:.0%} of tokens, {named_layers(self.layers)}",
+        draw_curves(
+            lines, numbered, shown, f"share of the top {HIGHEST:.0%} of tokens, {format_layers(self.layers)}",
             "position of the document", "share", (f"dense above {self.threshold:.3f}", self.threshold),
         )  # fmt: skip
         often = "share of prompts"
         means = self.dense.mean((0, 1))
-        heat_map(dense, means, numbered, "how often a document is dense", "position of the document", often)
+        draw_heat_map(dense, means, numbered, "how often a document is dense", "position of the document", often)
         at_gold = [position + 1 for position in self.positions]
         where = "position of the gold document"
-        heat_map(gold, self.gold_dense.T, at_gold, "how often the gold document is dense", where, often)
+        draw_heat_map(gold, self.gold_dense.T, at_gold, "how often the gold document is dense", where, often)
         return figure
 
     @property
@@ -99,7 +110,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -
         held = torch.stack([count_highest(layer, sample.prompt.spans) for layer in weights])
         dense = (held > siw.sigma * held.mean(1, keepdim=True)).float()
         measured.append(torch.stack([held / held.sum(1, keepdim=True).clamp_min(1), dense]))
-    positions, both = by_question(samples, measured)
+    positions, both = arrange_by_question(samples, measured)
     return TopTokens(positions, both[:, :, 0], both[:, :, 1], siw.sigma, list(siw.layer_indices(both.shape[3])))
 
 
@@ -107,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run(
         parser(__doc__, method="siw"),
         arguments,
-        lambda lm, samples, track, parsed: measure(lm, samples, method_of(parsed.method, parsed.model, SIW), track),
+        lambda lm, samples, track, parsed: measure(lm, samples, make_method(parsed.method, parsed.model, SIW), track),
         "Tokens of highest weight\n{model}, {method}",
     )
 

@@ -1,6 +1,6 @@
 """Train readers for parallel windows, and compare them with the plain model.
 
-The training of `ragbias adapt` in batches: each step computes documents and teachers, and draws new distractors and
+Unlike `ragbias adapt`, this trains in batches. Each step computes documents and teachers, and draws new distractors and
 orders. One run trains the readers of --readers, one after another, for --minutes in all, and evaluates each on unseen
 questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objectives:
 
@@ -56,13 +56,13 @@ from studies.training_prompts import Lesson, Questions
 from studies.windows import (
     STATES,
     Row,
-    cast_of,
+    autocast,
+    compute_mixture_logprobs,
+    compute_target_logits,
     evaluate,
     evaluate_mixture,
-    generated,
-    mixture_logprobs,
-    padded,
-    target_logits,
+    generate_answers,
+    pad_right,
 )
 
 TOGETHER = 128  # lessons whose answers are generated together
@@ -79,18 +79,18 @@ def divergence(teacher: Tensor, student: Tensor, real: Tensor) -> Tensor:
     return ((loss * real).sum(1) / real.sum(1)).mean()
 
 
-def alone(row: Row, gold: int) -> Row:
+def gold_alone(row: Row, gold: int) -> Row:
     return Row(row.prefix, [row.windows[gold]], row.suffix, row.target)
 
 
-def shuffled(row: Row, rng: random.Random) -> Row:
+def shuffle_windows(row: Row, rng: random.Random) -> Row:
     return Row(row.prefix, rng.sample(row.windows, len(row.windows)), row.suffix, row.target).plain
 
 
-def groups_of(
+def make_groups(
     model: PreTrainedModel, questions: Questions, objective: str, count: int, size: int
 ) -> list[list[Lesson]]:
-    """Return groups of lessons, with the teacher's own answers if the objective uses them."""
+    """Return groups of lessons, with the teacher's answers if the objective uses them."""
     groups, rng = [], random.Random(1)
     for _ in range(count):
         lessons = questions.lessons(size, rng)
@@ -106,7 +106,7 @@ def groups_of(
 def set_own_answers(
     model: PreTrainedModel, questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
 ) -> None:
-    """Generate the teacher's answers, to the documents that it reads."""
+    """Generate the teacher's answers from the documents that it reads."""
     read = []
     for lesson in lessons:
         documents = questions.documents(lesson, MOST[lesson.short], rng)
@@ -117,14 +117,14 @@ def set_own_answers(
             lesson.row, lesson.top = questions.row_of(lesson, documents), top
         read.append(questions.row_of(lesson, documents if objective == "free" else [documents[top]]).plain)
     answers = []
-    with cast_of(model):
+    with autocast(model):
         for begin in range(0, len(read), TOGETHER):
-            answers += generated(model, read[begin : begin + TOGETHER], questions.end)
+            answers += generate_answers(model, read[begin : begin + TOGETHER], questions.end)
     for lesson, own in zip(lessons, answers, strict=True):
         lesson.own, lesson.right = own, bool(best_subspan_em(questions.text(own), lesson.entry["answers"]))
 
 
-def rows_of(
+def make_rows(
     questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
 ) -> list[tuple[Row, int]]:
     """Return the prompts of a step with their targets, and the index of the document that the teacher reads."""
@@ -145,7 +145,7 @@ def rows_of(
     return drawn
 
 
-def loss_of(
+def compute_loss(
     model: PreTrainedModel,
     reader: Reader,
     drawn: Sequence[tuple[Row, int]],
@@ -157,20 +157,24 @@ def loss_of(
     rows = [row for row, _ in drawn]
     with torch.no_grad():
         if objective == "free":
-            orders = [target_logits(model, [shuffled(row, rng) for row in rows])[0] for _ in range(2)]
+            orders = [compute_target_logits(model, [shuffle_windows(row, rng) for row in rows])[0] for _ in range(2)]
             teacher = torch.stack([logits.float().softmax(-1) for logits in orders]).mean(0).log()
         else:
-            teacher = target_logits(model, [alone(row, gold) for row, gold in drawn])[0].float().log_softmax(-1)
+            teacher = (
+                compute_target_logits(model, [gold_alone(row, gold) for row, gold in drawn])[0].float().log_softmax(-1)
+            )
     if mixture:
-        student, real, likelihoods = mixture_logprobs(model, rows, reader)
+        student, real, likelihoods = compute_mixture_logprobs(model, rows, reader)
         shares = [each.log_softmax(0)[read] for each, (_, read) in zip(likelihoods, drawn, strict=True)]
         loss = -torch.stack(shares).mean()
     else:
-        logits, real = target_logits(model, [shuffled(r, rng) for r in rows] if objective == "plain" else rows, reader)
+        logits, real = compute_target_logits(
+            model, [shuffle_windows(r, rng) for r in rows] if objective == "plain" else rows, reader
+        )
         student, loss = logits.float().log_softmax(-1), 0.0
     loss = loss + divergence(teacher, student, real)
     if objective in ("both", "plain"):
-        ids, _ = padded([row.target for row in rows], student.device)
+        ids, _ = pad_right([row.target for row in rows], student.device)
         loss = loss + cross_entropy(student[real], ids[real])
     return loss
 
@@ -185,7 +189,7 @@ def train(
     options: Any,
     deadline: float,
 ) -> tuple[Reader, int]:
-    """Train a reader until ``steps`` or the deadline, with the learning rate of whichever comes first."""
+    """Train a reader until ``steps`` or the deadline. The learning rate decays towards whichever comes first."""
     reader = Reader(questions.lm, options.rank, seed)
     if options.start:
         reader.load_state_dict({name: weight.float() for name, weight in load_file(options.start).items()})
@@ -197,9 +201,9 @@ def train(
             break
         for group in optimiser.param_groups:
             group["lr"] = options.rate * min(1.0, (step + 1) / WARM_UP) * max(0.02, 1 - share_done)
-        drawn = rows_of(questions, rng.sample(rng.choice(groups), options.batch), objective, rng)
-        with cast_of(model):
-            loss = loss_of(model, reader, drawn, objective, rng, options.mixture)
+        drawn = make_rows(questions, rng.sample(rng.choice(groups), options.batch), objective, rng)
+        with autocast(model):
+            loss = compute_loss(model, reader, drawn, objective, rng, options.mixture)
         loss.backward()
         nn.utils.clip_grad_norm_(reader.parameters(), CLIP)
         optimiser.step()
@@ -299,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name, objective, steps, seed = [*text.split(":"), "0"][:4]
         weight = int(steps) / sum(int(other.split(":")[2]) for other in left[index:])
         if objective not in groups:
-            groups[objective] = groups_of(model, questions, objective, options.groups, options.group)
+            groups[objective] = make_groups(model, questions, objective, options.groups, options.group)
         deadline = time.monotonic() + max(1.0, (stop - time.monotonic()) * weight)
         reader, done = train(model, questions, groups[objective], objective, int(steps), int(seed), options, deadline)
         save(reader, options.out / f"{name}.safetensors")

@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.control_tokens import encode
-from studies.reader_questions import examples
+from studies.reader_questions import make_examples
 from studies.windows import Row
 
 PREFIXES = (
@@ -41,9 +41,9 @@ HELD_OUT, FEWEST = 150, 50  # questions
 
 @dataclass
 class Lesson:
-    """A question, the form of its prompt, and the teacher's own answer.
+    """A training example: a question, the form of its prompt, and the teacher's answer.
 
-    Without labels, ``row`` is the prompt, and ``top`` the index of its most similar document.
+    If there are no labels, ``row`` is the prompt and ``top`` the index of the document most similar to the question.
     """
 
     entry: dict[str, Any]
@@ -66,7 +66,7 @@ class Questions:
         with gzip.open(file, "rt") as lines:
             rows = [json.loads(line) for line in lines]
         random.Random(0).shuffle(rows)
-        self.by_length = [{each["question"]: each for each in examples(deepcopy(rows), words)} for words in WORDS]
+        self.by_length = [{each["question"]: each for each in make_examples(deepcopy(rows), words)} for words in WORDS]
         both = [row["question"] for row in rows if all(row["question"] in part for part in self.by_length)]
         self.held_out = both[:HELD_OUT]
         held = {self.title(question) for question in self.held_out}
@@ -116,7 +116,7 @@ class Questions:
         return documents
 
     def row_of(self, lesson: Lesson, documents: Sequence[str]) -> Row:
-        windows = [self.ids(styled(document, lesson.style)) for document in documents]
+        windows = [self.ids(format_document(document, lesson.style)) for document in documents]
         return Row(lesson.prefix, windows, lesson.suffix)
 
     def most_similar(self, question: str, documents: Sequence[str]) -> int:
@@ -143,7 +143,7 @@ def split_title(document: str) -> tuple[str, str]:
     return title, text
 
 
-def styled(document: str, style: float) -> str:
+def format_document(document: str, style: float) -> str:
     """Format a document: title and text in one line, title above the text, or text alone."""
     title, text = split_title(document)
     return f"{document}\n" if style < 0.6 else f"{title}\n{text}\n\n" if style < 0.8 else f"{text}\n"

@@ -2,7 +2,7 @@
 
     make demo-vllm
 
-The embedded model and SmolLM2 answer questions about a small made-up world. Then clients send SmolLM2 the same
+The embedded model and SmolLM2 answer questions about a small invented world. Then clients send SmolLM2 the same
 documents in a new order in each request. All servers are stopped at the end.
 """
 
@@ -35,8 +35,8 @@ from ragbias.models.loading import load_tokenizer
 from ragbias.models.named import local_path
 from ragbias.models.tiny.world import cases
 from studies import arguments_of
-from studies.load import LoadCase, target_of
-from studies.vllm_load import Requests, closing_line, measure, print_rows
+from studies.load import LoadCase, make_target
+from studies.vllm_load import Requests, measure, print_rows, summarise_warm
 
 MODELS = {"tiny": 1_024, "smollm2": 4_096}  # tokens of the window
 DOCUMENTS = 6
@@ -53,8 +53,8 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server during the block, once ``address + ready`` answers with 200, and stop it with its children.
+def run_process(command: Sequence[str], log: Path, address: str, ready: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server during the block, which begins once ``address + ready`` returns 200. Then stop the server.
 
     Raises:
         RunError: the server ends, or does not answer in time.
@@ -65,7 +65,7 @@ def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iter
         )
         try:
             deadline = time.monotonic() + SECONDS
-            while not _answers(address + ready):
+            while not _is_ready(address + ready):
                 if running.poll() is not None or time.monotonic() > deadline:
                     end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                     raise RunError(f"{' '.join(command[:4])} ... does not start; the end of its log:\n{end}")
@@ -80,7 +80,7 @@ def process(command: Sequence[str], log: Path, address: str, ready: str) -> Iter
             running.wait()
 
 
-def _answers(url: str) -> bool:
+def _is_ready(url: str) -> bool:
     try:
         return httpx.get(url, timeout=5, trust_env=False).status_code == 200
     except httpx.HTTPError:
@@ -111,14 +111,14 @@ def vllm_command(python: str, model: str, window: int, port: int, connector: dic
 
 
 class Servers(NamedTuple):
-    """Addresses of the two ways to vLLM."""
+    """Addresses of the proxy with the connector and of stock vLLM."""
 
     proxy: str
     stock: str
 
 
 @contextmanager
-def servers(python: str, model: str, window: int, folder: Path) -> Iterator[Servers]:
+def run_servers(python: str, model: str, window: int, folder: Path) -> Iterator[Servers]:
     """Run stock vLLM, vLLM with the connector, and the proxy during the block.
 
     Args:
@@ -139,7 +139,7 @@ def servers(python: str, model: str, window: int, folder: Path) -> Iterator[Serv
         for address, command in commands.items():
             log = folder / f"{model}-{address.rpartition(':')[2]}.log"
             ready = "/ready" if address == proxy else "/health"
-            stack.enter_context(process(command, log, address, ready))
+            stack.enter_context(run_process(command, log, address, ready))
         yield Servers(proxy, stock)
 
 
@@ -149,7 +149,7 @@ class Answer(NamedTuple):
     first: float
 
 
-def answer(address: str, model: str, case: LoadCase, more: dict[str, Any] | None = None) -> Answer:
+def stream_answer(address: str, model: str, case: LoadCase, more: dict[str, Any] | None = None) -> Answer:
     """Stream one answer. Return it with the cached tokens and the seconds to its first text."""
     question, documents = case
     talk = [
@@ -177,7 +177,7 @@ def answer(address: str, model: str, case: LoadCase, more: dict[str, Any] | None
     return Answer(" ".join(text.split()), cached, first or time.perf_counter() - begin)
 
 
-def ask(both: Servers, model: str, questions: int, seed: int) -> None:
+def ask_in_several_orders(both: Servers, model: str, questions: int, seed: int) -> None:
     """Print the answers to some questions, with the documents in several orders."""
     rng = random.Random(seed)
     for question, others in cases(DOCUMENTS, questions, seed):
@@ -191,7 +191,7 @@ def ask(both: Servers, model: str, questions: int, seed: int) -> None:
         for number in range(1, ORDERS + 1):
             case = (question.question, tuple(documents))
             for server, address, more in (STOCK, both.stock, None), (OURS, both.proxy, {"documents": documents}):
-                text, cached, first = answer(address, model, case, more)
+                text, cached, first = stream_answer(address, model, case, more)
                 different[server].add(text)
                 table.add_row(server, str(number), shorten(text, 36, placeholder=" ..."), str(cached), f"{first:.2f} s")
             rng.shuffle(documents)
@@ -218,8 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     async def measured(both: Servers, model: str) -> list[dict[str, Any]]:
         targets = [
-            await target_of(OURS, both.proxy, model, "pcw", "", True),
-            await target_of(STOCK, both.stock, model, None, "", True),
+            await make_target(OURS, both.proxy, model, "pcw", "", True),
+            await make_target(STOCK, both.stock, model, None, "", True),
         ]
         made = Requests(load_tokenizer(model, {}), 20, 100, parsed.seed)
         return await measure(targets, made, kinds, clients, {each: each * parsed.requests for each in clients}, 32)
@@ -227,15 +227,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with TemporaryDirectory(prefix="ragbias-vllm-") as folder:
         for model in parsed.models.split(","):
             console.print(f"starting vLLM for {model}, with the connector and without (takes minutes) ...")
-            with servers(parsed.python, model, MODELS[model], Path(folder)) as both:
-                ask(both, model, parsed.questions, parsed.seed)
+            with run_servers(parsed.python, model, MODELS[model], Path(folder)) as both:
+                ask_in_several_orders(both, model, parsed.questions, parsed.seed)
                 if model != "tiny":  # whose window is too short
                     console.print("measuring; every request has the same documents in a new order ...")
                     rows = asyncio.run(measured(both, model))
     if rows:
         print_rows(rows, "SmolLM2, 20 documents of 100 tokens, 32 new tokens; seconds (p50 / p95)")
         console.print("all servers are stopped")
-        console.print(closing_line(rows, clients[-1]), soft_wrap=True)
+        console.print(summarise_warm(rows, clients[-1]), soft_wrap=True)
     write_json({"results": rows}, parsed.json)
 
 

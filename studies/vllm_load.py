@@ -23,7 +23,7 @@ from ragbias.evaluation.report.tables import make_table
 from ragbias.models.loading import load_tokenizer
 from ragbias.models.tiny.world import held_out_corpus
 from studies import arguments_of
-from studies.load import Latencies, LoadCase, Target, run_round, target_of
+from studies.load import Latencies, LoadCase, Target, make_target, run_round
 
 NEW = {"warm": 0.0, "half": 0.5, "cold": 1.0}  # share of documents that no request had before
 QUESTION = "Tell me in detail, and in many long sentences, all that the context says about each of the places."
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Requests:
-    """Requests with documents of equal length, in a new order each.
+    """Make requests with documents of equal length. Each request has a new order.
 
     Args:
         count: number of documents in a request.
@@ -50,7 +50,7 @@ class Requests:
         self._same = [next(self._documents) for _ in range(self.count)]
 
     def of_kind(self, kind: str, number: int) -> list[LoadCase]:
-        """Return so many requests of a kind of ``NEW``."""
+        """Return ``number`` requests of a kind, which is a key of ``NEW``."""
         n_new, cases = round(NEW[kind] * self.count), []
         for _ in range(number):
             documents = [*self._same[n_new:], *(next(self._documents) for _ in range(n_new))]
@@ -94,11 +94,11 @@ async def measure(
                 if not latencies.whole:
                     raise RunError(f"{target.label} at {target.url} answers nothing: {', '.join(latencies.errors)}")
                 rows.append({"target": target.label, "clients": count, "documents": kind, **latencies.figures()})
-                console.print(_described(rows[-1]), soft_wrap=True)
+                console.print(_describe_row(rows[-1]), soft_wrap=True)
     return rows
 
 
-def _described(row: Row) -> str:
+def _describe_row(row: Row) -> str:
     first, errors = row["first_seconds"]["p50"], sum(row["errors"].values())
     return (
         f"{row['target']}, {row['documents']}, clients: {row['clients']}; {row['requests_per_second']:.2f} requests/s, "
@@ -106,16 +106,16 @@ def _described(row: Row) -> str:
     )
 
 
-def comparison(rows: Sequence[Row], kind: str, clients: int) -> tuple[float, float]:
-    """Return how many times sooner the first token comes than from the last target, and how many times the requests."""
+def compare_last_target(rows: Sequence[Row], kind: str, clients: int) -> tuple[float, float]:
+    """Return the first target's speed-ups over the last: in time to the first token, and in requests per second."""
     ours, *_, stock = [row for row in rows if row["documents"] == kind and row["clients"] == clients]
     sooner = stock["first_seconds"]["p50"] / ours["first_seconds"]["p50"]
     return sooner, ours["requests_per_second"] / stock["requests_per_second"]
 
 
-def closing_line(rows: Sequence[Row], clients: int) -> str:
+def summarise_warm(rows: Sequence[Row], clients: int) -> str:
     """Return the comparison of warm requests in one line."""
-    sooner, more = comparison(rows, "warm", clients)
+    sooner, more = compare_last_target(rows, "warm", clients)
     return f"first token {sooner:.1f} times sooner, {more:.1f} times the requests per second (warm, {clients} clients)"
 
 
@@ -149,18 +149,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     async def measured() -> list[Row]:
         targets = [
-            await target_of("pcw in vLLM", parsed.proxy, None, "pcw", "", True),
-            await target_of("stock vLLM", parsed.stock, None, None, "", True),
+            await make_target("pcw in vLLM", parsed.proxy, None, "pcw", "", True),
+            await make_target("stock vLLM", parsed.stock, None, None, "", True),
         ]
         if parsed.serve:
-            targets.insert(1, await target_of("ragbias serve", parsed.serve, None, "pcw", "", True))
+            targets.insert(1, await make_target("ragbias serve", parsed.serve, None, "pcw", "", True))
         requests = {count: count * parsed.requests for count in clients}
         return await measure(targets, made, kinds, clients, requests, parsed.max_new_tokens)
 
     rows = asyncio.run(measured())
     print_rows(rows, f"{parsed.documents} documents of {parsed.document_tokens} tokens; seconds (p50 / p95)")
     if "warm" in kinds:
-        console.print(closing_line(rows, clients[-1]), soft_wrap=True)
+        console.print(summarise_warm(rows, clients[-1]), soft_wrap=True)
     settings = {name: getattr(parsed, name) for name in ("documents", "document_tokens", "max_new_tokens", "seed")}
     write_json({"settings": settings, "results": rows}, parsed.json)
 

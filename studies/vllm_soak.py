@@ -7,7 +7,7 @@ folder is full and entries leave it. Checks that every answer equals the first o
 each process, vLLM's blocks in use, and the counters of the connector.
 
 The worker's memory is flat once its entries fill the limit ``memory``. The settings in ``ENVIRONMENT`` bound what else
-grows: by default, oneDNN keeps 1,024 compiled shapes of products, and the allocator keeps freed blocks of tensors.
+grows: by default, oneDNN caches 1,024 compiled matrix products, and the allocator caches freed blocks of tensors.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Soak:
     Args:
         model: name or folder.
         folder: folder of stored documents.
-        disk: its maximum size, as text.
-        seed: of documents and orders.
+        disk: maximum size of the folder, such as 1GB.
+        seed: seed of documents and orders.
     """
 
     def __init__(self, model: str, folder: Path, disk: str, seed: int) -> None:

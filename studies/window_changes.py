@@ -1,9 +1,9 @@
 """Measure three changes of parallel windows that need no training.
 
-    turn        each document is in a turn of the chat template of its own
-    opening     the same, but only the tokens that open the turn
-    recomputed  the share of the documents' tokens that the question attends
-                to most sees the other documents too, as under PINE's mask
+    turn        each document is in a separate turn of the chat template
+    opening     each document begins with the tokens that open a turn
+    recomputed  the document tokens to which the question attends most also
+                see the other documents, as with PINE's mask
 
 FILE has questions in the official multi-document format, gold document first. The plain model runs with the gold
 document first, in the middle and last.
@@ -22,13 +22,23 @@ from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from studies import arguments_of
 from studies.readers import read_cases, show_accuracy, show_scores
-from studies.windows import Context, Row, context_of, generated, hidden_of, logprobs, padded, rows_of_case, run
+from studies.windows import (
+    Context,
+    Row,
+    compute_context,
+    compute_hidden,
+    compute_logprobs,
+    generate_answers,
+    make_case_rows,
+    pad_right,
+    run_tokens,
+)
 
 QUESTION = "{question}"
 
 
-def around(lm: DebiasedLM) -> tuple[list[int], list[int]]:
-    """Return the tokens that close a user's turn, and those that open one."""
+def turn_tokens(lm: DebiasedLM) -> tuple[list[int], list[int]]:
+    """Return the tokens that close a user's turn, and the tokens that open one."""
     turns = str(lm.chat_text([{"role": "user", "content": QUESTION}, {"role": "user", "content": QUESTION}]))
     between = turns.split(QUESTION)[1]
     ids = lm.tokenizer(between, add_special_tokens=False).input_ids
@@ -36,20 +46,20 @@ def around(lm: DebiasedLM) -> tuple[list[int], list[int]]:
     return ids[:end], ids[end:]
 
 
-def enclosed(row: Row, before: list[int], after: list[int]) -> Row:
+def enclose_documents(row: Row, before: list[int], after: list[int]) -> Row:
     return Row(row.prefix, [[*before, *window, *after] for window in row.windows], row.suffix, row.target)
 
 
-def recomputed(model: PreTrainedModel, rows: Sequence[Row], share: float) -> Context:
+def recompute_context(model: PreTrainedModel, rows: Sequence[Row], share: float) -> Context:
     """Return a context where the most attended ``share`` of each row's document tokens also sees other documents.
 
     These tokens see the prefix, the earlier tokens of their document, and all tokens of the others, at the positions of
     parallel windows.
     """
-    probe = context_of(model, rows)
+    probe = compute_context(model, rows)
     probe.mass = torch.zeros(probe.seen.shape, device=probe.seen.device)
-    hidden_of(model, probe, [row.suffix for row in rows])
-    context = context_of(model, rows)
+    compute_hidden(model, probe, [row.suffix for row in rows])
+    context = compute_context(model, rows)
     tails, tail_columns, masks = [], [], []
     for row, mass in zip(rows, probe.mass, strict=True):
         begin = len(row.prefix)
@@ -62,8 +72,8 @@ def recomputed(model: PreTrainedModel, rows: Sequence[Row], share: float) -> Con
         tail_columns.append(begin + chosen)
         masks.append(seen)
     width, columns = max(len(ids) for ids, _ in tails), context.seen.shape[1]
-    tokens, real = padded([ids.tolist() for ids, _ in tails], model.device)
-    positions, _ = padded([places.tolist() for _, places in tails], model.device)
+    tokens, real = pad_right([ids.tolist() for ids, _ in tails], model.device)
+    positions, _ = pad_right([places.tolist() for _, places in tails], model.device)
     mask = torch.zeros(len(rows), width, columns + width, dtype=torch.bool)
     mask[:, :, : len(rows[0].prefix)] = True
     for index, (chosen, seen) in enumerate(zip(tail_columns, masks, strict=True)):
@@ -73,7 +83,7 @@ def recomputed(model: PreTrainedModel, rows: Sequence[Row], share: float) -> Con
         mask[index, :, chosen] = False
         context.seen[index, chosen] = False
     context.mask = mask
-    run(model, context, tokens, positions)
+    run_tokens(model, context, tokens, positions)
     context.seen = torch.cat([context.seen, real], dim=1)
     return context
 
@@ -82,22 +92,22 @@ def recomputed(model: PreTrainedModel, rows: Sequence[Row], share: float) -> Con
 def measure(lm: DebiasedLM, rows: Sequence[Sequence[Row]], share: float) -> dict[str, tuple[list[list[float]], list]]:
     """Return log-probabilities and answers ``[question][order]`` of each variant, given the rows of each question."""
     model, end = lm.model, lm.tokenizer.eos_token_id
-    close, opening = around(lm)
+    close, opening = turn_tokens(lm)
     first = [of_case[0] for of_case in rows]
     variants = {
         "none": [[row.plain for row in of_order] for of_order in zip(*rows, strict=True)],
         "pcw": [first],
-        "turn": [[enclosed(row, [*close, *opening], [*close, *opening]) for row in first]],
-        "opening": [[enclosed(row, opening, []) for row in first]],
+        "turn": [[enclose_documents(row, [*close, *opening], [*close, *opening]) for row in first]],
+        "opening": [[enclose_documents(row, opening, []) for row in first]],
     }
-    contexts = {name: [context_of(model, order) for order in orders] for name, orders in variants.items()}
-    variants["recomputed"], contexts["recomputed"] = [first], [recomputed(model, first, share)]
+    contexts = {name: [compute_context(model, order) for order in orders] for name, orders in variants.items()}
+    variants["recomputed"], contexts["recomputed"] = [first], [recompute_context(model, first, share)]
     results = {}
     for name, orders in variants.items():
         scores, answers = [], []
         for order, context in zip(orders, contexts[name], strict=True):
-            scores.append(logprobs(model, order, context=context.copy()))
-            texts = generated(model, order, end, context=context)
+            scores.append(compute_logprobs(model, order, context=context.copy()))
+            texts = generate_answers(model, order, end, context=context)
             answers.append(lm.tokenizer.batch_decode(texts, skip_special_tokens=True))
         results[name] = list(map(list, zip(*scores, strict=True))), list(map(list, zip(*answers, strict=True)))
     return results
@@ -119,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     scores: dict[str, list[list[float]]] = {}
     answers: dict[str, list[list[str]]] = {}
     for begin in range(0, len(cases), options.batch):
-        rows = [rows_of_case(lm, case) for case in cases[begin : begin + options.batch]]
+        rows = [make_case_rows(lm, case) for case in cases[begin : begin + options.batch]]
         for name, (of_name, texts) in measure(lm, rows, options.share).items():
             scores.setdefault(name, []).extend(of_name)
             answers.setdefault(name, []).extend(texts)

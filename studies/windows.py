@@ -1,7 +1,7 @@
 """Parallel windows in batches: log-probabilities, greedy answers, and logits with gradients for a reader's weights.
 
-The results are those of the method ``pcw``, or of the plain model for prompts with a single window. With ``mixture``,
-they are those of the method of that name, with one window per document.
+The results equal those of the method ``pcw``, or of the plain model for prompts with a single window. Functions with
+``mixture`` in their names equal the method ``mixture``, with one window per document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ragbias.generation.decoding import sequence_logprobs
 from ragbias.generation.scoring import continuation_ids, fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Mixture
-from studies.readers import Case, orders_of, prompt_of
+from studies.readers import Case, document_orders, render_prompt
 
 ANSWER_TOKENS = 32
 MIXTURE = Mixture()
@@ -48,21 +48,21 @@ class Row:
 
 
 @contextmanager
-def reading(model: PreTrainedModel, reader: Reader | None) -> Iterator[None]:
+def applied_reader(model: PreTrainedModel, reader: Reader | None) -> Iterator[None]:
     """Apply a reader to all tokens."""
     with ExitStack() as hooks:
         for path, pair in (reader.lora.weights if reader else {}).items():
-            hooks.callback(model.get_submodule(path).register_forward_hook(partial(_added, pair)).remove)
+            hooks.callback(model.get_submodule(path).register_forward_hook(partial(_add_reader, pair)).remove)
         yield
 
 
-def _added(pair: tuple[Tensor, Tensor], module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+def _add_reader(pair: tuple[Tensor, Tensor], module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
     down, up = (half.T.to(args[0].dtype) for half in pair)
     return output + args[0] @ down @ up
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return ids ``[rows, longest]``, padded with zeros on the right, and where they are not padding."""
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ids ``[rows, longest]``, padded with zeros on the right, and a mask of the tokens that are not padding."""
     lengths = torch.tensor([len(row) for row in rows])
     width = max(1, int(lengths.max()))
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
@@ -71,9 +71,14 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor,
 
 @dataclass
 class Context:
-    """Keys and values of prefix and windows ``[layers, 2, B, heads, C, D]``, the tokens among its columns ``[B, C]``,
-    and the next position ``[B]``. ``mask`` is that of the current run, ``[B, T, C + T]``. If ``mass`` is set, attention
-    to the context's columns is added to it, ``[B, C]``.
+    """The state after prefix and windows, with ``C`` columns for their tokens and padding.
+
+    Attributes:
+        layers: for each layer, keys and values ``[B, heads, C, D]``.
+        seen: bool ``[B, C]``, false for padding.
+        position: ``[B]``, position of the next token.
+        mask: ``[B, T, C + T]``, mask of the current run.
+        mass: ``[B, C]``, to which attention to the columns is added; None: attention is not measured.
     """
 
     layers: list[tuple[Tensor, Tensor]]
@@ -86,7 +91,7 @@ class Context:
         return Context(self.layers[:], self.seen, self.position)
 
 
-def attention(
+def attend_context(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -97,10 +102,10 @@ def attention(
     context: Context,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention to a context and to the run's own tokens. No gradient flows into the context.
+    """Compute attention to a context and to the tokens of the run. No gradient flows into the context.
 
     Query heads of a group are stacked as rows, so that keys and values are neither repeated nor joined. Without
-    gradients, the own keys and values extend the context.
+    gradients, the keys and values of the run extend the context.
     """
     batch, groups, width, size = key.shape
     keys, values = context.layers[module.layer_idx]
@@ -115,24 +120,24 @@ def attention(
     return output.view(batch, -1, width, size).transpose(1, 2), None
 
 
-AttentionInterface.register("windows", attention)
+AttentionInterface.register("windows", attend_context)
 
 
 class States:
-    """Keys and values of windows ``[layers, 2, heads, T, D]`` by prefix and window, up to a number of bytes."""
+    """Cache keys and values of windows ``[layers, 2, heads, T, D]`` by prefix and window, up to a number of bytes."""
 
     def __init__(self, size: int) -> None:
         self.left, self.known = size, dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor]()
 
     @torch.no_grad()
     def of(self, model: PreTrainedModel, prefix: Sequence[int], windows: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the states of the prefix, then those of each window after it."""
+        """Return the states of the prefix, then the states of each window after the prefix."""
         keys = [(tuple(prefix), tuple(window)) for window in ((), *windows)]
         missing = sorted((key for key in dict.fromkeys(keys) if key not in self.known), key=lambda key: len(key[1]))
         found = {key: self.known[key] for key in keys if key in self.known}
         for begin in range(0, len(missing), WINDOWS):
             part = missing[begin : begin + WINDOWS]
-            ids, _ = padded([[*before, *window] for before, window in part], model.device)
+            ids, _ = pad_right([[*before, *window] for before, window in part], model.device)
             layers = model.model(ids, use_cache=True).past_key_values.layers
             joined = torch.stack([torch.stack([layer.keys, layer.values]) for layer in layers])
             for index, (before, window) in enumerate(part):
@@ -149,7 +154,7 @@ STATES = States(0)
 
 
 @torch.no_grad()
-def context_of(model: PreTrainedModel, rows: Sequence[Row]) -> Context:
+def compute_context(model: PreTrainedModel, rows: Sequence[Row]) -> Context:
     """Compute each window after its prefix. All rows have the same prefix."""
     prefix = rows[0].prefix
     first, *states = STATES.of(model, prefix, [window for row in rows for window in row.windows])
@@ -167,19 +172,19 @@ def context_of(model: PreTrainedModel, rows: Sequence[Row]) -> Context:
     )
 
 
-def hidden_of(model: PreTrainedModel, context: Context, tails: Sequence[Sequence[int]]) -> Tensor:
-    """Run tails ``[B, T]`` after a context, which they extend. Return hidden states ``[B, T, D]``."""
-    ids, real = padded(tails, model.device)
+def compute_hidden(model: PreTrainedModel, context: Context, tails: Sequence[Sequence[int]]) -> Tensor:
+    """Run ``tails`` ``[B, T]`` after a context and extend it. Return hidden states ``[B, T, D]``."""
+    ids, real = pad_right(tails, model.device)
     width = ids.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool, device=ids.device).tril()
     context.mask = torch.cat([context.seen[:, None].expand(-1, width, -1), causal & real[:, None]], dim=2)
-    hidden = run(model, context, ids, context.position[:, None] + torch.arange(width, device=ids.device))
+    hidden = run_tokens(model, context, ids, context.position[:, None] + torch.arange(width, device=ids.device))
     context.seen = torch.cat([context.seen, real], dim=1)
     context.position = context.position + real.sum(1)
     return hidden
 
 
-def run(model: PreTrainedModel, context: Context, ids: Tensor, positions: Tensor) -> Tensor:
+def run_tokens(model: PreTrainedModel, context: Context, ids: Tensor, positions: Tensor) -> Tensor:
     """Run tokens ``[B, T]`` at ``positions``, with ``context.mask``."""
     usual = model.config._attn_implementation
     model.config._attn_implementation = "windows"
@@ -190,28 +195,31 @@ def run(model: PreTrainedModel, context: Context, ids: Tensor, positions: Tensor
     return hidden
 
 
-def target_logits(
+def compute_target_logits(
     model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None, context: Context | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return logits ``[B, longest target, V]`` that predict the targets, and which of them are not padding."""
-    context = context or context_of(model, rows)
-    with reading(model, reader):
-        hidden = hidden_of(model, context, [[*row.suffix, *row.target[:-1]] for row in rows])
-    columns, real = padded([range(len(r.suffix) - 1, len(r.suffix) + len(r.target) - 1) for r in rows], hidden.device)
+    """Return logits ``[B, longest target, V]`` that predict the targets, and a mask of those that are not padding."""
+    context = context or compute_context(model, rows)
+    with applied_reader(model, reader):
+        hidden = compute_hidden(model, context, [[*row.suffix, *row.target[:-1]] for row in rows])
+    columns, real = pad_right(
+        [range(len(r.suffix) - 1, len(r.suffix) + len(r.target) - 1) for r in rows], hidden.device
+    )
     picked = hidden.gather(1, columns[..., None].expand(-1, -1, hidden.shape[2]))
     return model.lm_head(picked), real
 
 
-def mixture_logprobs(
+def compute_mixture_logprobs(
     model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None, context: Context | None = None
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return log-probabilities ``[B, longest target, V]`` under a mixture, which of them are not padding, and the
-    log-probabilities of each row's suffix without its first token after each of its windows.
+    """Return log-probabilities ``[B, longest target, V]`` under a mixture, and a mask of those that are not padding.
+
+    Also return, for each row, the log-probability of the suffix, without its first token, after each window.
     """
     experts = [expert for row in rows for expert in row.experts]
-    context = context or context_of(model, experts)
-    with reading(model, reader):
-        hidden = hidden_of(model, context, [[*row.suffix, *row.target[:-1]] for row in experts])
+    context = context or compute_context(model, experts)
+    with applied_reader(model, reader):
+        hidden = compute_hidden(model, context, [[*row.suffix, *row.target[:-1]] for row in experts])
     mixed, likelihoods, first = [], [], 0
     for row in rows:
         of_row = hidden[first : first + len(row.windows), : len(row.suffix) + len(row.target) - 1]
@@ -219,39 +227,39 @@ def mixture_logprobs(
         suffix, answer = model.lm_head(of_row).float().split([len(row.suffix) - 1, len(row.target)], dim=1)
         likelihoods.append(sequence_logprobs(suffix, torch.tensor(row.suffix[1:], device=hidden.device)))
         mixed.append(fuse_logits(MIXTURE, likelihoods[-1], answer, row.target))
-    real = padded([row.target for row in rows], hidden.device)[1]
+    real = pad_right([row.target for row in rows], hidden.device)[1]
     return nn.utils.rnn.pad_sequence(mixed, batch_first=True), real, likelihoods
 
 
 @torch.no_grad()
-def mixture_generated(
+def generate_mixture(
     model: PreTrainedModel, row: Row, end: int, reader: Reader | None = None, context: Context | None = None
 ) -> list[int]:
     """Return the greedy answer of a mixture with its EOS token, or ``ANSWER_TOKENS`` tokens."""
-    context, count = context or context_of(model, row.experts), len(row.windows)
-    with reading(model, reader):
-        logits = model.lm_head(hidden_of(model, context, [row.suffix] * count)).float()
+    context, count = context or compute_context(model, row.experts), len(row.windows)
+    with applied_reader(model, reader):
+        logits = model.lm_head(compute_hidden(model, context, [row.suffix] * count)).float()
         suffix = torch.tensor(row.suffix[1:], device=logits.device)
         memory: dict[str, Any] = {"likelihoods": sequence_logprobs(logits[:, :-1], suffix)}
         answer = [int(MIXTURE.fused(logits[:, -1], memory, None).argmax())]
         while len(answer) < ANSWER_TOKENS and answer[-1] != end:
-            logits = model.lm_head(hidden_of(model, context, [answer[-1:]] * count)).float()
+            logits = model.lm_head(compute_hidden(model, context, [answer[-1:]] * count)).float()
             answer.append(int(MIXTURE.fused(logits[:, -1], memory, answer[-1]).argmax()))
     return answer
 
 
 @torch.no_grad()
-def generated(
+def generate_answers(
     model: PreTrainedModel, rows: Sequence[Row], end: int, reader: Reader | None = None, context: Context | None = None
 ) -> list[list[int]]:
     """Return greedy answers with their EOS token, or ``ANSWER_TOKENS`` tokens."""
-    context = context or context_of(model, rows)
-    with reading(model, reader):
-        hidden = hidden_of(model, context, [row.suffix for row in rows])
+    context = context or compute_context(model, rows)
+    with applied_reader(model, reader):
+        hidden = compute_hidden(model, context, [row.suffix for row in rows])
         last = torch.tensor([len(row.suffix) - 1 for row in rows], device=hidden.device)
         tokens = [model.lm_head(hidden[torch.arange(len(rows)), last]).argmax(-1)]
         while len(tokens) < ANSWER_TOKENS:
-            step = hidden_of(model, context, tokens[-1][:, None].tolist())
+            step = compute_hidden(model, context, tokens[-1][:, None].tolist())
             tokens.append(model.lm_head(step[:, -1]).argmax(-1))
             if len(tokens) % 8 == 0 and all(end in row for row in torch.stack(tokens, 1).tolist()):
                 break
@@ -260,22 +268,22 @@ def generated(
 
 
 @torch.no_grad()
-def logprobs(
+def compute_logprobs(
     model: PreTrainedModel, rows: Sequence[Row], reader: Reader | None = None, context: Context | None = None
 ) -> list[float]:
     """Return the log-probabilities of the targets, in nats."""
-    logits, real = target_logits(model, rows, reader, context)
-    return _total(logits.float().log_softmax(-1), real, rows)
+    logits, real = compute_target_logits(model, rows, reader, context)
+    return _sum_logprobs(logits.float().log_softmax(-1), real, rows)
 
 
-def _total(logprobs: Tensor, real: Tensor, rows: Sequence[Row]) -> list[float]:
+def _sum_logprobs(logprobs: Tensor, real: Tensor, rows: Sequence[Row]) -> list[float]:
     """Return the log-probability of each row's target, given those of all tokens ``[B, T, V]``."""
-    ids, _ = padded([row.target for row in rows], logprobs.device)
+    ids, _ = pad_right([row.target for row in rows], logprobs.device)
     chosen = logprobs.gather(2, ids[..., None])[..., 0]
     return [float(total) for total in (chosen * real).sum(1)]
 
 
-def cast_of(model: PreTrainedModel) -> torch.autocast:
+def autocast(model: PreTrainedModel) -> torch.autocast:
     """Compute in bfloat16 on accelerators."""
     device = str(model.device).partition(":")[0]
     return torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
@@ -285,17 +293,17 @@ def cast_of(model: PreTrainedModel) -> torch.autocast:
 def evaluate(
     lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, plain: bool, answers: bool
 ) -> tuple[list[list[float]], list[list[str]]]:
-    """Return log-probabilities and, on demand, answers ``[question][order]``. Parallel windows run in one order."""
+    """Return log-probabilities and, if requested, answers ``[question][order]``. Parallel windows run in one order."""
     model, end = lm.model, lm.tokenizer.eos_token_id
     scores: list[list[float]] = []
     texts: list[list[str]] = []
     for begin in range(0, len(cases), CHUNK):
-        by_order = zip(*(rows_of_case(lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
+        by_order = zip(*(make_case_rows(lm, case) for case in cases[begin : begin + CHUNK]), strict=True)
         runs = [[row.plain for row in rows] for rows in by_order] if plain else [list(next(by_order))]
-        with cast_of(model):
-            scores += map(list, zip(*(logprobs(model, rows, reader) for rows in runs), strict=True))
+        with autocast(model):
+            scores += map(list, zip(*(compute_logprobs(model, rows, reader) for rows in runs), strict=True))
             if answers:
-                made = [generated(model, rows, end, reader) for rows in runs]
+                made = [generate_answers(model, rows, end, reader) for rows in runs]
                 decoded = [lm.tokenizer.batch_decode(of_order, skip_special_tokens=True) for of_order in made]
                 texts += map(list, zip(*decoded, strict=True))
     return scores, texts
@@ -305,25 +313,25 @@ def evaluate(
 def evaluate_mixture(
     lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, answers: bool
 ) -> tuple[list[list[float]], list[list[str]]]:
-    """Return the results of ``evaluate`` for a mixture, which runs in one order."""
+    """Return the results of ``evaluate`` for a mixture. It runs in one order."""
     scores, texts = [], []
     for case in cases:
-        row = rows_of_case(lm, case)[0]
-        with cast_of(lm.model):
-            context = context_of(lm.model, row.experts)
-            mixed, real, _ = mixture_logprobs(lm.model, [row], reader, context.copy())
-            scores.append(_total(mixed, real, [row]))
+        row = make_case_rows(lm, case)[0]
+        with autocast(lm.model):
+            context = compute_context(lm.model, row.experts)
+            mixed, real, _ = compute_mixture_logprobs(lm.model, [row], reader, context.copy())
+            scores.append(_sum_logprobs(mixed, real, [row]))
             if answers:
-                ids = mixture_generated(lm.model, row, lm.tokenizer.eos_token_id, reader, context)
+                ids = generate_mixture(lm.model, row, lm.tokenizer.eos_token_id, reader, context)
                 texts.append([str(lm.tokenizer.decode(ids, skip_special_tokens=True))])
     return scores, texts
 
 
-def rows_of_case(lm: DebiasedLM, case: Case) -> list[Row]:
+def make_case_rows(lm: DebiasedLM, case: Case) -> list[Row]:
     """Return the rows of a question, one per order."""
     rows = []
-    for documents in orders_of(case):
-        prompt = prompt_of(lm, documents, case.question, "chat")
+    for documents in document_orders(case):
+        prompt = render_prompt(lm, documents, case.question, "chat")
         tokens = lm.prepare(prompt, method="none").tokens
         target = continuation_ids(lm.tokenizer, prompt.suffix, case.answers[0])
         rows.append(Row(list(tokens.prefix), [list(part) for part in tokens.documents], list(tokens.suffix), target))

@@ -93,7 +93,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def small_lm() -> DebiasedLM:
     """A model with random weights, the embedded model's vocabulary and chat template, and a long context window."""
-    tokenizer = tiny_tokenizer.build()
+    tokenizer = tiny_tokenizer.build_tokenizer()
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -1,1 +1,1 @@
-"""Training of the embedded model: tokenizer, prompt formats, batches, training and evaluation."""
+"""Train and evaluate the embedded model ``tiny``."""

@@ -1,6 +1,6 @@
-"""Accuracy of the embedded model in its training formats: `python -m training.all_formats`.
+"""Measure the embedded model's accuracy in all training formats: `python -m training.all_formats`.
 
-`ragbias bench --task tiny` uses the same questions in one format, through `DebiasedLM`, which adds a missing BOS token
+`ragbias bench --task tiny` uses the same questions in one format. It uses `DebiasedLM`, which adds a missing BOS token
 and missing separators.
 """
 
@@ -17,7 +17,7 @@ BATCH_SIZE = 20
 
 
 @torch.no_grad()
-def accuracy(
+def measure_accuracy(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     documents: int,
@@ -25,7 +25,10 @@ def accuracy(
     seed: int,
     questions: int = 100,
 ) -> float:
-    """Share of right greedy answers with the gold passage at `position`, counted from 0; formats drawn by question."""
+    """Return the share of right greedy answers with the gold passage at `position`, counted from 0.
+
+    The format of each question is drawn at random.
+    """
     rng = random.Random(f"layouts {seed}")
     prompts = []
     for question, others in cases(documents, questions, seed):
@@ -44,7 +47,9 @@ def accuracy(
 def main() -> None:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny.path()), AutoTokenizer.from_pretrained(tiny.path())
     for seed in (1, 2, 3):
-        found = {position + 1: accuracy(model, tokenizer, 20, position, seed) for position in (0, 5, 10, 15, 19)}
+        found = {
+            position + 1: measure_accuracy(model, tokenizer, 20, position, seed) for position in (0, 5, 10, 15, 19)
+        }
         print(f"seed {seed}: {found}", flush=True)
 
 

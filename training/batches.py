@@ -1,4 +1,4 @@
-"""Training batches: shuffled repeats of random tokens, then questions over passages."""
+"""Make training batches: first repeats of random tokens, later questions about passages."""
 
 import random
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ LANGUAGE = 0.15  # share of passage tokens that are targets of plain language mo
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Tensors of one step, all of shape [batch, tokens] but `visible`.
+    """Tensors of one step. Their shape is [batch, tokens], except for `visible`.
 
-    `targets` is -100 where nothing is predicted; `answer` numbers the answer that a target belongs to (-1: none);
+    `targets` is -100 where nothing is predicted. `answer` is the number of the answer that a target belongs to, or -1.
     `visible` [batch, 1, tokens, tokens] is true where a query may see a key.
     """
 
@@ -32,11 +32,13 @@ class TrainingBatch:
     visible: torch.Tensor
 
 
-def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, count: int, length: int, gap: int) -> TrainingBatch:
-    """Pairs of a key and a random value, then the same pairs in another order; repeated values are targets.
+def make_repeats(
+    rng: random.Random, tokenizer: PreTrainedTokenizerFast, count: int, length: int, gap: int
+) -> TrainingBatch:
+    """Make sequences of key-value pairs, followed by the same pairs in another order. Repeated values are targets.
 
-    Without a gap the key is a random token. Otherwise it is the first word of a name, and up to `gap` tokens of a small
-    set are drawn between key and value each time. `length` is the number of tokens before the repeats.
+    If `gap` is 0, keys are random tokens. Otherwise a key is the first word of a name, and up to `gap` random tokens of
+    a small set separate key and value. `length` is the number of tokens before the pairs are repeated.
     """
     vocabulary = tokenizer.get_vocab()
     names = [vocabulary[word + "Ġ"] for word in WORDS["NAME_WORDS"]]
@@ -57,7 +59,7 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, count: int, 
             target += [-100] * (1 + len(between)) + value
         ids.append(tokens)
         targets.append([*target, -100])
-    padded_ids, padded_targets = padded_right(ids, 0), padded_right(targets, -100)
+    padded_ids, padded_targets = pad_right(ids, 0), pad_right(targets, -100)
     longest = padded_ids.shape[1]
     return TrainingBatch(
         ids=padded_ids,
@@ -68,14 +70,14 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, count: int, 
     )
 
 
-def padded_right(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
+def pad_right(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
     longest = max(map(len, lists))
     return torch.tensor([values + [fill] * (longest - len(values)) for values in lists])
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Settings of a batch: number of passages, whether answers are near the ends, whether it is the first lesson."""
+class BatchSettings:
+    """Settings of a batch: number of passages, whether answers are near the ends, whether it is the first stage."""
 
     documents: int
     ends: bool
@@ -84,8 +86,8 @@ class Lesson:
     near: float = ENDS
 
 
-def _contradict(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
-    """The same passages, but some in the middle give other answers for the entities at either end."""
+def _contradict_middle(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
+    """Let some passages in the middle contradict passages at both ends: same entity, another answer."""
     ends = [*range(NEAR), *range(len(entries) - NEAR, len(entries))]
     changed = list(entries)
     for end, middle in zip(ends, rng.sample(range(NEAR, len(entries) - NEAR), len(ends)), strict=True):
@@ -94,7 +96,7 @@ def _contradict(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
     return changed
 
 
-def _gold(rng: random.Random, lesson: Lesson) -> int:
+def _choose_gold(rng: random.Random, lesson: BatchSettings) -> int:
     if not lesson.ends or lesson.documents <= 2 * NEAR or rng.random() >= lesson.near:
         return rng.randrange(lesson.documents)
     near = rng.randrange(NEAR)
@@ -103,7 +105,7 @@ def _gold(rng: random.Random, lesson: Lesson) -> int:
 
 @dataclass
 class _Sequence:
-    """One set of passages with its questions; `block` is 0 for shared tokens and counts questions from 1."""
+    """One set of passages with its questions. `block` is 0 for shared tokens, else the number of a question, from 1."""
 
     ids: list[int]
     positions: list[int]
@@ -112,14 +114,14 @@ class _Sequence:
     block: list[int]
 
 
-def _sequence(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> _Sequence:
+def _make_sequence(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: BatchSettings) -> _Sequence:
     layout = simplest_format() if lesson.simple else sample_format(rng)
     entries = sample_entries(rng, lesson.documents, held_out=False, attributes=1 if lesson.simple else None)
     if lesson.contradicted and rng.random() < CONTRADICTED and lesson.documents > 4 * NEAR:
-        entries, lesson = _contradict(rng, entries), replace(lesson, near=1.0)
+        entries, lesson = _contradict_middle(rng, entries), replace(lesson, near=1.0)
     drawn = []
     for _ in range(QUESTIONS):
-        entry = entries[_gold(rng, lesson)]
+        entry = entries[_choose_gold(rng, lesson)]
         drawn.append(ask(rng, rng.choice(entry.facts), entry.passage))
     texts = [layout.prefix, *layout.documents([entry.passage for entry in entries])]
     texts += [layout.suffix.format(q=question.question) for question in drawn]
@@ -146,17 +148,19 @@ def _sequence(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Le
     return sequence
 
 
-def questions(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Lesson, count: int) -> TrainingBatch:
-    """`count` sets of passages with eight questions each, and some language modelling of the passages."""
-    made = [_sequence(rng, tokenizer, lesson) for _ in range(count)]
+def make_questions(
+    rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: BatchSettings, count: int
+) -> TrainingBatch:
+    """Make `count` sets of passages with eight questions each. Some passages are also language modelling targets."""
+    made = [_make_sequence(rng, tokenizer, lesson) for _ in range(count)]
     answers = [[a if a < 0 else a + i * QUESTIONS for a in each.answer] for i, each in enumerate(made)]
-    block = padded_right([each.block for each in made], -1)
+    block = pad_right([each.block for each in made], -1)
     query, key = block[:, None, :, None], block[:, None, None, :]
     causal = torch.ones(block.shape[1], block.shape[1], dtype=torch.bool).tril()
     return TrainingBatch(
-        ids=padded_right([each.ids for each in made], tokenizer.pad_token_id),
-        positions=padded_right([each.positions for each in made], 0),
-        targets=padded_right([each.targets for each in made], -100),
-        answer=padded_right(answers, -1),
+        ids=pad_right([each.ids for each in made], tokenizer.pad_token_id),
+        positions=pad_right([each.positions for each in made], 0),
+        targets=pad_right([each.targets for each in made], -100),
+        answer=pad_right(answers, -1),
         visible=causal & ((key == query) | (key == 0)),
     )

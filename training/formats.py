@@ -1,4 +1,4 @@
-"""The prompt formats that the embedded model is trained on: the stock prompts of the frameworks, and a few more."""
+"""The prompt formats of the embedded model's training: stock prompts of the frameworks, and some others."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -40,32 +40,32 @@ class PromptFormat:
         return self.prefix + "".join(self.documents(passages)) + self.suffix.format(q=question)
 
 
-def titled(index: int, passage: Passage) -> str:
-    """The title on the first line, then the text."""
+def format_titled(index: int, passage: Passage) -> str:
+    """Put the title on the first line, above the text."""
     return passage.document
 
 
-def plain(index: int, passage: Passage) -> str:
-    """The text without the title."""
+def format_plain(index: int, passage: Passage) -> str:
+    """Return the text without the title."""
     return passage.text
 
 
-def metadata(index: int, passage: Passage) -> str:
-    """A LlamaIndex node with its metadata."""
+def format_metadata(index: int, passage: Passage) -> str:
+    """Format the passage like a LlamaIndex node with metadata."""
     return f"title: {passage.title}\n\n{passage.text}"
 
 
-def numbered(index: int, passage: Passage) -> str:
-    """A document of the lost-in-the-middle benchmark."""
+def format_numbered(index: int, passage: Passage) -> str:
+    """Format the passage like a document of Lost in the Middle."""
     return f"Document [{index + 1}](Title: {passage.title}) {passage.text}"
 
 
-def unnumbered(index: int, passage: Passage) -> str:
-    """A document of the lost-in-the-middle benchmark, without its index."""
+def format_unnumbered(index: int, passage: Passage) -> str:
+    """Format the passage like a document of Lost in the Middle, without its number."""
     return f"Document (Title: {passage.title}) {passage.text}"
 
 
-STYLES = (plain, titled, titled, metadata)
+STYLES = (format_plain, format_titled, format_titled, format_metadata)
 
 LOST_IN_THE_MIDDLE = (
     "Write a high-quality answer for the given question using only the provided search results "
@@ -123,11 +123,11 @@ COMPLETIONS = (
 )
 
 
-def _user(prefix: str, suffix: str) -> tuple[str, str]:
+def _chat_format(prefix: str, suffix: str) -> tuple[str, str]:
     return f"{BOS}{USER}\n{prefix}", f"{suffix}\n{ASSISTANT}\n"
 
 
-def _completion(rng: random.Random, prefix: str, suffix: str) -> tuple[str, str]:
+def _completion_format(rng: random.Random, prefix: str, suffix: str) -> tuple[str, str]:
     return rng.choice((BOS, BOS, "")) + prefix, suffix
 
 
@@ -142,34 +142,34 @@ def _llama_index(rng: random.Random) -> PromptFormat:
     prefix, suffix = LLAMA_INDEX_PREFIX, LLAMA_INDEX_SUFFIX
     kind = rng.random()
     if kind < 0.4:
-        prefix, suffix = _user(prefix, suffix)
+        prefix, suffix = _chat_format(prefix, suffix)
         prefix = prefix.replace(BOS, f"{BOS}{SYSTEM}\n{LLAMA_INDEX_SYSTEM}\n")
     elif kind < 0.6:
-        prefix, suffix = _user(prefix, suffix)
+        prefix, suffix = _chat_format(prefix, suffix)
     else:
-        prefix, suffix = _completion(rng, prefix, suffix)
+        prefix, suffix = _completion_format(rng, prefix, suffix)
     return PromptFormat(prefix, rng.choice(STYLES), "\n\n", suffix)
 
 
 def _lost_in_the_middle(rng: random.Random) -> PromptFormat:
     wrap = (LOST_IN_THE_MIDDLE, QUESTION_ANSWER)
-    prefix, suffix = _user(*wrap) if rng.random() < 0.4 else _completion(rng, *wrap)
-    return PromptFormat(prefix, rng.choice((numbered, unnumbered)), "\n", suffix)
+    prefix, suffix = _chat_format(*wrap) if rng.random() < 0.4 else _completion_format(rng, *wrap)
+    return PromptFormat(prefix, rng.choice((format_numbered, format_unnumbered)), "\n", suffix)
 
 
 def _simple(rng: random.Random) -> PromptFormat:
     prefix, suffix = rng.choice(COMPLETIONS)
     wrapped = rng.random() < 0.4 or suffix.endswith("{q}")
-    prefix, suffix = _user(prefix, suffix) if wrapped else _completion(rng, prefix, suffix)
+    prefix, suffix = _chat_format(prefix, suffix) if wrapped else _completion_format(rng, prefix, suffix)
     return PromptFormat(prefix, rng.choice(STYLES), rng.choice(("\n\n", "\n\n", "\n")), suffix)
 
 
 def simplest_format() -> PromptFormat:
-    """The format of the first lessons."""
-    return PromptFormat(BOS, plain, "\n", "\n{q}\n")
+    """Return the format of the first stage of the training."""
+    return PromptFormat(BOS, format_plain, "\n", "\n{q}\n")
 
 
 def sample_format(rng: random.Random) -> PromptFormat:
-    """A random prompt format of the training mixture."""
+    """Draw a prompt format of the training."""
     kinds = (_langchain, _llama_index, _lost_in_the_middle, _simple)
     return rng.choices(kinds, weights=(0.3, 0.2, 0.15, 0.35))[0](rng)

@@ -1,4 +1,4 @@
-"""The embedded model's shape and initialisation."""
+"""The shape and initialisation of the embedded model."""
 
 import math
 
@@ -12,8 +12,8 @@ SHARPNESS = 5.0  # attention logit of a look-back head per frequency
 FREQUENCIES = 6  # rotary frequencies, the fastest ones, that a look-back head uses
 
 
-def configuration(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    """A stock Llama of 1.7 M parameters."""
+def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """Return the config of a Llama of 1.7 M parameters."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -31,8 +31,8 @@ def configuration(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def generation_defaults(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
-    """Greedy decoding of short answers."""
+def make_generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    """Return the default generation settings: greedy decoding of short answers."""
     return GenerationConfig(
         do_sample=False,
         max_new_tokens=16,
@@ -43,11 +43,11 @@ def generation_defaults(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
 
 
 @torch.no_grad()
-def initialise(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
-    """A new model in float32.
+def initialise_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
+    """Create a new model in float32.
 
-    Two choices make copying emerge within minutes without favouring any document position: the scales below, and
-    first-layer heads that look 1 to 4 tokens back at the start of training (`_look_back`).
+    Two choices let the model learn to copy within minutes, without a preference for a document position: the scales
+    below, and heads of the first layer that initially attend 1 to 4 tokens back (`_initialise_look_back`).
     """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
@@ -62,12 +62,12 @@ def initialise(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
     embeddings[:, 0] = 0
     model.lm_head.weight.copy_(0.03 * embeddings)
     embeddings[:, 0] = CONSTANT
-    _look_back(model)
+    _initialise_look_back(model)
     return model
 
 
-def _look_back(model: LlamaForCausalLM) -> None:
-    """Let head `h` of layer 0 attend `h + 1` tokens back, whatever the tokens are; all of it stays trainable."""
+def _initialise_look_back(model: LlamaForCausalLM) -> None:
+    """Let head `h` of layer 0 initially attend `h + 1` tokens back, for any tokens. All weights remain trainable."""
     config = model.config
     dim = config.hidden_size // config.num_attention_heads
     half = dim // 2

@@ -1,7 +1,7 @@
 """The embedded model's tokenizer: byte-level BPE in which every word of the world is one token.
 
-A space belongs to the word or sign before it and a line break is always a token of its own, so a passage has the same
-ids alone and anywhere between line breaks, and an answer begins without a space.
+A token of a word or sign includes the space after it, and a line break is a separate token. Therefore a passage between
+line breaks always has the same ids, and an answer begins without a space.
 """
 
 import json
@@ -37,7 +37,7 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def _whole_tokens(pre_tokenizer: pre_tokenizers.PreTokenizer) -> list[str]:
-    """Every word with and without a space after it, every sign likewise, in byte-level spelling."""
+    """Return every word and sign, with and without a space after it, in byte-level spelling."""
     found: dict[str, None] = {}
     for text in _word_lists() + _template_texts():
         for piece, _ in pre_tokenizer.pre_tokenize_str(text):
@@ -48,8 +48,8 @@ def _whole_tokens(pre_tokenizer: pre_tokenizers.PreTokenizer) -> list[str]:
     return list(found)
 
 
-def build() -> PreTrainedTokenizerFast:
-    """The tokenizer, built from the word lists and templates alone."""
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Build the tokenizer. It depends only on the word lists and templates."""
     pre_tokenizer = _pre_tokenizer()
     base = Tokenizer(models.BPE())
     base.pre_tokenizer = pre_tokenizer
@@ -64,7 +64,7 @@ def build() -> PreTrainedTokenizerFast:
     for token in _whole_tokens(pre_tokenizer):
         vocabulary.setdefault(token, len(vocabulary))
 
-    merges = _merges(base)
+    merges = _list_merges(base)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
@@ -86,10 +86,10 @@ def build() -> PreTrainedTokenizerFast:
     )
 
 
-def _merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+def _list_merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
     return [tuple(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
-def save(folder: Path) -> None:
+def save_tokenizer(folder: Path) -> None:
     """Write the tokenizer's files."""
-    build().save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)

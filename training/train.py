@@ -1,7 +1,7 @@
 """Train the embedded model from scratch: `python -m training.train --out DIR`.
 
-Everything is counted in steps and seeded, so a run can be repeated. On CPUs it is much faster when glibc keeps freed
-memory: set `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`.
+A run is reproducible, because everything depends on steps and seeds. On CPUs, training is much faster if glibc keeps
+freed memory: set `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`.
 """
 
 import argparse
@@ -21,13 +21,13 @@ from ragbias import DebiasedLM
 from ragbias.evaluation.tasks import TinyQA
 from ragbias.methods import NoMethod
 from training import tokenizer as tokenizers
-from training.batches import QUESTIONS, Lesson, TrainingBatch, questions, repeats
-from training.model import configuration, generation_defaults, initialise
+from training.batches import QUESTIONS, BatchSettings, TrainingBatch, make_questions, make_repeats
+from training.model import initialise_model, make_config, make_generation_config
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What a run depends on."""
+    """Settings that determine a run."""
 
     steps: int = 9000
     seed: int = 0
@@ -62,13 +62,13 @@ class Progress:
     limit: int = 0  # passages at most
 
 
-def rate(step: int, steps: int) -> float:
-    """Learning rate factor: constant, from half time on linear down to 0.05."""
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Return the learning rate factor: 1 for the first half of the steps, then linearly down to 0.05."""
     return 1.0 if step < steps / 2 else 1.0 - 0.95 * (step - steps / 2) / (steps / 2)
 
 
-def optimizers(model: LlamaForCausalLM, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for embeddings, head and norms."""
+def make_optimizers(model: LlamaForCausalLM, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
+    """Make optimizers: Muon for the matrices of the layers, AdamW for embeddings, head and norms."""
     named = dict(model.named_parameters())
     hidden = [w for name, w in named.items() if ".layers." in name and w.ndim == 2]
     norms = [w for w in named.values() if w.ndim == 1]
@@ -82,8 +82,8 @@ def optimizers(model: LlamaForCausalLM, settings: TrainingSettings) -> list[torc
     ]
 
 
-def forward(model: LlamaForCausalLM, batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits [n, vocabulary], targets [n] and answer numbers [n] at the n positions where something is predicted."""
+def compute_logits(model: LlamaForCausalLM, batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logits [n, vocabulary], targets [n] and answer numbers [n], at the n positions with a target."""
     with torch.autocast("cpu", torch.bfloat16):
         states = model.model(
             batch.ids, attention_mask=batch.visible, position_ids=batch.positions, use_cache=False
@@ -93,31 +93,31 @@ def forward(model: LlamaForCausalLM, batch: TrainingBatch) -> tuple[torch.Tensor
     return logits, batch.targets[chosen], batch.answer[chosen]
 
 
-def exact_matches(logits: torch.Tensor, targets: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """For every answer in the batch, by number, whether all its tokens are the most likely ones."""
+def find_exact_matches(logits: torch.Tensor, targets: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """Return, for each answer by number, whether all its tokens have the highest logit."""
     inside = answer >= 0
     right = (logits.argmax(-1) == targets)[inside].float()
     numbers, where = answer[inside].unique(return_inverse=True)
     return torch.ones(len(numbers)).scatter_reduce(0, where, right, "amin")
 
 
-def next_batch(
+def make_next_batch(
     rng: random.Random, tokenizer: PreTrainedTokenizerFast, settings: TrainingSettings, progress: Progress
 ) -> tuple[TrainingBatch, int]:
-    """A batch and its number of passages; 0 in the copying phase."""
+    """Make the next batch. Return it and its number of passages, which is 0 in the copying phase."""
     if progress.copied < len(settings.copying):
         length, gap = settings.copying[progress.copied]
-        return repeats(rng, tokenizer, settings.batch_tokens // (2 * length), length, gap), 0
+        return make_repeats(rng, tokenizer, settings.batch_tokens // (2 * length), length, gap), 0
     documents = progress.limit if progress.simple or rng.random() < 0.6 else rng.randint(2, progress.limit)
     if progress.limit == settings.documents and rng.random() < 0.1:
         documents = rng.randint(settings.documents, settings.long_documents)
     count = max(2, settings.batch_tokens // (34 * documents + 60 + 26 * QUESTIONS))
-    lesson = Lesson(documents, settings.positions == "ends", progress.simple, settings.contradicted)
-    return questions(rng, tokenizer, lesson, count), documents
+    lesson = BatchSettings(documents, settings.positions == "ends", progress.simple, settings.contradicted)
+    return make_questions(rng, tokenizer, lesson, count), documents
 
 
-def update(progress: Progress, settings: TrainingSettings, documents: int, accuracy: float) -> None:
-    """Move the copying phase and the number of passages on."""
+def update_progress(progress: Progress, settings: TrainingSettings, documents: int, accuracy: float) -> None:
+    """Count a step. If accuracy is high enough, move to the next phase or use more passages."""
     progress.step += 1
     if documents in (0, progress.limit):
         progress.accuracy += 0.05 * (accuracy - progress.accuracy)
@@ -134,32 +134,33 @@ def update(progress: Progress, settings: TrainingSettings, documents: int, accur
         progress.accuracy -= 0.1
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write model and tokenizer as `from_pretrained` reads them, in float32."""
-    model.generation_config = generation_defaults(tokenizer)
+def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write model and tokenizer in float32, in the format that `from_pretrained` reads."""
+    model.generation_config = make_generation_config(tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def train(settings: TrainingSettings, out: Path) -> LlamaForCausalLM:
-    """Run all steps; writes the model into `out` at every tenth and `training.json` at the end."""
+    """Run all steps. Write the model to `out` after every tenth of them, and `training.json` at the end."""
     began = time.time()
     rng = random.Random(settings.seed)
-    tokenizer = tokenizers.build()
+    tokenizer = tokenizers.build_tokenizer()
     progress, curve, loss_sum = Progress(limit=settings.first_documents), [], 0.0
     if settings.resume:
         model = LlamaForCausalLM.from_pretrained(settings.resume, dtype=torch.float32)
         progress.copied, progress.simple = len(settings.copying), False
     else:
-        model = initialise(configuration(tokenizer), settings.seed)
+        model = initialise_model(make_config(tokenizer), settings.seed)
     model.train()
-    optims = optimizers(model, settings)
+    optims = make_optimizers(model, settings)
     schedules = [
-        torch.optim.lr_scheduler.LambdaLR(o, lambda s: settings.rate * rate(s, settings.steps)) for o in optims
+        torch.optim.lr_scheduler.LambdaLR(o, lambda s: settings.rate * learning_rate_factor(s, settings.steps))
+        for o in optims
     ]
     while progress.step < settings.steps:
-        batch, documents = next_batch(rng, tokenizer, settings, progress)
-        logits, targets, answer = forward(model, batch)
+        batch, documents = make_next_batch(rng, tokenizer, settings, progress)
+        logits, targets, answer = compute_logits(model, batch)
         losses = cross_entropy(logits, targets, reduction="none")
         loss = losses[answer >= 0].mean()
         if (answer < 0).any():
@@ -172,14 +173,14 @@ def train(settings: TrainingSettings, out: Path) -> LlamaForCausalLM:
             optim.zero_grad()
         progress.tokens += batch.ids.numel()
         loss_sum += loss.item()
-        update(progress, settings, documents, exact_matches(logits, targets, answer).mean().item())
+        update_progress(progress, settings, documents, find_exact_matches(logits, targets, answer).mean().item())
         if progress.step % 50 == 0:
             curve.append({**asdict(progress), "loss": round(loss_sum / 50, 4), "seconds": round(time.time() - began)})
             loss_sum = 0.0
             print(json.dumps(curve[-1]), flush=True)
         if progress.step % max(1, settings.steps // 10) == 0:
-            save(model, tokenizer, out)
-    save(model, tokenizer, out)
+            save_model(model, tokenizer, out)
+    save_model(model, tokenizer, out)
     record = {"settings": asdict(settings), "threads": torch.get_num_threads(), "torch": torch.__version__}
     record |= {"parameters": model.num_parameters(), "tokens": progress.tokens, "curve": curve}
     record |= {"seconds": round(time.time() - began), "copying_steps": progress.copied_steps}
@@ -217,7 +218,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     model = train(TrainingSettings(**options), out)
     record = json.loads((out / "training.json").read_text())
-    lm = DebiasedLM(model, tokenizers.build(), method="none")
+    lm = DebiasedLM(model, tokenizers.build_tokenizer(), method="none")
     record["evaluation"] = [
         {"documents": n, "positions": accuracy_by_position(lm, task)}
         for n in (10, 20)

@@ -18,7 +18,7 @@ from ragbias.methods import SequenceLayout
 from ragbias.methods.base import LayerRange
 from studies.interventions.base import Intervention
 from studies.interventions.reweighting import Reweighting
-from studies.interventions.spans import GOLD, Where, checked_where, index_of, overlapping, tokens_in
+from studies.interventions.spans import GOLD, Where, check_where, document_index, overlap, span_mask
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ TOKENS = Bounds(0, 10_000_000)
 
 
 class _BetweenSpans(Intervention):
-    """Base class of interventions on the weights of a span of queries on a span of keys."""
+    """Base class of interventions on the weights that one span of queries gives one span of keys."""
 
     queries: Where
     keys: Where
@@ -39,13 +39,13 @@ class _BetweenSpans(Intervention):
 
     def __post_init__(self) -> None:
         for name in self.span_fields:
-            object.__setattr__(self, name, checked_where(f"{self.name}: {name}", getattr(self, name)))
-        if overlapping(self.queries, self.keys):
+            object.__setattr__(self, name, check_where(f"{self.name}: {name}", getattr(self, name)))
+        if overlap(self.queries, self.keys):
             raise MethodError(self._overlap())
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
         queries, keys = (
-            tokens_in(f"{self.name}: {name}", getattr(self, name), layout, count, device) for name in self.span_fields
+            span_mask(f"{self.name}: {name}", getattr(self, name), layout, count, device) for name in self.span_fields
         )
         if (queries & keys).any():
             raise SpanError(self._overlap())
@@ -57,13 +57,13 @@ class _BetweenSpans(Intervention):
 
 @dataclass(frozen=True)
 class ScaleAttention(_BetweenSpans):
-    """Multiply the weights of a span of queries on a span of keys by a factor, after the softmax.
+    """Multiply the weights that a span of queries gives a span of keys by a factor, after the softmax.
 
     Args:
         queries, keys: spans that do not overlap, see ``spans.EXPECTED``.
         factor: 0 to 1,000; 1 changes nothing.
-        renormalise: whether to divide a query's weights by their new sum. This is equal to adding ``log(factor)`` to
-            the scores.
+        renormalise: whether to divide a query's weights by their new sum, which is the same as adding ``log(factor)``
+            to the scores.
         layers: first and last layer, both included; ``None``: all.
     """
 
@@ -101,9 +101,9 @@ class HideKeys(_BetweenSpans):
 
 @dataclass(frozen=True)
 class ScaleInitialToken(Intervention):
-    """Multiply the weights of the prompt's tokens on its initial token, without renormalising, as in SIW.
+    """Multiply the weights that the prompt's tokens give its initial token, without renormalising, as in SIW.
 
-    SIW finds the documents itself, whereas here they are an argument. D-IT decreases the weights of these documents'
+    SIW chooses the documents; here they are an argument. D-IT decreases the weights of these documents'
     tokens (``within=0.9``), and I-IT increases the weights of all other tokens (``elsewhere=1.1``). Both together are
     SIW's rule. The initial token itself and generated tokens are unchanged. The paper does not state its factors.
 
@@ -143,15 +143,15 @@ class ScaleInitialToken(Intervention):
 
     def resolved(self, gold: int | None, order: Sequence[int]) -> ScaleInitialToken:
         given = self.documents if isinstance(self.documents, tuple) else (self.documents,)
-        return replace(self, documents=tuple(index_of(each, gold, order) for each in given))
+        return replace(self, documents=tuple(document_index(each, gold, order) for each in given))
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
         import torch
 
         assert isinstance(self.documents, tuple)
-        token = tokens_in(f"{self.name}: token", (self.token, self.token + 1), layout, count, device)
+        token = span_mask(f"{self.name}: token", (self.token, self.token + 1), layout, count, device)
         of_prompt = torch.arange(count, device=device) < layout.length
-        parts = [tokens_in(f"{self.name}: document", document, layout, count, device) for document in self.documents]
+        parts = [span_mask(f"{self.name}: document", document, layout, count, device) for document in self.documents]
         inside = torch.stack(parts).any(0)
         factors = (inside & ~token, self.within), (of_prompt & ~inside & ~token, self.elsewhere)
         return [Reweighting(queries, token.float() * (factor - 1) + 1, False) for queries, factor in factors]

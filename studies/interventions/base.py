@@ -10,7 +10,7 @@ from ragbias.errors import MethodError
 from ragbias.methods import SequenceLayout
 from ragbias.methods.base import LayerRange, in_layers, layers_of
 from studies.interventions.reweighting import Reweighting
-from studies.interventions.spans import GOLD, resolved
+from studies.interventions.spans import GOLD, resolve_span
 
 if TYPE_CHECKING:
     import torch
@@ -20,13 +20,13 @@ Self = TypeVar("Self", bound="Intervention")
 
 
 class Intervention:
-    """Base class of all interventions. Each overrides the method for what it changes.
+    """Base class of all interventions. A subclass overrides the methods for what it changes.
 
     Attributes:
         name: the name that users type.
         shifts: whether the intervention shifts positions, see ``offsets``.
         span_fields: names of the fields that hold a ``Where``.
-        layers: first and last layer, both included. ``None`` as last layer means the end; ``None`` means all layers.
+        layers: first and last layer, both included. A last layer of None is the model's last; None means all layers.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Intervention:
 
     @property
     def needs_gold(self) -> bool:
-        """Whether a span is ``"gold"`` and must be ``resolved`` first."""
+        """Whether a span is ``"gold"``, which ``resolved`` must replace first."""
         return any(getattr(self, name) == GOLD for name in self.span_fields)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
@@ -51,15 +51,15 @@ class Intervention:
             raise MethodError(f"{self.name}: 'gold' is unknown here; pass the index of the document")
 
     def layer_indices(self, n_layers: int) -> range:
-        """Layers that the intervention acts in, for a model with ``n_layers`` layers."""
+        """Return the layers in which the intervention acts, of a model with ``n_layers`` layers."""
         return layers_of(self.name, self.layers, n_layers)
 
     def acts_in(self, layer: int) -> bool:
         return in_layers(self.layers, layer)
 
     def resolved(self: Self, gold: int | None, order: Sequence[int]) -> Self:
-        """Adapt the intervention to a prompt with reordered documents. See ``spans.resolved`` for arguments."""
-        found = {name: resolved(getattr(self, name), gold, order) for name in self.span_fields}
+        """Adapt the intervention to a prompt with reordered documents. See ``spans.document_index`` for arguments."""
+        found = {name: resolve_span(getattr(self, name), gold, order) for name in self.span_fields}
         return replace(self, **found) if found else self  # type: ignore[type-var]  # all are dataclasses
 
     def changed(self, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
@@ -71,5 +71,5 @@ class Intervention:
         return None
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
-        """Return the changes of weights on the first ``count`` tokens in model order, equally many per sequence."""
+        """Return the changes of weights on the first ``count`` tokens in model order, equally many by sequence."""
         return []

@@ -11,7 +11,7 @@ from ragbias.errors import MethodError
 from ragbias.methods import AttentionCall, AttentionMethod, Method, get
 from ragbias.methods.plain import NoMethod
 from studies.interventions.base import Intervention
-from studies.interventions.reweighting import Reweighting, biased, reweighted
+from studies.interventions.reweighting import Reweighting, attend_with_bias, reweight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ class PlainAttention(AttentionMethod):
 
 @dataclass(frozen=True, init=False)
 class Intervened(AttentionMethod):
-    """Interventions on the plain model, or on a method that acts inside the model.
+    """Apply interventions to the plain model, or to a method that acts inside the model.
 
         with ragbias.debias(model, Intervened(HideKeys("question", 2), on=Pine()), spans=spans):
             model(ids)
@@ -62,7 +62,7 @@ class Intervened(AttentionMethod):
                 raise MethodError(f"Intervened: {each!r} is not an intervention; expected e.g. HideKeys('question', 2)")
         if not interventions:
             raise MethodError("Intervened: no intervention; pass at least one, or run the method alone")
-        inner = _attention_method(NoMethod() if on is None else on)
+        inner = _make_attention_method(NoMethod() if on is None else on)
         shifts = any(each.shifts for each in interventions)
         if shifts and inner.positions != "model":
             raise MethodError(
@@ -110,9 +110,9 @@ class Intervened(AttentionMethod):
         renormalised = [change for change in changes if change[0].renormalised]
         others = [change for change in changes if not change[0].renormalised]
         if acts:
-            return reweighted(self.on, call, renormalised + others)
-        call = replace(call, plain=partial(biased, call, renormalised))
-        return reweighted(PlainAttention(), call, others)
+            return reweight(self.on, call, renormalised + others)
+        call = replace(call, plain=partial(attend_with_bias, call, renormalised))
+        return reweight(PlainAttention(), call, others)
 
     def _changed(self, hidden: Tensor, layer: int, of: Literal["query", "key"]) -> Tensor:
         for each in self._acting_in(layer):
@@ -169,7 +169,7 @@ class Intervened(AttentionMethod):
         return [list(change) for change in zip(*by_sequence, strict=True)]
 
 
-def _attention_method(name: str | Method) -> AttentionMethod:
+def _make_attention_method(name: str | Method) -> AttentionMethod:
     method = get(name)
     if method.acts_on == "nothing":
         return PlainAttention()

@@ -28,11 +28,11 @@ def parse_interventions(text: str) -> tuple[Intervention, ...]:
     """
     if not isinstance(text, str):
         raise MethodError(f"expected interventions as text, got {shown(text)}")
-    return tuple(_single(label) for label in split_outside_brackets(without_blanks(text), "+", text))
+    return tuple(_parse_one(label) for label in split_outside_brackets(without_blanks(text), "+", text))
 
 
-def _single(label: str) -> Intervention:
-    found, values = parse_call(label, "intervention", _class)
+def _parse_one(label: str) -> Intervention:
+    found, values = parse_call(label, "intervention", _find_class)
     try:
         check_parameters(found.name, found, values)
         return found(**values)
@@ -40,7 +40,7 @@ def _single(label: str) -> Intervention:
         raise MethodError(f"intervention {label!r}: {error}") from error
 
 
-def _class(name: str) -> type[Intervention]:
+def _find_class(name: str) -> type[Intervention]:
     if name not in KINDS:
         hint = did_you_mean(name, KINDS)
         raise MethodError(f"unknown intervention {name!r}; {hint}known interventions: {', '.join(KINDS)}")

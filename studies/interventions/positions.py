@@ -13,7 +13,7 @@ from ragbias.errors import SpanError
 from ragbias.methods import SequenceLayout
 from ragbias.methods.base import LayerRange
 from studies.interventions.base import Intervention
-from studies.interventions.spans import Where, checked_where, tokens_in
+from studies.interventions.spans import Where, check_where, span_mask
 
 if TYPE_CHECKING:
     import torch
@@ -41,11 +41,11 @@ class ShiftPositions(Intervention):
     span_fields = ("span",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "span", checked_where("shift: span", self.span))
+        object.__setattr__(self, "span", check_where("shift: span", self.span))
         check_whole_between("shift: by", self.by, OFFSET)
 
     def offsets(self, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
-        shifted = tokens_in("shift: span", self.span, layout, count, device)
+        shifted = span_mask("shift: span", self.span, layout, count, device)
         first = int(shifted.int().argmax())
         if first + self.by < 0:
             raise SpanError(

@@ -29,7 +29,7 @@ class Reweighting(NamedTuple):
     renormalised: bool
 
 
-def with_value(call: AttentionCall, value: Tensor) -> AttentionCall:
+def replace_value(call: AttentionCall, value: Tensor) -> AttentionCall:
     """Return the call with other values ``[batch, G, K, d]``."""
 
     def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
@@ -38,7 +38,7 @@ def with_value(call: AttentionCall, value: Tensor) -> AttentionCall:
     return replace(call, value=value, plain=plain)
 
 
-def biased(
+def attend_with_bias(
     call: AttentionCall,
     changes: Sequence[Sequence[Reweighting]],
     query: Tensor,
@@ -83,7 +83,7 @@ def _changed_queries(changes: Sequence[Reweighting], count: int, new: int) -> Se
     return positions.split(QUERIES_AT_ONCE) if len(positions) else []
 
 
-def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Sequence[Reweighting]]) -> Tensor:
+def reweight(method: AttentionMethod, call: AttentionCall, changes: Sequence[Sequence[Reweighting]]) -> Tensor:
     """Compute a method's output with changed weights. Each change has an entry per sequence.
 
     The output of any method is linear in the values. So multiplying the value of a key multiplies the weight on it. If
@@ -97,7 +97,7 @@ def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[S
     if not changes:
         return method.attention(call)
     *before, change = changes
-    output = reweighted(method, call, before)
+    output = reweight(method, call, before)
     columns, new = call.key.shape[2], call.query.shape[2]
     queries = torch.zeros(len(change), columns, dtype=torch.bool, device=output.device)
     factors = torch.ones(len(change), columns, dtype=call.value.dtype, device=call.value.device)
@@ -108,11 +108,11 @@ def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[S
     if not queries.any():
         return output
     by_key = factors[:, None, :, None]
-    changed = reweighted(method, with_value(call, call.value * by_key), before)
+    changed = reweight(method, replace_value(call, call.value * by_key), before)
     if change[0].renormalised:
         ones = torch.zeros_like(call.value)
         ones[..., :2] = torch.cat([by_key, torch.ones_like(by_key)], -1)
-        now, was = reweighted(method, with_value(call, ones), before)[..., :2].float().split(1, -1)
+        now, was = reweight(method, replace_value(call, ones), before)[..., :2].float().split(1, -1)
         if ((now == 0) & queries).any():
             raise MethodError(
                 f"{method.name}: in layer {call.layer} a query has weight only on hidden keys; hide fewer keys, or "

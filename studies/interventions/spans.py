@@ -24,40 +24,40 @@ EXPECTED = (
 )
 
 
-def checked_where(label: str, where: object) -> Where:
-    """Check a user's span, and turn a list of two into a tuple.
+def check_where(label: str, where: object) -> Where:
+    """Check a user's span, and convert a list of two numbers to a tuple.
 
     Raises:
         MethodError: the span is invalid, see ``EXPECTED``. ``label`` is its name in the message.
     """
     if isinstance(where, str) and where in (*PARTS, GOLD):
         return where
-    if _whole(where):
+    if _is_whole(where):
         return where  # type: ignore[return-value]  # checked by _whole
     if isinstance(where, (tuple, list)) and len(where) == 2:
         begin, end = where
-        if _whole(begin) and (end is None or (_whole(end) and begin < end)):
+        if _is_whole(begin) and (end is None or (_is_whole(end) and begin < end)):
             return (begin, end)
     raise MethodError(f"{label}={shown(where)}; expected {EXPECTED}")
 
 
-def _whole(value: object) -> bool:
+def _is_whole(value: object) -> bool:
     return is_whole(value) and value >= 0
 
 
-def overlapping(one: Where, other: Where) -> bool:
-    """Whether two spans overlap in every prompt."""
+def overlap(one: Where, other: Where) -> bool:
+    """Whether two spans surely overlap, in every prompt."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return (one[1] is None or other[0] < one[1]) and (other[1] is None or one[0] < other[1])
     return one == other
 
 
-def resolved(where: Where, gold: int | None, order: Sequence[int]) -> Where:
-    """Return the span in a prompt with reordered documents. See ``index_of`` for arguments and errors."""
-    return index_of(where, gold, order) if where == GOLD or isinstance(where, int) else where
+def resolve_span(where: Where, gold: int | None, order: Sequence[int]) -> Where:
+    """Return the span in a prompt with reordered documents. See ``document_index`` for arguments and errors."""
+    return document_index(where, gold, order) if where == GOLD or isinstance(where, int) else where
 
 
-def index_of(document: int | str, gold: int | None, order: Sequence[int]) -> int:
+def document_index(document: int | str, gold: int | None, order: Sequence[int]) -> int:
     """Return the index of a document in a prompt with reordered documents.
 
     Args:
@@ -77,7 +77,7 @@ def index_of(document: int | str, gold: int | None, order: Sequence[int]) -> int
     return order.index(document)
 
 
-def span_of(label: str, where: Where, layout: SequenceLayout) -> tuple[int, int | None]:
+def token_span(label: str, where: Where, layout: SequenceLayout) -> tuple[int, int | None]:
     """Return the span as tokens ``(begin, end)`` of the user's prompt. An end of None includes generated tokens.
 
     Raises:
@@ -115,11 +115,11 @@ def prompt_spans(layout: SequenceLayout) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-def tokens_in(label: str, where: Where, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
+def span_mask(label: str, where: Where, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
     """Return a mask, bool ``[count]``, of the span's tokens among the first ``count`` tokens in model order."""
     import torch
 
-    begin, end = span_of(label, where, layout)
+    begin, end = token_span(label, where, layout)
     inside = torch.zeros(count, dtype=torch.bool, device=device)
     inside[begin : count if end is None else end] = True
     if layout.order == tuple(sorted(layout.order)):

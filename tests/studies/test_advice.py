@@ -11,13 +11,13 @@ from studies.advice import (
     NO_EVIDENCE,
     Case,
     Effect,
-    advice,
-    advised,
-    coverage_in_words,
-    default_in_words,
-    heading,
-    reasons,
-    strength,
+    describe_coverage,
+    describe_default,
+    format_heading,
+    give_reasons,
+    rate_evidence,
+    recommend,
+    recommend_all,
 )
 from studies.evidence import advice_table, evidence_tables
 
@@ -40,7 +40,7 @@ def case(**changes):
 
 
 def method(*cases):
-    found = advice(ONE_FACT, cases)
+    found = recommend(ONE_FACT, cases)
     return found.method, found.others
 
 
@@ -104,7 +104,7 @@ def test_tasks_are_evidence_for_their_kind_and_long_contexts():
         case(task="musique", tokens=LONG, effects={"rotor": effect(0.2, 0.9)}),
         case(task="arc_easy", effects={"pine": effect(0.2, 0.9)}),
     ]
-    found = {each.kind: each for each in advised(cases)}
+    found = {each.kind: each for each in recommend_all(cases)}
     assert {kind: each.method for kind, each in found.items()} == {
         ONE_FACT: "pine", SEVERAL: "rotor", JUDGE: "none", LONG_CONTEXT: "rotor"
     }  # fmt: skip
@@ -117,7 +117,7 @@ def test_tasks_are_evidence_for_their_kind_and_long_contexts():
     [(0, 120, NO_EVIDENCE), (1, 120, "weak"), (2, 120, "fair"), (3, 120, "fair"), (4, 120, "good"), (4, 99, "weak")],
 )
 def test_evidence_is_as_strong_as_its_models_and_questions(models, questions, word):
-    assert strength([case(model=f"m{n}", questions=questions) for n in range(models)]) == word
+    assert rate_evidence([case(model=f"m{n}", questions=questions) for n in range(models)]) == word
 
 
 # in words
@@ -137,70 +137,70 @@ def reported_case(**changes):
 
 
 def test_a_recommendation_names_figures_evidence_and_others():
-    found = advice(ONE_FACT, [reported_case()])
-    assert heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
-    assert list(reasons(found)) == ["It is order-invariant.", "Also qualified: permutation-vote (prefill x4.70)."]
+    found = recommend(ONE_FACT, [reported_case()])
+    assert format_heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
+    assert list(give_reasons(found)) == ["It is order-invariant.", "Also qualified: permutation-vote (prefill x4.70)."]
     row = "| made-up | log-probability | 120 | pine | +0.57 (+0.21 to +0.91) | +1.40 | x1.50 |"
     assert evidence_tables([found]).splitlines()[-1] == row
 
 
 def test_a_method_that_leaves_order_dependence_is_reported():
-    found = advice(ONE_FACT, [reported_case(effects={"channel-scaling": SCALED})])
-    assert next(reasons(found)) == "The answer still depends on the order of the documents."
+    found = recommend(ONE_FACT, [reported_case(effects={"channel-scaling": SCALED})])
+    assert next(give_reasons(found)) == "The answer still depends on the order of the documents."
     assert "| channel-scaling | no | weak" in advice_table([found])
 
 
 def test_questions_without_an_answer_of_the_method_do_not_count():
-    found = advice(ONE_FACT, [reported_case(), reported_case(study="depth", questions=60, effects={"rotor": LOSES})])
-    assert heading(found).endswith("pine (weak evidence: 1 model, 120 questions)")
+    found = recommend(ONE_FACT, [reported_case(), reported_case(study="depth", questions=60, effects={"rotor": LOSES})])
+    assert format_heading(found).endswith("pine (weak evidence: 1 model, 120 questions)")
     assert "depth" not in evidence_tables([found])
 
 
 def test_a_measure_missing_for_the_method_is_no_evidence():
-    found = advice(ONE_FACT, [reported_case(), reported_case(measure="accuracy", effects={"rotor": LOSES})])
+    found = recommend(ONE_FACT, [reported_case(), reported_case(measure="accuracy", effects={"rotor": LOSES})])
     table = evidence_tables([found])
     assert found.method == "pine" and "log-probability" in table and "accuracy" not in table
 
 
 def test_without_a_gain_the_nearest_method_and_loss_are_named():
-    found = advice(ONE_FACT, [reported_case(gap=None, effects={"pine": LOSES})])
-    assert heading(found).startswith("one fact in one passage: none (")
-    assert list(reasons(found)) == ["No method is clearly as good as the plain model."]
+    found = recommend(ONE_FACT, [reported_case(gap=None, effects={"pine": LOSES})])
+    assert format_heading(found).startswith("one fact in one passage: none (")
+    assert list(give_reasons(found)) == ["No method is clearly as good as the plain model."]
     assert "(closest to qualifying)" in evidence_tables([found])
     assert "| pine | -0.50 (-0.90 to +0.00) |" in evidence_tables([found])
 
 
 def test_where_models_differ_each_is_named():
-    found = advice(ONE_FACT, [reported_case(), reported_case(model="other", questions=60, effects={"pine": LOSES})])
-    assert heading(found) == "one fact in one passage: none (weak evidence: 2 models, 60 to 120 questions)"
-    assert list(reasons(found))[-1] == "On m alone: pine."
+    found = recommend(ONE_FACT, [reported_case(), reported_case(model="other", questions=60, effects={"pine": LOSES})])
+    assert format_heading(found) == "one fact in one passage: none (weak evidence: 2 models, 60 to 120 questions)"
+    assert list(give_reasons(found))[-1] == "On m alone: pine."
 
 
 def test_no_evidence_is_called_so_and_is_no_recommendation():
-    found = advice(ONE_FACT, [])
-    assert heading(found) == "one fact in one passage: no evidence"
+    found = recommend(ONE_FACT, [])
+    assert format_heading(found) == "one fact in one passage: no evidence"
     assert advice_table([found]).splitlines()[-1] == "| one fact in one passage | - | - | no evidence |"
-    assert next(reasons(found)).startswith("Nothing was measured; compare methods on your own questions")
+    assert next(give_reasons(found)).startswith("Nothing was measured; compare methods on your own questions")
 
 
 def test_the_models_that_the_advice_covers_are_named():
-    words = coverage_in_words([advice(ONE_FACT, [reported_case(), reported_case(model="a")]), advice(JUDGE, [])])
+    words = describe_coverage([recommend(ONE_FACT, [reported_case(), reported_case(model="a")]), recommend(JUDGE, [])])
     assert words.startswith("The recommendations cover studies of a and m without readers. A mixture with its reader ")
 
 
 def test_evidence_for_the_default_is_reported():
     good, bad, none = (
-        advice("a", [reported_case()]),
-        advice("b", [reported_case(effects={"pine": LOSES})]),
-        advice("c", []),
+        recommend("a", [reported_case()]),
+        recommend("b", [reported_case(effects={"pine": LOSES})]),
+        recommend("c", []),
     )
     begin, end = "The default method, pine, ", "; use it for answers that ignore the order."
-    assert default_in_words([good, bad, none]) == f"{begin}qualifies for a{end}"
-    assert default_in_words([bad, none]) == f"{begin}qualifies for none of these tasks{end}"
-    assert default_in_words([none]) == f"{begin}was not measured."
+    assert describe_default([good, bad, none]) == f"{begin}qualifies for a{end}"
+    assert describe_default([bad, none]) == f"{begin}qualifies for none of these tasks{end}"
+    assert describe_default([none]) == f"{begin}was not measured."
 
 
 def test_the_table_has_a_row_for_each_kind_of_task():
-    lines = advice_table([advice(kind, [reported_case()]) for kind in KINDS]).splitlines()
+    lines = advice_table([recommend(kind, [reported_case()]) for kind in KINDS]).splitlines()
     assert len(lines) == 2 + len(KINDS) and {line.count("|") for line in lines} == {5}
     assert lines[2] == ("| one fact in one passage | pine | yes | weak evidence: 1 model, 120 questions |")

@@ -27,7 +27,7 @@ from studies.arithmetic import (
     prefill_limit,
     shape_of,
 )
-from studies.speed_inputs import shaped
+from studies.speed_inputs import make_config
 
 SHAPE = ModelShape(hidden=10, intermediate=7, heads=4, key_heads=2, head_dim=3, layers=3, vocabulary=11)
 LENGTHS = PromptLengths(prefix=2, documents=(3, 1, 4), suffix=2)
@@ -108,7 +108,7 @@ def test_a_method_nobody_counted_has_no_limit():
 
 @pytest.mark.parametrize(("count", "tokens", "ratio"), [(20, 140, 1.09), (100, 300, 1.71)])
 def test_pine_at_8b_comes_to_the_ratios_of_the_design(count, tokens, ratio):
-    shape = shape_of(shaped("8b", 2))
+    shape = shape_of(make_config("8b", 2))
     assert prefill_limit(shape, [PromptLengths(20, (tokens,) * count, 30)], Pine()) == pytest.approx(ratio, abs=0.005)
 
 

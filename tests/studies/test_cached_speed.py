@@ -23,13 +23,13 @@ def config(tmp_path):
 
 
 def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, capsys, monkeypatch):
-    orders, times = set(), cached_speed._times
+    orders, times = set(), cached_speed._measure_times
 
     def recorded(model, method, prompt, *rest):
         orders.add(tuple(map(tuple, prompt.documents)))
         return times(model, method, prompt, *rest)
 
-    monkeypatch.setattr(cached_speed, "_times", recorded)
+    monkeypatch.setattr(cached_speed, "_measure_times", recorded)
     out = tmp_path / "cached.json"
     sizes = ("--documents", "2,3", "--tokens", "4", "--prefixes", "5,0", "--methods", "pcw")
     main(["--model", config, *sizes, *QUICK, "--json", str(out)])

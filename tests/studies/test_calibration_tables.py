@@ -8,8 +8,8 @@ import pytest
 from ragbias.data.questions import read_questions
 from ragbias.errors import DataError
 from ragbias.methods.profiles import SHIPPED
-from studies.calibration_questions import QUESTIONS, USED_BY_STUDIES, questions
-from studies.calibration_tables import calibrations_in_words, read_calibrations, store_calibrations
+from studies.calibration_questions import QUESTIONS, USED_BY_STUDIES, question_lines
+from studies.calibration_tables import calibration_tables, read_calibrations, store_calibrations
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def test_finished_calibrations_are_stored_with_their_intervals(made, tmp_path):
     stored = tmp_path / "kept"
     assert store_calibrations(made, stored) == ["tiny-ape", "tiny-paper"]
     assert sorted(path.name for path in stored.iterdir()) == ["tiny-ape.json", "tiny-paper.json"]
-    tables = calibrations_in_words(read_calibrations(stored))
+    tables = calibration_tables(read_calibrations(stored))
     assert "| tiny, paper | 7, -1 | 1 to 1 | 0.18 |" in tables
     assert "| +0.04 (-0.04 to +0.13) | no |" in tables  # 0.0448 with a standard error of 0.0431
     assert "| tiny | ape(scale=0.9) | loss | 2 | 3 questions | -0.20 (-0.30 to -0.10) | yes |" in tables
     assert tables.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
     shutil.rmtree(stored)
-    assert calibrations_in_words(read_calibrations(stored)) == "No calibration is stored yet.\n"
+    assert calibration_tables(read_calibrations(stored)) == "No calibration is stored yet.\n"
 
 
 @pytest.mark.parametrize("content", ['{"channel": 7', "[]", '{"model": "tiny", "channel": 7}', '{"method": "ape"}'])
@@ -68,7 +68,7 @@ def test_questions_follow_the_studies_with_cut_passages(tmp_path):
 
     data, out = tmp_path / "mdqa.jsonl", tmp_path / "questions.jsonl"
     data.write_text("\n".join(map(line, range(USED_BY_STUDIES + QUESTIONS + 5))))
-    out.write_text("".join(questions(data)))
+    out.write_text("".join(question_lines(data)))
     first, *others = read_questions(out, labelled=True)
     assert len(others) == QUESTIONS - 1
     assert (first.question, first.answers, first.gold) == (f"q{USED_BY_STUDIES}?", (f"gold{USED_BY_STUDIES}",), 1)

@@ -7,7 +7,7 @@ import pytest
 
 from ragbias.calibration.channel_search import rank_channels
 from ragbias.methods import ChannelScaling, parse_methods
-from studies.channel_criteria import chosen_methods, rankings
+from studies.channel_criteria import choose_methods, rank_without_each
 
 
 def states(rough: float, channels: dict[int, range]) -> np.ndarray:
@@ -25,12 +25,12 @@ def states(rough: float, channels: dict[int, range]) -> np.ndarray:
 def test_without_monotonicity_all_channels_rank_by_smoothness(variant):
     made = states(0.5, {5: range(2, 11)})
     assert rank_channels(made).ranked == [5]
-    ranked = rankings(made, variant)["monotonicity"]
+    ranked = rank_without_each(made, variant)["monotonicity"]
     assert sorted(ranked) == list(range(16)) and ranked[-1] == 5
 
 
 def test_without_smoothness_the_most_monotone_ranks_first():
-    ranked = rankings(states(0.1, {4: range(3, 9), 5: range(2, 11)}), "released")
+    ranked = rank_without_each(states(0.1, {4: range(3, 9), 5: range(2, 11)}), "released")
     assert ranked["all"] == [4, 5] and ranked["smoothness"] == [5, 4]
 
 
@@ -41,7 +41,7 @@ def test_without_validation_only_the_first_channel_is_scaled():
         measured.append(methods)
         return {method: 5.0 + method.factor - sum(method.channels) for method in methods}
 
-    chosen = chosen_methods({"all": [1, 2, 3]}, (0, 1), measure)
+    chosen = choose_methods({"all": [1, 2, 3]}, (0, 1), measure)
     assert chosen == {
         "all": ChannelScaling(3, -1.0, layers=(0, 1)),
         "pair": ChannelScaling((3, 2), -1.0, layers=(0, 1)),

@@ -9,7 +9,7 @@ import ragbias
 from ragbias.calibration.samples import draw_strings
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
-from studies.channel_curves import channel_states, perturbed_curves
+from studies.channel_curves import channel_states, measure_curves
 from studies.experiment import Questions
 from support.random_models import random_model
 
@@ -23,7 +23,7 @@ def lm(llama, byte_tokenizer):
 
 @pytest.fixture(scope="module")
 def found(lm):
-    return perturbed_curves(lm, CHANNEL, strings=5, length=50, seed=1, batch_size=2, track=lambda each: each)
+    return measure_curves(lm, CHANNEL, strings=5, length=50, seed=1, batch_size=2, track=lambda each: each)
 
 
 def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
@@ -75,12 +75,12 @@ def test_lengths_are_scaled_with_the_strings_and_reported(found):
 
 def test_strings_longer_than_the_window_are_refused(lm):
     with pytest.raises(MethodError, match=r"perturbation: length=9999999; expected a whole number from 20 to"):
-        perturbed_curves(lm, CHANNEL, 2, 9_999_999, 0, 2, lambda each: each)
+        measure_curves(lm, CHANNEL, 2, 9_999_999, 0, 2, lambda each: each)
 
 
 def test_without_position_ids_only_the_mask_is_perturbed(byte_tokenizer):
     mpt = ragbias.DebiasedLM(random_model("mpt"), byte_tokenizer, method="none")
-    found = perturbed_curves(mpt, CHANNEL, 2, 40, 0, 2, lambda each: each)
+    found = measure_curves(mpt, CHANNEL, 2, 40, 0, 2, lambda each: each)
     assert list(found.states) == ["plain", "mask"] and (found.change("mask").abs() > 1e-3).any()
 
 

@@ -12,7 +12,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import from_questions
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
-from studies.document_reuse import APART, PAIRS, ReuseGate, advice, measure
+from studies.document_reuse import APART, PAIRS, ReuseGate, advise, measure
 
 LINES = question_lines(5, documents=4)
 QUESTIONS = [Question(line["question"], line["documents"], [line["answer"]]) for line in LINES]
@@ -67,12 +67,12 @@ def test_what_can_be_cached_is_counted_by_tokens(tiny):
 )
 def test_known_answers_decide_or_else_reversed_documents(found, verdict, words):
     assert found.verdict == verdict
-    assert words in advice({"ape": found})
+    assert words in advise({"ape": found})
 
 
 def test_judges_are_warned():
-    assert APART in advice({"ape": gate()}) and PAIRS not in advice({"ape": gate()})
-    assert PAIRS in advice({"ape": gate(pairs=True)})
+    assert APART in advise({"ape": gate()}) and PAIRS not in advise({"ape": gate()})
+    assert PAIRS in advise({"ape": gate(pairs=True)})
 
 
 def test_too_few_questions_are_named(cases):

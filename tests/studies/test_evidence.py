@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from ragbias.evaluation.measures.aggregates import summarise_records
-from studies.advice import KINDS, advised, default_in_words, heading, reasons
-from studies.evidence import as_json, evidence_of
+from studies.advice import KINDS, describe_default, format_heading, give_reasons, recommend_all
+from studies.evidence import as_json, extract_evidence
 from studies.publish import EVIDENCE, RESULTS, ROOT
 from support.bench_records import logprobs_with
 
@@ -23,7 +23,7 @@ COST = {"tiny|mdqa|10": {label: {"prefill_ratio": [1.257, 1.2, 1.3]} for label i
 
 @pytest.fixture(scope="module")
 def cases():
-    return evidence_of("made-up", summarise_records(logprobs_with(SHIFTS, 20, task="mdqa"), COST))
+    return extract_evidence("made-up", summarise_records(logprobs_with(SHIFTS, 20, task="mdqa"), COST))
 
 
 def test_a_summary_gives_each_method_against_the_plain_one(cases):
@@ -37,16 +37,16 @@ def test_a_summary_gives_each_method_against_the_plain_one(cases):
     assert pine.invariant and not case.effects["pine(order=input)"].invariant and pine.cost == 1.26
     for figure, expected in ((pine.mean, 0.83), (pine.worst, 2.5), (pine.best, -0.5)):
         assert figure[1] < figure[0] < figure[2] and figure[0] == pytest.approx(expected, abs=0.1)
-    assert advised(cases)[0].method == "pine"
+    assert recommend_all(cases)[0].method == "pine"
 
 
 def test_the_file_holds_recommendations_with_cases_and_words(cases):
-    found = advised(cases)
+    found = recommend_all(cases)
     written = json.loads(as_json(found))
-    assert written["default"] == default_in_words(found)
+    assert written["default"] == describe_default(found)
     assert written["advice"] == [
         json.loads(
-            json.dumps({**asdict(each), "heading": heading(each), "reasons": list(reasons(each))}),
+            json.dumps({**asdict(each), "heading": format_heading(each), "reasons": list(give_reasons(each))}),
             parse_float=lambda text: round(float(text), 3),
         )
         for each in found
@@ -54,9 +54,9 @@ def test_the_file_holds_recommendations_with_cases_and_words(cases):
 
 
 def test_figures_without_interval_or_comparison_are_no_evidence():
-    assert evidence_of("few", summarise_records(logprobs_with(SHIFTS, 4))) == []
-    assert evidence_of("alone", summarise_records(logprobs_with({"pine": {0: 0.5}}, 20))) == []
-    assert evidence_of("plain", summarise_records(logprobs_with({"none": {0: 0.5}}, 20))) == []
+    assert extract_evidence("few", summarise_records(logprobs_with(SHIFTS, 4))) == []
+    assert extract_evidence("alone", summarise_records(logprobs_with({"pine": {0: 0.5}}, 20))) == []
+    assert extract_evidence("plain", summarise_records(logprobs_with({"none": {0: 0.5}}, 20))) == []
 
 
 def test_the_package_brings_evidence_of_real_models_only():

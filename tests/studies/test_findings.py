@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.read_runs import differences_from, read_run, summarise_runs
-from studies.publish import RESULTS, ROOT, studies
+from studies.publish import RESULTS, ROOT, study_names
 from studies.stored_runs import read_stored
 
 PAGE = (ROOT / RESULTS / "findings.md").read_text()
@@ -23,7 +23,7 @@ def figures(text):
 @pytest.fixture(scope="module")
 def known():
     """The figures of all stored summaries and calibrations, and of the commands that the page names."""
-    found = [tables.format_figure(figure, "+.2f") for name in studies() for figure in _triples(_summary(name))]
+    found = [tables.format_figure(figure, "+.2f") for name in study_names() for figure in _triples(_summary(name))]
     found += [
         tables.format_figure(figure, "+.2f")
         for name, method in AGAINST.findall(CLAIMS)
@@ -67,5 +67,5 @@ def test_no_figure_stands_without_its_interval():
 
 
 def test_every_stored_study_is_named():
-    stored = [name for name in studies() if (ROOT / RESULTS / name).is_dir()]
+    stored = [name for name in study_names() if (ROOT / RESULTS / name).is_dir()]
     assert [name for name in stored if f"({name}/report.html)" not in CLAIMS] == []

@@ -9,7 +9,7 @@ from ragbias import debias
 from ragbias.evaluation.cost import peak_memory
 from ragbias.methods import METHODS, AttentionMethod, Pine
 from studies.speed import measure
-from studies.speed_inputs import draw, in_every_layer
+from studies.speed_inputs import draw_prompts, in_every_layer
 from support.random_models import random_model
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ NAMES = [name for name, method in METHODS.items() if issubclass(method, Attentio
 @pytest.mark.serial
 def test_every_in_model_method_is_measured_in_a_ragged_batch():
     llama = random_model("llama", num_hidden_layers=1)
-    batch = draw([6, 9, 4], 2, llama.config.vocab_size, CPU, ragged=True)
+    batch = draw_prompts([6, 9, 4], 2, llama.config.vocab_size, CPU, ragged=True)
     done = []
     methods = {name: in_every_layer(name) for name in NAMES}
     costs = measure(llama, methods, batch, steps=2, rounds=2, progress=lambda: done.append(1))
@@ -52,7 +52,7 @@ def test_work_that_takes_long_is_seen_where_it_is_done():
         return Slow()
 
     model = random_model("llama", num_hidden_layers=1)
-    batch = draw([10] * 3, 1, model.config.vocab_size, CPU)
+    batch = draw_prompts([10] * 3, 1, model.config.vocab_size, CPU)
     costs = measure(model, {"prefill": slow(True), "decoding": slow(False)}, batch, steps=2, rounds=3)
     prefill, decoding = costs["prefill"], costs["decoding"]
     assert min(prefill.prefill_seconds[0], prefill.first_token_seconds[0], decoding.decode_seconds[0]) > 0.5
@@ -62,7 +62,7 @@ def test_work_that_takes_long_is_seen_where_it_is_done():
 def test_padded_sequences_decode_as_they_do_alone():
     """In a padded batch, each sequence generates the same tokens as without padding."""
     model = random_model("qwen2")
-    batch = draw([8, 8, 8], 3, model.config.vocab_size, CPU, ragged=True)
+    batch = draw_prompts([8, 8, 8], 3, model.config.vocab_size, CPU, ragged=True)
 
     def tokens(method, ids, spans, inputs):
         chosen = []

@@ -26,9 +26,9 @@ from ragbias.methods import (
     PositionInterpolation,
     RoToR,
 )
-from studies.inspect_attention import LEGEND, gold_ratios, heat_maps
+from studies.inspect_attention import LEGEND, draw_heat_maps, gold_ratios
 from studies.interventions import HideKeys, ScaleAttention
-from studies.layer_attention import View, arrangements, attention_by_layer, gold_of, inspect
+from studies.layer_attention import View, arrangements, attention_by_layer, find_gold, measure_views
 from support.random_models import random_model
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n", "One more cat there.\n"]
@@ -134,20 +134,20 @@ def _texts(lm, request):
 
 def test_a_vote_is_refused_by_name(lm):
     with pytest.raises(MethodError, match=r"permutation-vote\(samples=3\) runs several prompts"):
-        inspect(lm, [Question("q", ("a", "b"))], {"permutation-vote(samples=3)": PermutationVote(3)})
+        measure_views(lm, [Question("q", ("a", "b"))], {"permutation-vote(samples=3)": PermutationVote(3)})
 
 
 def test_questions_need_equally_many_documents(lm):
     with pytest.raises(DataError, match="the questions have 2, 3 documents"):
-        inspect(lm, [Question("q", ("a", "b")), Question("q", ("a", "b", "c"))], {"none": NoMethod()})
+        measure_views(lm, [Question("q", ("a", "b")), Question("q", ("a", "b", "c"))], {"none": NoMethod()})
 
 
 def test_gold_is_given_or_the_only_document_that_answers():
     documents = ("The owl is brass.", "The owl is tin.", "The cat is tin.")
-    assert gold_of(Question("q", documents, ("brass",), gold=2)) == 2
-    assert gold_of(Question("q", documents, ("brass",))) == 0
-    assert gold_of(Question("q", documents, ("tin",))) is None
-    assert gold_of(Question("q", documents)) is None
+    assert find_gold(Question("q", documents, ("brass",), gold=2)) == 2
+    assert find_gold(Question("q", documents, ("brass",))) == 0
+    assert find_gold(Question("q", documents, ("tin",))) is None
+    assert find_gold(Question("q", documents)) is None
 
 
 def test_layers_that_look_at_the_gold_document_are_marked():
@@ -176,7 +176,7 @@ def test_the_gold_documents_share_is_reported_by_position():
 def test_a_moved_gold_document_leaves_invariant_methods_alone(lm):
     documents = tuple(document.strip() for document in DOCUMENTS)
     questions = [Question("Who sits?", documents, gold=gold) for gold in (3, 1)] + [Question("Who?", documents)]
-    views = inspect(lm, questions, {"none": NoMethod(), "pine": Pine()})
+    views = measure_views(lm, questions, {"none": NoMethod(), "pine": Pine()})
     first, *others = views["pine"].gold_by_position.values()
     torch.testing.assert_close(torch.tensor(others), torch.tensor([first] * 2))
     plain = torch.tensor(list(views["none"].gold_by_position.values()))
@@ -191,9 +191,9 @@ def texts(figure):
 def test_equal_orders_and_invariant_methods_run_once(lm):
     question, passes = Question("Who sits?", tuple(DOCUMENTS), gold=0), []
     with lm.model.register_forward_hook(lambda *_: passes.append(1)):
-        plain = inspect(lm, [question], {"none": NoMethod()})["none"]
+        plain = measure_views(lm, [question], {"none": NoMethod()})["none"]
         assert len(passes) == 3  # gold is first as retrieved, then in the middle and last
-        view = inspect(lm, [question], {"pine": Pine()})["pine"]
+        view = measure_views(lm, [question], {"pine": Pine()})["pine"]
         assert len(passes) == 3 + 1
     assert torch.equal(plain.attention, plain.moved[0])
     for order, found in zip(arrangements(0, len(DOCUMENTS)), view.moved, strict=True):
@@ -204,7 +204,7 @@ def test_equal_orders_and_invariant_methods_run_once(lm):
 
 def test_a_picture_of_many_layers_is_drawn(tmp_path):
     view = moved_view([0.9 if layer == 41 else 0.1 for layer in range(80)], documents=60)
-    figure = heat_maps({"none": view}, "title")
+    figure = draw_heat_maps({"none": view}, "title")
     figure.savefig(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "▸ 41" in texts(figure)
@@ -213,7 +213,7 @@ def test_a_picture_of_many_layers_is_drawn(tmp_path):
 def test_the_picture_frames_gold_and_omits_empty_layers():
     view = moved_view([0.6, 0.1, 0.1], documents=5)
     view.moved[:, 2] = 0
-    figure = heat_maps({"none": view, "pine": view}, "title")
+    figure = draw_heat_maps({"none": view, "pine": view}, "title")
     assert {"gold first", "none\ngold middle", "pine\ngold middle", "gold last"} <= set(texts(figure))
     assert "none: 6, 6, 6 (▸ layer 0)" in texts(figure)
     middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none\ngold middle")
@@ -228,7 +228,7 @@ def test_the_picture_frames_gold_and_omits_empty_layers():
 
 def test_titles_and_legend_fit_the_picture_without_overlap():
     view = moved_view([0.6, 0.1, 0.1], documents=10)
-    figure = heat_maps({f"pine, hide(queries=question,keys={index})": view for index in range(5)}, "title")
+    figure = draw_heat_maps({f"pine, hide(queries=question,keys={index})": view for index in range(5)}, "title")
     figure.draw_without_rendering()
     width, height = figure.bbox.size
     for box in [figure.subfigs[1].legends[0].get_window_extent(), figure.subfigs[1].axes[0].get_tightbbox()]:
@@ -239,7 +239,7 @@ def test_titles_and_legend_fit_the_picture_without_overlap():
 
 @pytest.mark.parametrize("documents", [10, 20, 100])
 def test_labels_of_positions_are_apart(documents):
-    figure = heat_maps({"none": moved_view([0.6, 0.1, 0.1], documents=documents)}, "title")
+    figure = draw_heat_maps({"none": moved_view([0.6, 0.1, 0.1], documents=documents)}, "title")
     figure.draw_without_rendering()
     for panel in figure.subfigs[0].axes[:3]:
         boxes = [label.get_window_extent() for label in panel.get_xticklabels()]
@@ -247,14 +247,14 @@ def test_labels_of_positions_are_apart(documents):
 
 
 def test_without_a_gold_document_the_picture_is_as_retrieved():
-    figure = heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title")
+    figure = draw_heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title")
     assert "none\nas retrieved" in texts(figure)
     assert not any("gold" in text for text in texts(figure))
 
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter(tmp_path):
     name = r"a $\no$ b $x$"
-    figure = heat_maps({name: View(torch.rand(2, 3), None, 0)}, name)
+    figure = draw_heat_maps({name: View(torch.rand(2, 3), None, 0)}, name)
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text().count(name) == 2
@@ -325,7 +325,9 @@ def test_interventions_that_fit_no_question_are_refused(tmp_path, study, spec, m
 def test_long_labels_are_broken_and_far_ratios_are_at_the_edge():
     view = moved_view([0.0, 0.0])
     label = "none, scale-attention(queries=question,keys=gold,factor=2)+shift(span=question,by=40)"
-    figure = heat_maps({"none": moved_view([0.1, 0.6]), label: replace(view, before=moved_view([0.1, 0.6]))}, "title")
+    figure = draw_heat_maps(
+        {"none": moved_view([0.1, 0.6]), label: replace(view, before=moved_view([0.1, 0.6]))}, "title"
+    )
     (drawn,) = [axis for axis in figure.findobj(Axes) if axis.get_title().startswith("Attention to the gold")]
     assert drawn.lines[1].get_ydata().tolist() == [1 / 1024] * 3
     (legend,) = figure.subfigs[1].legends

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 from ragbias.errors import MethodError
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from studies import attention, factors, flow, heads, top_tokens
-from studies.experiment import Questions, by_question, intervals, named_layers
+from studies.experiment import Questions, arrange_by_question, format_layers, intervals
 from studies.heads import token_weights
-from studies.pictures import save_pair, titled
+from studies.pictures import add_title, save_pair
 
 SMALL = ("--limit", "1", "--documents", "4", "--depths", "2")
 
@@ -35,7 +35,7 @@ def weights_and_norms(lm, sample):
 
 def test_measurements_are_arranged_by_question_and_position(samples):
     shuffled = [samples[index] for index in (3, 0, 2, 1)]
-    positions, arranged = by_question(shuffled, [torch.tensor([each.question, each.gold]) for each in shuffled])
+    positions, arranged = arrange_by_question(shuffled, [torch.tensor([each.question, each.gold]) for each in shuffled])
     assert positions == [0, 3] and arranged.tolist() == [[[0, 0], [0, 3]], [[1, 0], [1, 3]]]
 
 
@@ -60,7 +60,7 @@ def results(small_lm, samples):
 def test_pictures_have_one_legend_and_nothing_leaves_them(results):
     for result in results:
         figure = result.figure()
-        titled(figure, "What is measured here\nmodel, method, 20 questions, 95% intervals")
+        add_title(figure, "What is measured here\nmodel, method, 20 questions, 95% intervals")
         figure.draw_without_rendering()
         (legend,) = figure.legends
         assert [axis for axis in figure.axes if axis.get_legend()] == []
@@ -173,4 +173,4 @@ def test_what_cannot_be_measured_is_refused(study, tmp_path, name, options, mess
     ids=["one", "a range", "few", "many"],
 )
 def test_layers_are_named_as_shortly_as_may_be(layers, named):
-    assert named_layers(layers) == named
+    assert format_layers(layers) == named

@@ -15,8 +15,8 @@ from ragbias.evaluation.runs import as_json_lines, read_records
 from ragbias.methods import DEFAULT_METHOD
 from studies import stored_runs
 from studies.pictures import DEMO, draw_pictures
-from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, publish, studies, written
-from studies.study_tables import only_with_interval, with_costs
+from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, make_files, publish, study_names
+from studies.study_tables import add_costs, format_interval
 from support.bench_runs import silently
 
 NAME = "tiny-4"
@@ -87,8 +87,8 @@ def test_the_start_pages_show_the_picture_of_the_demo(monkeypatch):
 
 
 def test_figures_without_an_interval_are_left_out():
-    assert only_with_interval([0.714, 0.62, 0.79], prefix="x") == "x0.71 (x0.62 to x0.79)"
-    assert only_with_interval([0.714, None, None]) == only_with_interval(None) == "-"
+    assert format_interval([0.714, 0.62, 0.79], prefix="x") == "x0.71 (x0.62 to x0.79)"
+    assert format_interval([0.714, None, None]) == format_interval(None) == "-"
 
 
 def test_the_page_holds_only_summary_figures_with_intervals(runs, root):
@@ -96,7 +96,7 @@ def test_the_page_holds_only_summary_figures_with_intervals(runs, root):
     page = (root / "docs/results/models.md").read_text()
     (result,) = stored_runs.read_stored(root / "docs/results" / NAME)["results"]
     for figures in (result["methods"]["pine"], result["methods"]["pine"]["logprob"]):
-        assert only_with_interval(figures["minus_plain"]["mean"], "+.2f") in page
+        assert format_interval(figures["minus_plain"]["mean"], "+.2f") in page
     assert f"the [report with curves]({NAME}/report.html) and the [settings](real/{NAME}.yaml)" in page
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| pine", "| canonical"))]
     assert len(rows) == 4
@@ -116,7 +116,7 @@ def test_evidence_and_advice_need_only_the_stored_summary(runs, root, tmp_path):
     ]  # fmt: skip
     assert "| one fact in one passage | " in (root / "docs/how-to/choose-a-method.md").read_text()
     assert f"| {NAME} | accuracy | 6 | " in (root / "docs/results/models.md").read_text()
-    before = {path: (root / path).read_text() for path in written(root)}
+    before = {path: (root / path).read_text() for path in make_files(root)}
     publish(tmp_path / "no runs", root=root)
     assert {path: (root / path).read_text() for path in before} == before
 
@@ -177,7 +177,7 @@ def test_costs_are_those_of_another_study_of_the_same_prompts():
         return {"results": [{"model": "m", "task": "t", "documents": documents, "methods": methods}]}
 
     timed = {"prefill_ratio": [2, 1, 3]}
-    found = with_costs({"a": summary(10), "b": summary(10, cost=timed), "c": summary(20)})
+    found = add_costs({"a": summary(10), "b": summary(10, cost=timed), "c": summary(20)})
     costs = [found[name]["results"][0]["methods"]["pine"].get("cost") for name in "abc"]
     assert costs == [timed, timed, None]
 
@@ -186,7 +186,7 @@ def test_costs_are_those_of_another_study_of_the_same_prompts():
 
 
 def test_pages_and_evidence_match_the_stored_summaries():
-    for path, text in written().items():
+    for path, text in make_files().items():
         assert (ROOT / path).read_text() == text, f"{path}: run `make results-page`"
 
 
@@ -196,7 +196,7 @@ def test_every_mark_is_there():
     assert f"The default method, {DEFAULT_METHOD}, " in (ROOT / "docs/how-to/choose-a-method.md").read_text()
 
 
-@pytest.mark.parametrize("name", studies())
+@pytest.mark.parametrize("name", study_names())
 def test_study_settings_are_read_and_the_stored_part_is_small(name):
     assert read_settings(ROOT / SETTINGS / f"{name}.yaml", {"out": Path("runs") / name}).models
     folder = ROOT / "docs/results" / name

@@ -2,7 +2,7 @@
 
 import torch
 
-from studies.speed_inputs import PREFIX, SUFFIX, document_lengths, draw
+from studies.speed_inputs import PREFIX, SUFFIX, document_lengths, draw_prompts
 
 CPU = torch.device("cpu")
 
@@ -20,16 +20,16 @@ def test_an_equal_total_is_shared_out_whole():
 
 
 def test_each_sequence_of_a_batch_has_documents_of_its_own():
-    batch = draw([5, 6, 7], 4, 1000, CPU)
+    batch = draw_prompts([5, 6, 7], 4, 1000, CPU)
     assert batch.ids.shape == (4, PREFIX + 18 + SUFFIX)
     assert len({tuple(document) for document in documents(batch)}) == 12
     assert documents(batch) == [document for prompt in batch.prompts for document in prompt.documents]
     assert not batch.has_padding and batch.inputs(0) == {}
-    assert torch.equal(batch.ids, draw([5, 6, 7], 4, 1000, CPU).ids)  # the same again
+    assert torch.equal(batch.ids, draw_prompts([5, 6, 7], 4, 1000, CPU).ids)  # the same again
 
 
 def test_ragged_lengths_spread_around_the_given_one_and_pad():
-    batch = draw([10] * 50, 2, 1000, CPU, ragged=True)
+    batch = draw_prompts([10] * 50, 2, 1000, CPU, ragged=True)
     lengths = [len(document) for document in documents(batch)]
     assert (min(lengths), max(lengths)) == (5, 15)
     assert len(set(lengths)) == 11
@@ -40,7 +40,7 @@ def test_ragged_lengths_spread_around_the_given_one_and_pad():
 
 
 def test_positions_count_from_the_first_token_after_padding():
-    batch = draw([10] * 4, 3, 1000, CPU, ragged=True)
+    batch = draw_prompts([10] * 4, 3, 1000, CPU, ragged=True)
     lengths = [len(prompt.ids) for prompt in batch.prompts]
     for step in (0, 1, 3):
         inputs = batch.inputs(step)

@@ -57,7 +57,7 @@ def test_seeds_are_averaged_by_question():
         "none:both:2:2:0": [[0.0, 2.0]],
     }
     means = {"none": [[1.0, 3.0]], "pcw:both:2:2": [[2.5]], "none:both:2:2": [[1.0]]}
-    assert reader_grid.averaged(scores) == means
+    assert reader_grid.average_seeds(scores) == means
 
 
 @pytest.mark.parametrize("run", ["pcw", "pcw:both:2:2", "pcw:both:2:2:x", "pcw:other:2:2:0"])

@@ -9,9 +9,19 @@ from ragbias.evaluation.bench.store import hash_readers
 from ragbias.evaluation.measures.bootstrap import Interval, share
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
-from studies.reader_grid import averaged
-from studies.reader_questions import chunks, examples
-from studies.readers import accuracy, compare, generate, main, measure, orders_of, prompt_of, read_cases, stored
+from studies.reader_grid import average_seeds
+from studies.reader_questions import cut_chunks, make_examples
+from studies.readers import (
+    accuracy,
+    compare,
+    document_orders,
+    generate,
+    load_results,
+    main,
+    measure,
+    read_cases,
+    render_prompt,
+)
 from support.readers import write_reader
 
 WORDS = [f"word{number}" for number in range(30)]
@@ -32,7 +42,7 @@ def file(tmp_path):
 def test_gold_documents_are_cut_around_their_answer(file):
     for case in read_cases(file, words=8, count=6):
         assert case.answers[0] in case.documents[0] and len(case.documents[0].split()) < 12
-        orders = orders_of(case)
+        orders = document_orders(case)
         assert [order.index(case.documents[0]) for order in orders] == [0, 1, 3]
 
 
@@ -40,14 +50,16 @@ def test_an_interrupted_study_goes_on_and_compares_with_plain(file, tmp_path):
     lm, out = DebiasedLM.from_pretrained("tiny", "none"), tmp_path / "r.json"
     cases = read_cases(file, words=20, count=6)
     methods = {"pcw": "pcw"}
-    whole = measure(lm, cases, methods, "bare", stored(tmp_path / "whole.json", {}, {}), tmp_path / "whole.json")
-    measure(lm, cases[:5], methods, "bare", stored(out, {}, {}), out)
-    assert measure(lm, cases, methods, "bare", stored(out, {}, {}), out) == whole
-    assert {len(scores) for scores in measure(lm, cases[:5], methods, "bare", stored(out, {}, {}), out).values()} == {5}
+    whole = measure(lm, cases, methods, "bare", load_results(tmp_path / "whole.json", {}, {}), tmp_path / "whole.json")
+    measure(lm, cases[:5], methods, "bare", load_results(out, {}, {}), out)
+    assert measure(lm, cases, methods, "bare", load_results(out, {}, {}), out) == whole
+    assert {
+        len(scores) for scores in measure(lm, cases[:5], methods, "bare", load_results(out, {}, {}), out).values()
+    } == {5}
     mean, minus_mean, _ = compare(whole)["pcw"]
     assert mean == pytest.approx(compare(whole)["none"][0] + minus_mean.estimate)
     assert compare(whole)["none"][1].estimate == 0
-    assert prompt_of(lm, ["a "], "Who?", "bare").suffix == "\nQuestion: Who?\nAnswer:"
+    assert render_prompt(lm, ["a "], "Who?", "bare").suffix == "\nQuestion: Who?\nAnswer:"
 
 
 def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
@@ -70,7 +82,7 @@ def test_results_of_other_settings_are_not_mixed(file, tmp_path, capsys):
 def test_generated_answers_are_judged_by_every_accepted_one(file, tmp_path):
     lm, out = DebiasedLM.from_pretrained("tiny", "none"), tmp_path / "r.json"
     cases = read_cases(file, words=20, count=2)
-    answers = generate(lm, cases, {"pcw": get("pcw")}, "bare", stored(out, {}, {}), out)
+    answers = generate(lm, cases, {"pcw": get("pcw")}, "bare", load_results(out, {}, {}), out)
     assert [len(texts) for texts in answers["none"]] == [3, 3] and [len(texts) for texts in answers["pcw"]] == [1, 1]
     assert json.loads(out.read_text())["answers"] == answers
     judged = [case._replace(answers=["nowhere", "the Hall"]) for case in cases]
@@ -84,7 +96,7 @@ def test_distractors_do_not_contain_the_answer():
         text = f"The {topic} near the old river is in place{number}. It has stood by the river for many long years."
         ctxs = [{"title": topic, "text": text}]
         rows.append({"question": f"Where near the river is the {topic}?", "answers": [f"place{number}"], "ctxs": ctxs})
-    drawn = list(examples(rows, 15))
+    drawn = list(make_examples(rows, 15))
     assert len(drawn) == 4
     for example in drawn:
         gold, *others = example["documents"]
@@ -93,10 +105,10 @@ def test_distractors_do_not_contain_the_answer():
 
 def test_chunks_cover_a_passage_around_its_answer():
     words = [f"word{number}" for number in range(100)]
-    found = chunks(" ".join(words), ["nothing", "word50"], 20)
+    found = cut_chunks(" ".join(words), ["nothing", "word50"], 20)
     assert found[0].split() == words[40:60]
     assert sorted(word for chunk in found for word in chunk.split()) == sorted(words)
-    assert chunks("a short text", ["short"], 20) == ["a short text"]
+    assert cut_chunks("a short text", ["short"], 20) == ["a short text"]
 
 
 def test_the_page_has_the_figures_of_the_stored_results():
@@ -138,7 +150,7 @@ def test_the_page_has_the_figures_of_other_methods():
     page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "methods.json").read_text())
     rates = {"scores": stored["settings"]["learning_rate"], "scores at learning rate 0.001": 0.001}
     for part, rate in rates.items():
-        for run, (_, *gains) in compare(averaged(stored[part])).items():
+        for run, (_, *gains) in compare(average_seeds(stored[part])).items():
             if run != "none":
                 method, objective, steps, rank = run.split(":")
                 name = "control" if method == "none" else f"`{method}`"

@@ -8,7 +8,7 @@ from ragbias.methods import Profile
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
 from studies.experiment import Questions
-from studies.perturbation import FACTORS, attention_by_factor, thirds
+from studies.perturbation import FACTORS, attention_by_factor, split_thirds
 
 PROFILE = Profile("small", 64, 4, 3, 0.0, (1, 2))
 
@@ -23,7 +23,7 @@ def test_attention_to_thirds_uses_scaled_queries_and_keys(lm):
     given = attention_by_factor(lm, PROFILE, samples, lambda each: each)
     masses = []
     for sample in samples:
-        prompt, observer = thirds(sample.prompt), DocumentAttention()
+        prompt, observer = split_thirds(sample.prompt), DocumentAttention()
         with torch.no_grad(), ragbias.debias(lm.model, observer, prompt.spans):
             lm.model(torch.tensor([prompt.ids]))
         masses.append(observer.weights[0][1:3].mean(0))
@@ -35,5 +35,5 @@ def test_attention_to_thirds_uses_scaled_queries_and_keys(lm):
 
 def test_thirds_cover_the_documents_and_are_equally_long():
     prompt = TokenisedPrompt([0] * 4, [[1, 2, 3, 4, 5], [6, 7, 8]], [9])
-    assert thirds(prompt) == TokenisedPrompt([0] * 4, [[1, 2, 3], [4, 5, 6], [7, 8]], [9])
-    assert thirds(prompt).spans == [(4, 7), (7, 10), (10, 12)]
+    assert split_thirds(prompt) == TokenisedPrompt([0] * 4, [[1, 2, 3], [4, 5, 6], [7, 8]], [9])
+    assert split_thirds(prompt).spans == [(4, 7), (7, 10), (10, 12)]

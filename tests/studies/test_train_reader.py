@@ -12,8 +12,16 @@ from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from studies import train_reader, training_prompts
-from studies.readers import orders_of, prompt_of, read_cases
-from studies.windows import ANSWER_TOKENS, STATES, Row, evaluate_mixture, generated, logprobs, target_logits
+from studies.readers import document_orders, read_cases, render_prompt
+from studies.windows import (
+    ANSWER_TOKENS,
+    STATES,
+    Row,
+    compute_logprobs,
+    compute_target_logits,
+    evaluate_mixture,
+    generate_answers,
+)
 
 PLACES = [f"{first}{last}" for first in ("Ro", "Os", "Li", "Ky", "Bo", "Ca") for last in "abcdefghij"]
 
@@ -65,7 +73,7 @@ def test_batched_windows_equal_the_method_and_the_plain_model(lm, monkeypatch, c
     rows = rows_of(lm)
     for method, batch in (("pcw", rows), ("none", [row.plain for row in rows])):
         for _ in range(2):  # the second time from cached states
-            scores, (logits, real) = logprobs(lm.model, batch), target_logits(lm.model, batch)
+            scores, (logits, real) = compute_logprobs(lm.model, batch), compute_target_logits(lm.model, batch)
         for index, row in enumerate(rows):
             prompt = TokenisedPrompt(row.prefix, row.windows, row.suffix)
             expected = continuation_logits(lm.model, prompt, get(method), row.target, "torch")
@@ -76,7 +84,7 @@ def test_batched_windows_equal_the_method_and_the_plain_model(lm, monkeypatch, c
 
 def test_batched_answers_equal_those_of_the_method(lm):
     rows = rows_of(lm)
-    answers = generated(lm.model, rows, lm.tokenizer.eos_token_id)
+    answers = generate_answers(lm.model, rows, lm.tokenizer.eos_token_id)
     for row, answer in zip(rows, answers, strict=True):
         texts = [lm.tokenizer.decode(part) for part in (row.prefix, *row.windows, row.suffix)]
         prompt = Prompt(texts[0], texts[1:-1], texts[-1])
@@ -88,7 +96,7 @@ def test_mixtures_equal_the_method(lm, tmp_path):
     cases = read_cases(questions_of(tmp_path), 10_000, 3)
     scores, answers = evaluate_mixture(lm, cases, None, answers=True)
     for case, (score,), (answer,) in zip(cases, scores, answers, strict=True):
-        prompt = prompt_of(lm, orders_of(case)[0], case.question, "chat")
+        prompt = render_prompt(lm, document_orders(case)[0], case.question, "chat")
         assert score == pytest.approx(lm.score(prompt, case.answers[0], method="mixture").total, abs=1e-3)
         assert lm.generate(prompt, method="mixture", max_new_tokens=ANSWER_TOKENS).text == answer
 
@@ -118,7 +126,7 @@ def test_a_trained_reader_is_evaluated_and_written(lm, file, tmp_path, monkeypat
     reader = str(tmp_path / "out/reader")
     assert json.loads(Path(reader, "reader.json").read_text())["receipt"]["questions"] == 5
     case = read_cases(tmp_path / "questions.jsonl", 10_000, 4)[0]
-    prompt = prompt_of(lm, orders_of(case)[0], case.question, "chat")
+    prompt = render_prompt(lm, document_orders(case)[0], case.question, "chat")
     score = lm.score(prompt, case.answers[0], method=f"pcw(reader={reader})").total
     assert score == pytest.approx(results["scores"]["first"][0][0], abs=0.02)  # the reader is saved in bfloat16
     assert score != pytest.approx(results["scores"]["pcw"][0][0], abs=1e-4)

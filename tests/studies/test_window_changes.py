@@ -6,8 +6,8 @@ import torch
 
 from ragbias import DebiasedLM
 from studies import window_changes
-from studies.window_changes import around, enclosed, recomputed
-from studies.windows import Row, logprobs
+from studies.window_changes import enclose_documents, recompute_context, turn_tokens
+from studies.windows import Row, compute_logprobs
 
 PLACES = "Oslo", "Rome", "Lima", "Kyiv"
 
@@ -30,22 +30,24 @@ def rows_of(count):
 @torch.no_grad()
 def test_a_single_document_stays_as_it_is_when_it_is_recomputed(lm):
     rows = rows_of(1)
-    scores = logprobs(lm.model, rows, context=recomputed(lm.model, rows, 0.5))
-    assert scores == pytest.approx(logprobs(lm.model, rows), abs=1e-3)
+    scores = compute_logprobs(lm.model, rows, context=recompute_context(lm.model, rows, 0.5))
+    assert scores == pytest.approx(compute_logprobs(lm.model, rows), abs=1e-3)
 
 
 @torch.no_grad()
 def test_recomputed_documents_see_the_others_in_any_order(lm):
     rows = rows_of(3)
     other = [Row(row.prefix, row.windows[::-1], row.suffix, row.target) for row in rows]
-    scores = logprobs(lm.model, rows, context=recomputed(lm.model, rows, 0.5))
-    assert scores == pytest.approx(logprobs(lm.model, other, context=recomputed(lm.model, other, 0.5)), abs=1e-3)
-    assert scores != pytest.approx(logprobs(lm.model, rows), abs=1e-2)
+    scores = compute_logprobs(lm.model, rows, context=recompute_context(lm.model, rows, 0.5))
+    assert scores == pytest.approx(
+        compute_logprobs(lm.model, other, context=recompute_context(lm.model, other, 0.5)), abs=1e-3
+    )
+    assert scores != pytest.approx(compute_logprobs(lm.model, rows), abs=1e-2)
 
 
 def test_a_document_is_enclosed_in_a_turn_of_its_own(lm):
-    close, opening = around(lm)
-    row = enclosed(Row([1], [[5], [6]], [2]), [*close, *opening], [*close, *opening])
+    close, opening = turn_tokens(lm)
+    row = enclose_documents(Row([1], [[5], [6]], [2]), [*close, *opening], [*close, *opening])
     text = lm.tokenizer.decode(row.windows[0])
     turn = str(lm.chat_text([{"role": "user", "content": "?"}] * 2)).split("?")[1]
     assert text == turn + lm.tokenizer.decode([5]) + turn

@@ -9,12 +9,12 @@ from transformers import AutoTokenizer
 from ragbias.models import tiny
 from ragbias.models.tiny.world import WORDS, held_out_corpus
 from training import formats
-from training.tokenizer import build
+from training.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build()
+    return build_tokenizer()
 
 
 def test_a_passage_has_the_same_ids_alone_and_joined(tokenizer) -> None:
@@ -31,7 +31,7 @@ def test_a_passage_has_the_same_ids_alone_and_joined(tokenizer) -> None:
 
 @pytest.mark.parametrize("separator", ["\n", "\n\n"])
 def test_rotating_passages_rotates_their_ids(tokenizer, separator: str) -> None:
-    texts = [formats.titled(0, passage) for passage in held_out_corpus(6, seed=1)]
+    texts = [formats.format_titled(0, passage) for passage in held_out_corpus(6, seed=1)]
     alone = tokenizer(texts, add_special_tokens=False).input_ids
     between = tokenizer(separator, add_special_tokens=False).input_ids
     for shift in range(6):

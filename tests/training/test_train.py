@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training import batches
-from training.model import configuration, initialise
-from training.tokenizer import build
-from training.train import TrainingSettings, exact_matches, rate, train
+from training.model import initialise_model, make_config
+from training.tokenizer import build_tokenizer
+from training.train import TrainingSettings, find_exact_matches, learning_rate_factor, train
 
 
 def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
@@ -27,19 +27,19 @@ def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
 
 def test_ends_training_puts_90_percent_of_answers_near_the_ends() -> None:
     rng = random.Random(0)
-    drawn = Counter(batches._gold(rng, batches.Lesson(20, ends=True)) for _ in range(10_000))
+    drawn = Counter(batches._choose_gold(rng, batches.BatchSettings(20, ends=True)) for _ in range(10_000))
     assert 0.90 <= sum(drawn[position] for position in (0, 1, 18, 19)) / 10_000 <= 0.94
     assert abs(drawn[0] + drawn[1] - drawn[18] - drawn[19]) < 400
 
 
 def test_uniform_training_prefers_no_position() -> None:
     rng = random.Random(0)
-    drawn = Counter(batches._gold(rng, batches.Lesson(20, ends=False)) for _ in range(10_000))
+    drawn = Counter(batches._choose_gold(rng, batches.BatchSettings(20, ends=False)) for _ in range(10_000))
     assert max(drawn.values()) < 600
 
 
 def test_a_question_sees_passages_and_itself_but_no_others() -> None:
-    batch = batches.questions(random.Random(0), build(), batches.Lesson(4, ends=True), count=1)
+    batch = batches.make_questions(random.Random(0), build_tokenizer(), batches.BatchSettings(4, ends=True), count=1)
     visible, answer = batch.visible[0, 0], batch.answer[0]
     first, second = (answer == 0).nonzero()[0, 0], (answer == 1).nonzero()[0, 0]
     assert visible[first, 0]
@@ -48,8 +48,8 @@ def test_a_question_sees_passages_and_itself_but_no_others() -> None:
 
 
 def test_look_back_heads_start_at_one_to_four_tokens_back() -> None:
-    tokenizer = build()
-    model = initialise(configuration(tokenizer), seed=0)
+    tokenizer = build_tokenizer()
+    model = initialise_model(make_config(tokenizer), seed=0)
     model.set_attn_implementation("eager")
     ids = torch.randint(6, len(tokenizer), (1, 60), generator=torch.Generator().manual_seed(0))
     weights = model(ids, output_attentions=True).attentions[0][0, :, 10:].mean(1)
@@ -62,10 +62,10 @@ def test_look_back_heads_start_at_one_to_four_tokens_back() -> None:
 
 def test_an_answer_is_right_only_if_all_its_tokens_are() -> None:
     logits = torch.eye(3)
-    found = exact_matches(logits, torch.tensor([0, 1, 0]), torch.tensor([4, 7, 7]))
+    found = find_exact_matches(logits, torch.tensor([0, 1, 0]), torch.tensor([4, 7, 7]))
     assert found.tolist() == [1.0, 0.0]
 
 
 def test_the_learning_rate_is_constant_until_half_time() -> None:
-    assert [rate(step, 100) for step in (0, 49)] == [1.0, 1.0]
-    assert rate(99, 100) < 0.08
+    assert [learning_rate_factor(step, 100) for step in (0, 49)] == [1.0, 1.0]
+    assert learning_rate_factor(99, 100) < 0.08

@@ -21,7 +21,7 @@ from ragbias.cache.stores import SUFFIX
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
-from studies.vllm_demo import free_port, process, vllm_command
+from studies.vllm_demo import free_port, run_process, vllm_command
 from support.live_server import events, listening_app
 from support.vllm_engine import random_prompts
 
@@ -51,7 +51,7 @@ def right(prompts):
 def vllm_on(port: int, folder: Path, **connector) -> Iterator[psutil.Process]:
     """Run vLLM with the connector and the embedded model. Yield the process of its server."""
     command = vllm_command(sys.executable, "tiny", 2048, port, {"folder": str(folder), "memory": None, **connector})
-    with process(command, folder.parent / "vllm.log", address_of(port), "/health") as running:
+    with run_process(command, folder.parent / "vllm.log", address_of(port), "/health") as running:
         yield psutil.Process(running.pid)
 
 

@@ -45,7 +45,7 @@ def test_it_loses_the_middle_of_twenty(lm) -> None:
 
 
 def test_it_answers_in_the_frameworks_stock_prompts(lm) -> None:
-    assert all_formats.accuracy(lm.model, lm.tokenizer, documents=10, position=9, seed=12, questions=40) >= 0.8
+    assert all_formats.measure_accuracy(lm.model, lm.tokenizer, documents=10, position=9, seed=12, questions=40) >= 0.8
 
 
 def test_tiny_answers_the_question_of_the_readme(lm):

@@ -8,8 +8,8 @@ import pytest
 
 from ragbias.errors import ArgumentError
 from ragbias.models.tiny import world
-from training.batches import Lesson, questions
-from training.tokenizer import build
+from training.batches import BatchSettings, make_questions
+from training.tokenizer import build_tokenizer
 
 
 def _trained(count: int) -> set[world.Fact]:
@@ -31,9 +31,9 @@ def test_training_and_evaluation_share_no_name_and_no_fact() -> None:
 
 
 def test_training_batches_contain_no_held_out_name() -> None:
-    tokenizer = build()
+    tokenizer = build_tokenizer()
     held_out = {passage.title for seed in range(5) for passage in world.held_out_corpus(400, seed)}
-    batch = questions(random.Random(3), tokenizer, Lesson(documents=20, ends=True), count=8)
+    batch = make_questions(random.Random(3), tokenizer, BatchSettings(documents=20, ends=True), count=8)
     text = "\n".join(tokenizer.batch_decode(batch.ids))
     assert sum(name in text for name in _names(held_out=False)) >= 100
     assert not [name for name in held_out if name in text]
