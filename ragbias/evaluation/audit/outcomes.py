@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, zip_longest
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -72,7 +72,8 @@ class Outcome:
 
     Attributes:
         answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
-        rightness: shares of questions with both right and wrong answers. None if too few have accepted answers.
+        rightness: shares of questions with both right and wrong answers. None if too few have accepted answers, or if
+            no answer of any method is right.
         accuracy_by_order: accuracy in each order, over questions with accepted answers.
         changed: share of questions whose answer in the retrieved order differs in meaning from the first method's.
         better: accuracy in the retrieved order, minus the first method's accuracy.
@@ -160,6 +161,8 @@ def audit(
         answered = {label: rows[:finished] for label, rows in answered.items()}
     first = next(iter(answered.values()))
     outcomes = {label: _summarise(cases, case_orders, methods[label], rows, first) for label, rows in answered.items()}
+    if not any(any(outcome.accuracy_by_order or ()) for outcome in outcomes.values()):
+        outcomes = {label: replace(outcome, rightness=None) for label, outcome in outcomes.items()}
     return Audit(outcomes, len(cases), max(map(len, case_orders)))
 
 

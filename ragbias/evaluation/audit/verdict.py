@@ -20,6 +20,10 @@ RIGHTNESS_FLIP = (
     "A flip: the answer is right in one order and wrong in another. If 'Paris' is right, 'It is Paris.' and 'Lyon' are "
     "a flip; 'Lyon' and 'Rome' are not, because both are wrong."
 )
+NEVER_RIGHT = (
+    "Changes between right and wrong are not counted, because no answer is right in any order: check that the documents "
+    "contain the right answers of your file."
+)
 
 
 class Verdict(Enum):
@@ -55,7 +59,10 @@ class Recommendation:
 
 def define_flip(audit: Audit) -> str:
     """Define a flip in this audit, with two examples."""
-    return RIGHTNESS_FLIP if audit.uses_accepted_answers else ANSWER_FLIP
+    if audit.uses_accepted_answers:
+        return RIGHTNESS_FLIP
+    accuracies = [outcome.accuracy_by_order for outcome in audit.outcomes.values() if outcome.accuracy_by_order]
+    return f"{ANSWER_FLIP} {NEVER_RIGHT}" if accuracies and not any(map(any, accuracies)) else ANSWER_FLIP
 
 
 def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:

@@ -229,6 +229,15 @@ def labelled(flips, better, method=None):
     )
 
 
+def test_without_right_answers_all_changes_of_answers_count(lm):
+    never = [case_of(lm, f"Who{'?' * index}", answers=("no such name",), max_new_tokens=2) for index in range(5)]
+    found = audit(never, {"none": NoMethod()}, orders=2)
+    outcome = found.outcomes["none"]
+    assert outcome.accuracy_by_order == [0, 0] and outcome.rightness is None
+    assert outcome.headline == outcome.answer_flips
+    assert "'Lyon' are a flip" in define_flip(found) and "no answer is right in any order" in define_flip(found)
+
+
 @pytest.mark.parametrize("better", [(-0.3, -0.5, 0.1), (0.1, -0.05, 0.25), (-0.01, -0.015, 0.0)])
 def test_a_method_that_may_lose_accuracy_is_for_consistency(better):
     outcomes = {"none": labelled([1.0] * 40 + [0.0] * 60, (0, 0, 0)), "pine": labelled([0.0] * 100, better, Pine())}
