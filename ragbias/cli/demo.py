@@ -142,8 +142,8 @@ def _print_framework_answers(prepared: Demo) -> None:
 
     question = find_order_sensitive_question(prepared)
     terminal.console.print(
-        "With the demo's prompt, the plain model's answer to this question depends on the document order. "
-        "Frameworks use other prompts, so the answer may be the same in both orders."
+        "The next table has one question. With the demo's prompt, the plain model's answer depends on the document "
+        "order. Frameworks use other prompts, so the answer may be the same in both orders."
     )
     table = make_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):

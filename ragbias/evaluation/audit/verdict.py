@@ -21,8 +21,8 @@ RIGHTNESS_FLIP = (
     "a flip; 'Lyon' and 'Rome' are not, because both are wrong."
 )
 NEVER_RIGHT = (
-    "Changes between right and wrong are not counted, because no answer is right in any order: check that the documents "
-    "contain the right answers of your file."
+    "Changes between right and wrong are not counted, because no answer is right in any order: check that the "
+    "documents contain the right answers of your file."
 )
 
 
