@@ -21,7 +21,7 @@ from typing import Any
 from ragbias.adaptation.examples import draw_examples
 from ragbias.adaptation.run import write_weights
 from ragbias.adaptation.settings import AdaptSettings
-from ragbias.adaptation.teacher import BATCH, Lesson, lessons_of
+from ragbias.adaptation.teacher import BATCH, Lesson, make_lessons
 from ragbias.adaptation.training import Reader, train
 from ragbias.cache import DocumentCache
 from ragbias.data.questions import Question, read_questions
@@ -71,7 +71,7 @@ def make_training(lm: DebiasedLM, questions: Sequence[Question], seed: int, coun
     asked = [(example, example.teacher_prompts(None, random.Random(seed))) for example in examples]
     lessons: list[Lesson] = []
     for begin in range(0, len(asked), BATCH):
-        lessons += lessons_of(lm, asked[begin : begin + BATCH], distil=True)
+        lessons += make_lessons(lm, asked[begin : begin + BATCH], distil=True)
     return Training([lm.prepare(example.prompt, method="none").tokens for example in examples], lessons)
 
 

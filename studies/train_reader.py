@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from ragbias.adaptation.receipt import receipt_of
+from ragbias.adaptation.receipt import make_receipt
 from ragbias.adaptation.run import MOST_HELD_OUT, held_out_example, write_weights
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import FORWARD
@@ -240,7 +240,7 @@ def write_reader(reader: Reader, questions: Questions, options: Any, settings: d
     folder.mkdir(exist_ok=True)
     write_weights(require("peft", "adapt"), reader, folder, lm.name)
     write_atomically(folder / READER, json.dumps(record | {"receipt": {"supported": True}}).encode())
-    receipt = receipt_of(lm, method, str(folder), compared, lambda done: None)
+    receipt = make_receipt(lm, method, str(folder), compared, lambda done: None)
     write_atomically(folder / READER, (json.dumps(record | {"receipt": receipt}, indent=2) + "\n").encode())
     print(json.dumps(receipt, indent=2))
 

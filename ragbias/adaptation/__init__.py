@@ -1,4 +1,4 @@
-"""Train reader adapters: a small LoRA on the tokens after the documents, see ``ragbias.readers``."""
+"""Train reader adapters. A reader adapter is a small LoRA that acts only on the tokens after the documents."""
 
 from ragbias import lazy
 

@@ -1,4 +1,4 @@
-"""Training examples: prompts with a question, documents, and one of several endings."""
+"""Training examples: prompts with documents, a question, and one of several endings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.prompt import Prompt
 
 DOCUMENTS, QUESTION = "{documents}", "{question}"
-PREFIX = "Answer the question using the documents below.\n\n"  # the same for all prompts, so that documents are reused
+PREFIX = "Answer the question using the documents below.\n\n"  # equal in all prompts, to reuse documents
 ENDINGS = (
     "\nQuestion: {question}\nAnswer:",
     "\nQuestion: {question}\nAnswer in a few words.",
@@ -30,10 +30,10 @@ ENDINGS = (
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with documents, and the gold document and answers, if known.
+    """A prompt with documents. The gold document, which contains the answer, and the answers may be unknown.
 
     Attributes:
-        gold: index of the document with the answer; None if unknown.
+        gold: index of the gold document; None if unknown.
         answers: accepted answers; empty if unknown.
         similar: index of the document that is most similar to the question; None if unknown.
     """
@@ -45,28 +45,27 @@ class Example:
 
     @property
     def continuation(self) -> str:
-        """The first answer, after a space if the prompt ends with a colon, as in ``Answer:``."""
+        """The text to predict: the first answer, with a space before it if the prompt ends with a colon."""
         return f" {self.answers[0]}" if self.prompt.suffix.endswith(":") else self.answers[0]
 
     def teacher_prompts(self, orders: int | None, rng: random.Random) -> list[Prompt]:
-        """Return the prompts of the teacher: one document alone, or all documents in ``orders`` random orders.
+        """Return the prompts that the teacher, which is the plain model, reads.
 
-        The one document is the gold document or, if it is unknown and ``orders`` is None, the most similar one, if any.
+        If the gold document is known, there is one prompt with only this document. If it is unknown and ``orders`` is
+        None, there is one prompt with only the most similar document. Otherwise, there are ``orders`` prompts with all
+        documents in random order, or one such prompt if ``orders`` is None.
         """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
-        alone = self.similar if self.gold is None and orders is None else self.gold
-        if alone is not None:
-            return [Prompt(prompt.prefix, [prompt.documents[alone]], prompt.suffix)]
+        only = self.similar if self.gold is None and orders is None else self.gold
+        if only is not None:
+            return [Prompt(prompt.prefix, [prompt.documents[only]], prompt.suffix)]
         return [prompt.reordered(rng.sample(indices, len(indices))) for _ in range(orders or 1)]
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
-    """Draw ``settings.examples`` examples, or one per question. Use all questions equally often, up to one."""
-    count = settings.examples or len(questions)
-    rng, rarity = (
-        random.Random(settings.seed),
-        rarity_of([text for question in questions for text in question.documents]),
-    )
+    """Draw ``settings.examples`` examples, or one per question. Use each question almost equally often."""
+    count, rng = settings.examples or len(questions), random.Random(settings.seed)
+    rarity = rarity_of([text for question in questions for text in question.documents])
     drawn: list[Example] = []
     while len(drawn) < count:
         chosen = rng.sample(questions, min(len(questions), count - len(drawn)))
@@ -75,16 +74,16 @@ def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: Adapt
 
 
 def rarity_of(documents: Sequence[str]) -> dict[str, float]:
-    """Return the inverse document frequency of each word, in nats."""
+    """Return the inverse document frequency of each word, ``log(documents / documents with the word)``."""
     distinct = set(documents)
     counts = Counter(word for text in distinct for word in _words(text))
     return {word: math.log(len(distinct) / count) for word, count in counts.items()}
 
 
 def most_similar(question: str, documents: Sequence[str], rarity: Mapping[str, float]) -> int | None:
-    """Return the index of the document with the highest sum of rarities over words of the question.
+    """Return the index of the document that shares the most words with the question, weighted by ``rarity``.
 
-    Return None if no document has a word of the question, as in languages without spaces.
+    Return None if no document shares a word with the question, which is common in languages without spaces.
     """
     words = _words(question)
     scores = [sum(rarity.get(word, 0.0) for word in sorted(words & _words(text))) for text in documents]
@@ -105,7 +104,9 @@ def _draw(
     if question.gold is not None:
         chosen.append(question.gold)
     rng.shuffle(chosen)
-    ending = random.Random(f"{settings.seed} {question.question}")  # one ending per question: its lesson is reused
+    ending = random.Random(
+        f"{settings.seed} {question.question}"
+    )  # one ending per question, so that its lesson is reused
     documents = [question.documents[index] for index in chosen]
     prompt = prompt_of(lm, documents, question.question, settings.prompt, ending)
     gold = None if question.gold is None else chosen.index(question.gold)
@@ -115,11 +116,11 @@ def _draw(
 def prompt_of(
     lm: DebiasedLM, documents: Sequence[str], question: str, text: str | None = None, rng: random.Random | None = None
 ) -> Prompt:
-    """Return the prompt of one question, in the chat template if the model has one.
+    """Return the prompt of one question, with the model's chat template, if there is one.
 
     Args:
-        text: the user's prompt, with ``{documents}`` and ``{question}``; None: the default prompt.
-        rng: random choice of an ending; None: the first ending.
+        text: prompt with ``{documents}`` and ``{question}``. By default, ``PREFIX``, the documents, and an ending.
+        rng: chooses the ending. By default, the first ending is used.
     """
     if text is None:
         text = PREFIX + DOCUMENTS + (rng.choice(ENDINGS) if rng else ENDINGS[0])

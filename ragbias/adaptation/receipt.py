@@ -1,4 +1,4 @@
-"""The receipt of a reader adapter: its effect on the log-probability of answers to held-out questions, in nats."""
+"""The receipt of a reader adapter: how it changes the log-probability of answers to held-out questions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ragbias.generation.scoring import logprobs_of
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
-POSITIONS = 3  # positions of the gold document, or orders if it is unknown
-CHECKED, ORDERS = 2, 6  # number of prompts and of orders for the check of invariance
+POSITIONS = 3  # measured positions of the gold document, or random orders if it is unknown
+INVARIANCE_PROMPTS, INVARIANCE_ORDERS = 2, 6  # for the check of invariance
 
 
-def receipt_of(
+def make_receipt(
     lm: DebiasedLM,
     method: Method,
     reader: str,
@@ -28,18 +28,19 @@ def receipt_of(
 ) -> dict[str, Any]:
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 
-    The gain is the log-probability with the reader minus that without it. ``supported`` is whether its interval is
-    above zero. If answers are unknown, the plain model's answers are used. Then a gain means that the method is closer
-    to the plain model, not that it is more accurate. ``progress`` is called with the number of finished examples.
+    All numbers are log-probabilities of an answer in nats. If the right answers are unknown, the plain model's answers
+    replace them. Then a gain means that the method is closer to the plain model, not that it is more accurate.
+    ``supported`` is whether the 95% interval of the reader's gain is above zero. ``progress`` is called with the number
+    of finished examples.
     """
     with_reader = replace(method, reader=reader)
     plain, before, after = [], [], []
     for index, (example, lesson) in enumerate(held_out):
         orders = _orders(example, random.Random(index))
         plain.append([_logprob(lm, example, lesson, order, "none") for order in orders])
-        seen = orders[:1] if method.invariant else orders
-        before.append(fmean(_logprob(lm, example, lesson, order, method) for order in seen))
-        after.append(fmean(_logprob(lm, example, lesson, order, with_reader) for order in seen))
+        orders = orders[:1] if method.invariant else orders
+        before.append(fmean(_logprob(lm, example, lesson, order, method) for order in orders))
+        after.append(fmean(_logprob(lm, example, lesson, order, with_reader) for order in orders))
         progress(index + 1)
     by_position = [fmean(values) for values in zip(*plain, strict=True)]
     best = max(range(POSITIONS), key=by_position.__getitem__)
@@ -66,13 +67,13 @@ def receipt_of(
 
 
 def _orders(example: Example, rng: random.Random) -> list[list[int]]:
-    """Return orders with the gold document first, in the middle and last, or random orders without a gold document."""
+    """Return orders with the gold document first, in the middle and last, or random orders if it is unknown."""
     count = len(example.prompt.documents)
     if example.gold is None:
         return [rng.sample(range(count), count) for _ in range(POSITIONS)]
     others = [index for index in range(count) if index != example.gold]
     rng.shuffle(others)
-    return [[*others[:at], example.gold, *others[at:]] for at in (0, count // 2, count - 1)]
+    return [[*others[:index], example.gold, *others[index:]] for index in (0, count // 2, count - 1)]
 
 
 def _logprob(lm: DebiasedLM, example: Example, lesson: Lesson, order: Sequence[int], method: str | Method) -> float:
@@ -82,16 +83,16 @@ def _logprob(lm: DebiasedLM, example: Example, lesson: Lesson, order: Sequence[i
 
 
 def _difference(first: Sequence[float], second: Sequence[float]) -> list[float | None]:
-    """Return the mean of ``first - second`` with its interval, paired by question."""
+    """Return the mean of the paired differences ``first - second``, with its 95% interval."""
     pairs = zip(first, second, strict=True)
     return share({f"{index:06}": a - b for index, (a, b) in enumerate(pairs)}).as_list()
 
 
 def _is_invariant(lm: DebiasedLM, method: Method, held_out: Sequence[tuple[Example, Lesson]]) -> bool:
-    """Whether ``CHECKED`` held-out prompts have bit-identical log-probabilities in ``ORDERS`` random orders."""
-    for index, (example, lesson) in enumerate(held_out[:CHECKED]):
+    """Whether answers have bit-identical log-probabilities for several random orders of the documents."""
+    for index, (example, lesson) in enumerate(held_out[:INVARIANCE_PROMPTS]):
         rng, count = random.Random(index), len(example.prompt.documents)
-        orders = [rng.sample(range(count), count) for _ in range(ORDERS)]
+        orders = [rng.sample(range(count), count) for _ in range(INVARIANCE_ORDERS)]
         if len({_logprob(lm, example, lesson, order, method) for order in orders}) > 1:
             return False
     return True

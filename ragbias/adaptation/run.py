@@ -1,4 +1,4 @@
-"""Train a reader adapter and write its folder with a receipt. Interrupted trainings can resume."""
+"""Train a reader adapter and write it to a folder, with a receipt. An interrupted training can be resumed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file, save
 
 from ragbias.adaptation.examples import Example, draw_examples, prompt_of
-from ragbias.adaptation.receipt import receipt_of
+from ragbias.adaptation.receipt import make_receipt
 from ragbias.adaptation.settings import AdaptSettings
-from ragbias.adaptation.teacher import BATCH, Lesson, lessons_of
-from ragbias.adaptation.training import RESTART, Reader, train, undamaged
+from ragbias.adaptation.teacher import BATCH, Lesson, make_lessons
+from ragbias.adaptation.training import RESTART, Reader, damage_errors, train
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_text
 from ragbias.data.questions import Question
@@ -38,9 +38,9 @@ FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
 FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
 HELD_OUT_FILE = "held-out.jsonl"
 SETTINGS = "settings.json"  # of an unfinished training
-OTHERS = "lesson-", "checkpoint.", "reader"  # beginnings of the names of its other files
-EVERY = 10  # steps between checkpoints
-CACHED = "6GB"  # memory for states of documents
+TEMPORARY_FILES = "lesson-", "checkpoint.", "reader"  # prefixes of its other files
+CHECKPOINT_STEPS = 10  # steps between checkpoints
+CACHE_MEMORY = "6GB"  # for states of documents
 Progress = Callable[[str, int, int], None]  # phase, finished steps, all steps
 
 
@@ -58,15 +58,16 @@ def adapt(
     To resume an interrupted training, call this function again with the same arguments.
 
     Args:
-        lm: the model. Training uses its dtype and does not change its weights.
+        lm: the model. Training uses the model's dtype and does not change the model's weights.
         questions: questions with documents and, if known, answers and gold documents. A fifth of the questions, at
-            least 5 and at most 40, is held out.
-        out: the reader's folder.
+            least 5 and at most 40, is held out for the receipt.
+        out: the folder for the reader.
         settings: method and training settings.
-        restart: delete an interrupted training or a finished reader in this folder.
+        restart: first delete an interrupted training or a finished reader in this folder.
+        progress: called with the name of the phase, the number of finished steps, and the number of all steps.
 
     Returns:
-        the receipt from ``reader.json``.
+        the receipt, which ``reader.json`` also contains.
 
     Raises:
         ArgumentError, DataError: see ``plan_of``.
@@ -82,16 +83,16 @@ def adapt(
     compared = [held_out_example(lm, question, options, labelled) for question in held_out]  # raises if too long
     examples = draw_examples(lm, training, options)
     prompts = [lm.prepare(example.prompt, method="none").tokens for example in examples]
-    partial = _opened(plan, identity, restart)
+    partial = _open_training(plan, identity, restart)
     lessons = _lessons(lm, examples, options, partial, progress)
     reader = Reader(lm, options.rank, options.seed)
-    cache = DocumentCache(memory=CACHED)
+    cache = DocumentCache(memory=CACHE_MEMORY)
 
     def after_step(step: int, loss: float) -> None:
         progress(f"Training (loss {loss:.2f})", step, options.steps)
 
     checkpoint = partial / "checkpoint.safetensors"
-    train(lm, method, reader, prompts, lessons, options, cache, checkpoint, EVERY, after_step)
+    train(lm, method, reader, prompts, lessons, options, cache, checkpoint, CHECKPOINT_STEPS, after_step)
     record = {
         "method": options.method,
         "model": identity,
@@ -104,22 +105,22 @@ def adapt(
     write_weights(peft, reader, scratch, lm.name)
     unmeasured = {"receipt": {"supported": True}}  # prevents a warning during the measurement
     (scratch / READER).write_text(json.dumps(record | unmeasured))
-    receipt = receipt_of(
+    receipt = make_receipt(
         lm, method, str(scratch), compared, lambda done: progress("Held-out questions", done, len(held_out))
     )
-    _complete(folder, scratch, record | {"receipt": receipt}, held_out)
+    _finish(folder, scratch, record | {"receipt": receipt}, held_out)
     shutil.rmtree(partial)
     return receipt
 
 
 class AdaptPlan(NamedTuple):
-    """The validated settings, questions and folder of a training. ``data`` is a digest of all questions."""
+    """The validated settings, questions and folder of a training."""
 
-    settings: AdaptSettings  # without "auto" and None
+    settings: AdaptSettings  # with resolved defaults: no "auto", and a number of examples
     training: Sequence[Question]
     held_out: Sequence[Question]
     folder: Path
-    data: str
+    data: str  # digest of all questions
 
 
 def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> AdaptPlan:
@@ -128,11 +129,11 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     Raises:
         ArgumentError: the folder's name is not UTF-8.
         DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
-        ReaderError: the folder contains a finished reader or other files, or a file or dangling link has its name.
+        ReaderError: ``out`` is not a folder, or contains a finished reader or other files.
     """
     check_text("out", str(out))  # safetensors reads only paths in UTF-8
     folder = Path(out).expanduser()
-    usable = [_checked(question) for question in questions if len(question.documents) >= 2]
+    usable = [_check_question(question) for question in questions if len(question.documents) >= 2]
     training, held_out = _split(usable, settings.seed)
     unlabelled = sum(not question.answers for question in training)
     if settings.objective == "labels" and unlabelled:
@@ -145,23 +146,23 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
             raise ReaderError(f"{str(path)!r} is not a folder; name another")
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
-    own = (SETTINGS, *OTHERS) if restart else (SETTINGS,)
-    foreign = [path.name for path in others if path.exists() and not path.name.startswith(own)]
+    known = (SETTINGS, *TEMPORARY_FILES) if restart else (SETTINGS,)
+    foreign = [path.name for path in others if path.exists() and not path.name.startswith(known)]
     if foreign and not finished and not unfinished:
         raise ReaderError(
             f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder, or, if they are left "
             f"from a training, add {RESTART}"
         )
     if finished and not restart:
-        shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # a training was killed in its last step
+        shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # left by a training that was killed in its last step
         raise ReaderError(f"{str(folder)!r} contains a finished reader; name another folder, or add {RESTART}")
     (folder / PARTIAL).mkdir(parents=True, exist_ok=True)
     data = hashlib.sha256(json.dumps([asdict(question) for question in usable]).encode()).hexdigest()[:16]
     return AdaptPlan(settings, training, held_out, folder, data)
 
 
-def _opened(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
-    """Return the folder of the unfinished training. Raise ``ReaderError`` if its settings differ or are damaged."""
+def _open_training(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
+    """Create or open the folder of an unfinished training. Raise ``ReaderError`` if its settings differ."""
     partial = plan.folder / PARTIAL
     if restart:
         shutil.rmtree(partial)
@@ -169,7 +170,7 @@ def _opened(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
             (plan.folder / name).unlink(missing_ok=True)
         partial.mkdir()
     expected = {"settings": asdict(plan.settings), "data": plan.data, "model": model}
-    with undamaged(file := partial / SETTINGS):
+    with damage_errors(file := partial / SETTINGS):
         before = json.loads(file.read_text()) if file.exists() else expected
         changed = sorted(key for key in expected if before.get(key) != expected[key])
     if changed:
@@ -182,7 +183,7 @@ def _opened(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Path:
 
 
 def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], list[Question]]:
-    """Split questions into training and held-out questions. No question is in both. Held-out questions are distinct."""
+    """Return training and held-out questions. Questions with the same text are never split between the two."""
     by_text: dict[str, list[Question]] = {}
     for question in questions:
         by_text.setdefault(question.question.strip().casefold(), []).append(question)
@@ -197,7 +198,7 @@ def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], li
     return [question for text in texts[held:] for question in by_text[text]], held_out
 
 
-def _checked(question: Question) -> Question:
+def _check_question(question: Question) -> Question:
     """Return the question. Raise ``DataError`` if ``gold`` is out of range or an answer is empty."""
     if question.gold is not None and not 0 <= question.gold < len(question.documents):
         raise DataError(
@@ -212,7 +213,7 @@ def _checked(question: Question) -> Question:
 def _lessons(
     lm: DebiasedLM, examples: Sequence[Example], options: AdaptSettings, folder: Path, progress: Progress
 ) -> list[Lesson]:
-    """Return the lessons of all examples. Each is a file, which examples with the same prompts of the teacher share."""
+    """Read the lesson of each example from its file, or make the lesson and the file. Equal examples share a file."""
     prompts = [example.teacher_prompts(options.orders, random.Random(index)) for index, example in enumerate(examples)]
     files = []
     for example, texts in zip(examples, prompts, strict=True):
@@ -225,12 +226,12 @@ def _lessons(
         if all(file.exists() for file in chunk):
             continue
         chosen = [(examples[index_of[file]], prompts[index_of[file]]) for file in chunk]
-        for file, lesson in zip(chunk, lessons_of(lm, chosen, options.objective != "labels"), strict=True):
+        for file, lesson in zip(chunk, make_lessons(lm, chosen, options.objective != "labels"), strict=True):
             write_atomically(file, save(vars(lesson)))
         progress("Plain model's answers", begin + len(chunk), len(distinct))
     lessons, size = {}, lm.model.config.get_text_config().vocab_size
     for file in distinct:
-        with undamaged(file):
+        with damage_errors(file):
             lesson = lessons[file] = Lesson(**load_file(file))
             ids = torch.cat([lesson.target, lesson.tokens.flatten()])
             if not len(lesson.target) or ids.is_floating_point() or not ((ids >= 0) & (ids < size)).all():
@@ -243,20 +244,20 @@ def _lessons(
 def held_out_example(
     lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
 ) -> tuple[Example, Lesson]:
-    """Return a held-out example with its answer, which the plain model generates unless ``labelled`` is set."""
+    """Return a held-out example, and a lesson with the known answer if ``labelled``, else the plain model's."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1
     prompt = prompt_of(lm, documents, question.question, options.prompt)
     example = Example(prompt, gold, tuple(question.answers) if labelled else ())
     try:
-        return example, lessons_of(lm, [(example, [prompt])], distil=False)[0]
+        return example, make_lessons(lm, [(example, [prompt])], distil=False)[0]
     except PromptTooLongError as error:
-        raise PromptTooLongError(f"question {question.question!r}: {error}; or fewer documents per example") from error
+        raise PromptTooLongError(f"question {question.question!r}: {error}; or use fewer documents") from error
 
 
 def write_weights(peft: Any, reader: Reader, folder: Path, base: str) -> None:
-    """Write the weights in bfloat16, with peft's names and configuration."""
+    """Write the weights in bfloat16 and the configuration, in peft's format. ``base`` is the name of the model."""
     tensors = {}
     for path, (down, up) in reader.lora.weights.items():
         for half, weight in (("A", down), ("B", up)):
@@ -270,8 +271,8 @@ def write_weights(peft: Any, reader: Reader, folder: Path, base: str) -> None:
     config.save_pretrained(folder)
 
 
-def _complete(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
-    """Write the record and the held-out questions, and move the reader to its folder."""
+def _finish(folder: Path, scratch: Path, record: dict[str, Any], held_out: Sequence[Question]) -> None:
+    """Write the record and the held-out questions, and move all files to the reader's folder."""
     write_atomically(scratch / READER, (json.dumps(record, indent=2) + "\n").encode())
     write_atomically(scratch / HELD_OUT_FILE, "".join(json.dumps(asdict(each)) + "\n" for each in held_out).encode())
     for name in (WEIGHTS, PEFT, HELD_OUT_FILE, READER):  # the last file completes the reader

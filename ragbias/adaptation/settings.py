@@ -32,14 +32,15 @@ class AdaptSettings:
         objective: ``"distil"`` matches the plain model's distributions. ``"labels"`` maximises the probability of known
             answers. ``"both"`` adds the two losses. ``"auto"`` is ``"both"`` if all training questions have answers,
             otherwise ``"distil"``.
-        steps: optimiser steps, of ``batch`` examples each.
+        steps: number of optimiser steps.
+        batch: number of examples per step.
         rank: rank of the LoRA, on all linear layers of the decoder.
         learning_rate: maximum learning rate. The rate increases during the first steps, then decreases linearly to 2%
             of the maximum.
         documents: maximum number of documents in an example.
-        orders: what the plain model reads of questions without ``gold``. None: only the document that is most similar
-            to the question. Otherwise all documents, in this number of random orders, whose distributions are averaged;
-            for answers that need several documents.
+        orders: number of random orders in which the plain model reads the documents of a question without ``gold``. Its
+            distributions are averaged. Use this if answers need several documents. By default, the plain model reads
+            only the document that is most similar to the question.
         examples: number of examples. Default: one per question, but at least 300 and at most 800.
         prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. The default prompt has several
             endings, so that the reader generalises.

@@ -10,14 +10,14 @@ from ragbias.data.questions import Question, read_questions
 from ragbias.data.texts import read_chunks
 from ragbias.errors import DataError
 
-SHOWN, CONTINUED = 12, 16  # number of words in the question, and in the answer
-WORDS = SHOWN + CONTINUED  # minimum length of a passage
-BESIDE = 9  # maximum number of other passages
-MOST = 400  # maximum number of questions from documents
+QUOTED_WORDS, ANSWER_WORDS = 12, 16
+MIN_WORDS = QUOTED_WORDS + ANSWER_WORDS  # in a passage
+MAX_OTHER_PASSAGES = 9  # in a question
+MAX_QUESTIONS = 400  # from one file or folder
 
 
 def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) -> list[Question]:
-    """Read the questions of all files, and make questions from long passages of the documents."""
+    """Return the questions in all files, and questions about the texts in ``documents``."""
     if not files and not documents:
         raise DataError("no data: give --questions FILE (JSON lines of question and documents), --documents, or both")
     questions = [question for file in files for question in read_questions(file)]
@@ -28,17 +28,19 @@ def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) ->
 
 
 def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question]:
-    """Make questions that quote words of a passage. The answer is the words after them."""
-    long = [passage for passage in passages if len(passage.split()) >= WORDS]
+    """Make questions that quote a passage. The answer is the passage's next words."""
+    long = [passage for passage in passages if len(passage.split()) >= MIN_WORDS]
     if not long or len(passages) < 2:
-        raise DataError(f"--documents takes two or more passages, one of {WORDS} words or more; add longer texts")
+        raise DataError(f"--documents takes two or more passages, one of {MIN_WORDS} words or more; add longer texts")
     questions = []
-    for passage in rng.sample(long, min(MOST, len(long))):
+    for passage in rng.sample(long, min(MAX_QUESTIONS, len(long))):
         words = passage.split()
-        begin = rng.randrange(len(words) - WORDS + 1)
-        quoted = " ".join(words[begin : begin + SHOWN])
-        answer = " ".join(words[begin + SHOWN : begin + SHOWN + CONTINUED])
-        others = rng.sample([other for other in passages if other != passage], min(BESIDE, len(passages) - 1))
+        begin = rng.randrange(len(words) - MIN_WORDS + 1)
+        quoted = " ".join(words[begin : begin + QUOTED_WORDS])
+        answer = " ".join(words[begin + QUOTED_WORDS : begin + QUOTED_WORDS + ANSWER_WORDS])
+        others = rng.sample(
+            [other for other in passages if other != passage], min(MAX_OTHER_PASSAGES, len(passages) - 1)
+        )
         texts = (passage, *others)
         questions.append(Question(f'Which words follow "{quoted}" in the text?', texts, (answer,), gold=0))
     return questions

@@ -1,4 +1,4 @@
-"""The teacher: answers of the plain model, and its probability distributions over their tokens."""
+"""The teacher: answers of the plain model, and the probability distributions that it predicts for their tokens."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
 
-TOP = 64  # number of tokens that are stored; all others count as one token
-ANSWER_TOKENS = 24  # maximum length of an answer by the plain model
+TOP = 64  # number of most probable tokens that are stored; all others are merged into one
+ANSWER_TOKENS = 24  # maximum number of tokens of an answer by the plain model
 BATCH = 16  # number of answers that are generated together
 FORWARD = 0.6  # share of KL(teacher || student); the rest is KL(student || teacher)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """The target of one training example.
+    """The target tokens of one training example, and the teacher's distributions for them.
 
     Attributes:
         target: int64 ``[T]``, the answer and, unless it was cut off, the EOS token.
@@ -40,7 +40,7 @@ class Lesson:
     logprobs: Tensor
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """Weighted sum of both KL divergences of teacher and student ``logits`` ``[T, V]``, averaged over ``T``."""
+        """Return the weighted sum of both KL divergences to a student's logits ``[T, V]``, averaged over ``T``."""
         student = logits.float().log_softmax(-1)
         student = _with_rest(student.gather(1, self.tokens.to(student.device)))
         teacher = self.logprobs.to(student.device)
@@ -49,21 +49,23 @@ class Lesson:
         return (FORWARD * forward + (1 - FORWARD) * reverse).mean()
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
-        """Mean negative log-probability of the target tokens, given a student's logits ``[T, V]``."""
+        """Return the mean negative log-probability of the target tokens for a student's logits ``[T, V]``."""
         return torch.nn.functional.cross_entropy(logits.float(), self.target.to(logits.device))
 
 
 @torch.no_grad()
-def lessons_of(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prompt]]], distil: bool) -> list[Lesson]:
-    """Make the lessons of examples, each with the teacher's prompts. ``distil`` adds the teacher's distributions.
+def make_lessons(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prompt]]], distil: bool) -> list[Lesson]:
+    """Return a lesson for each example.
 
-    With ``distil``, the target is the teacher's own answer, unless it is known to be wrong. Otherwise it is the known
-    answer, if there is one.
+    Args:
+        examples: each example with the prompts that the teacher reads.
+        distil: store the teacher's distributions. Then the target is the teacher's answer, unless a known answer shows
+            that it is wrong. Without ``distil``, the target is the known answer, or else the teacher's.
     """
     requests = [[lm.prepare(prompt, method="none") for prompt in prompts] for _, prompts in examples]
-    own = [index for index, (example, _) in enumerate(examples) if distil or not example.answers]
-    answers = lm.batch([requests[index][0] for index in own], max_new_tokens=ANSWER_TOKENS, batch_size=BATCH)
-    generated = dict(zip(own, answers, strict=True))
+    indices = [index for index, (example, _) in enumerate(examples) if distil or not example.answers]
+    answers = lm.batch([requests[index][0] for index in indices], max_new_tokens=ANSWER_TOKENS, batch_size=BATCH)
+    generated = dict(zip(indices, answers, strict=True))
     lessons = []
     for index, (example, _) in enumerate(examples):
         target = _target(lm, example, generated.get(index))
@@ -74,15 +76,15 @@ def lessons_of(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prompt
     return lessons
 
 
-def _target(lm: DebiasedLM, example: Example, own: Generation | None) -> list[int]:
+def _target(lm: DebiasedLM, example: Example, answer: Generation | None) -> list[int]:
     end = lm.tokenizer.eos_token_id
-    if own is None or (example.answers and not best_subspan_em(own.text, example.answers)):
+    if answer is None or (example.answers and not best_subspan_em(answer.text, example.answers)):
         return [*continuation_ids(lm.tokenizer, example.prompt.suffix, example.continuation), end]
-    return [*own.token_ids, end] if own.finish_reason == "stop" or not own.token_ids else own.token_ids
+    return [*answer.token_ids, end] if answer.finish_reason == "stop" or not answer.token_ids else answer.token_ids
 
 
 def _distributions(lm: DebiasedLM, requests: Sequence[Request], target: list[int]) -> tuple[Tensor, Tensor]:
-    """Return the teacher's most probable tokens and their log-probabilities, averaged over its prompts."""
+    """Return the most probable tokens and their log-probabilities, averaged over the teacher's prompts."""
     logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in requests]
     mean = torch.stack([by_prompt.log_softmax(-1) for by_prompt in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)

@@ -1,4 +1,4 @@
-"""Train the weights of a reader adapter. Training resumes from an existing checkpoint."""
+"""The training loop of a reader adapter. It resumes from a checkpoint, if there is one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ragbias.methods.segments import SegmentMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, target_layers
 
-WARM_UP = 20  # number of steps, but at most a tenth of all
+WARM_UP = 20  # number of steps in which the learning rate increases, but at most a tenth of all steps
 CLIP = 1.0  # maximum norm of the gradient
 BACKEND = "torch"  # the other backends compute no gradients
 RESTART = "restart=True (--restart on the command line), which deletes it"
@@ -41,7 +41,7 @@ def dtype_of(name: str) -> torch.dtype | str:
 
 
 class Reader(nn.Module):
-    """The trained weights, in float32. ``lora`` is the LoRA that applies them."""
+    """The weights of a reader adapter, in float32. ``lora`` applies them to the model."""
 
     def __init__(self, lm: DebiasedLM, rank: int, seed: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Reader(nn.Module):
 def student_logits(
     lm: DebiasedLM, method: Method, lora: Lora, prompt: TokenisedPrompt, target: Sequence[int], cache: DocumentCache
 ) -> Tensor:
-    """Compute the logits ``[len(target), V]`` that predict the target, with gradients for the reader's weights.
+    """Return logits ``[len(target), V]`` that predict the target, with gradients for the weights of ``lora``.
 
     If the method allows it, the documents and the token after them run first, without gradients.
     """
@@ -108,13 +108,13 @@ def _joint_logits(
 
 
 def rate(step: int, settings: AdaptSettings) -> float:
-    """Return the learning rate of a step. Steps are counted from 0."""
+    """Return the learning rate of a step, counted from 0."""
     rising = (step + 1) / max(1, min(WARM_UP, settings.steps // 10))
     return settings.learning_rate * min(1.0, rising) * max(0.02, 1 - step / settings.steps)
 
 
 def loss_of(lesson: Lesson, logits: Tensor, objective: str) -> Tensor:
-    """Compute the loss of an example: divergence from the teacher, cross-entropy of the answer, or their sum."""
+    """Return the loss of an example: divergence from the teacher, cross-entropy of the answer, or their sum."""
     loss = logits.new_zeros((), dtype=torch.float32)
     if objective in ("distil", "both"):
         loss = loss + lesson.divergence(logits)
@@ -135,7 +135,10 @@ def train(
     every: int,
     after_step: Callable[[int, float], None],
 ) -> None:
-    """Train ``reader`` in place. After each step and checkpoint, call ``after_step`` with step number and loss."""
+    """Train ``reader`` in place, and write ``checkpoint`` after each ``every`` steps.
+
+    ``after_step`` is called with the number of finished steps and the loss.
+    """
     optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     done, lora = _restore(reader, optimiser, checkpoint), reader.lora
     with _frozen(lm.model):
@@ -169,11 +172,11 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
-    """Return the indices of a step's examples. Each epoch contains every example once, in a new order."""
+    """Return the indices of the examples of a step. Each epoch contains every example once, in another order."""
     chosen = []
     for position in range(step * settings.batch, (step + 1) * settings.batch):
-        epoch, at = divmod(position, count)
-        chosen.append(random.Random(f"{settings.seed} {epoch}").sample(range(count), count)[at])
+        epoch, offset = divmod(position, count)
+        chosen.append(random.Random(f"{settings.seed} {epoch}").sample(range(count), count)[offset])
     return chosen
 
 
@@ -189,14 +192,14 @@ def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> in
     """Load the checkpoint, if there is one, and return the number of finished steps."""
     if not file.exists():
         return 0
-    with undamaged(file):
+    with damage_errors(file):
         tensors: Mapping[str, Tensor] = load_file(file)
         for name, parameter in reader.named_parameters():
             state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("weight", "exp_avg", "exp_avg_sq")}
             for key, tensor in state.items():
-                form, expected = ((each.dtype, list(each.shape)) for each in (tensor, parameter))
-                if form != expected or not tensor.isfinite().all():
-                    raise ValueError(f"{key} {name}: expected finite {expected}, got {form}")
+                actual, expected = ((each.dtype, list(each.shape)) for each in (tensor, parameter))
+                if actual != expected or not tensor.isfinite().all():
+                    raise ValueError(f"{key} {name}: expected finite {expected}, got {actual}")
             parameter.data.copy_(state.pop("weight"))
             optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
         step, *others = {float(state["step"]) for state in optimiser.state.values()}
@@ -206,8 +209,8 @@ def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> in
 
 
 @contextmanager
-def undamaged(file: Path) -> Iterator[None]:
-    """Raise ``ReaderError`` if this block cannot read a file of an unfinished training."""
+def damage_errors(file: Path) -> Iterator[None]:
+    """Convert errors in reading a file of an unfinished training to ``ReaderError``."""
     try:
         yield
     except Exception as error:  # damaged files raise errors of any class

@@ -60,7 +60,7 @@ def test_every_method_with_documents_can_be_trained(lm, questions, method, tmp_p
 
 @pytest.mark.parametrize(("phase", "count"), [("Plain", 4), ("Training", 3), ("Held-out", 4)])
 def test_an_interrupted_training_ends_with_the_same_weights(lm, questions, phase, count, tmp_path, monkeypatch):
-    monkeypatch.setattr("ragbias.adaptation.run.EVERY", 2)
+    monkeypatch.setattr("ragbias.adaptation.run.CHECKPOINT_STEPS", 2)
     monkeypatch.setattr("ragbias.adaptation.run.BATCH", 4)
     adapt(lm, questions, tmp_path / "whole", AdaptSettings(**SHORT))
     with pytest.raises(InterruptedTrainingError):
@@ -92,7 +92,7 @@ def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
 
 
 def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkeypatch):
-    monkeypatch.setattr("ragbias.adaptation.run.EVERY", 2)
+    monkeypatch.setattr("ragbias.adaptation.run.CHECKPOINT_STEPS", 2)
     with pytest.raises(InterruptedTrainingError):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Training", 3))
     names = ("settings.json", "lesson-*.safetensors", "checkpoint.safetensors")

@@ -11,7 +11,7 @@ from ragbias.adaptation import AdaptSettings, Question, read_questions
 from ragbias.adaptation.examples import draw_examples, most_similar, rarity_of
 from ragbias.adaptation.run import _split
 from ragbias.adaptation.sources import read_sources
-from ragbias.adaptation.teacher import ANSWER_TOKENS, lessons_of
+from ragbias.adaptation.teacher import ANSWER_TOKENS, make_lessons
 from ragbias.errors import ArgumentError, DataError
 from support.short_trainings import SHORT, InterruptedTrainingError, interrupt_at
 
@@ -93,11 +93,11 @@ def test_the_target_is_the_teachers_answer_unless_it_is_wrong(lm, questions):
     right, wrong, unknown = (
         replace(example, answers=answers) for answers in (("nothing", own.text.split()[0]), ("nothing",), ())
     )
-    lessons = lessons_of(lm, [(each, prompts) for each in (right, wrong, unknown)], distil=True)
+    lessons = make_lessons(lm, [(each, prompts) for each in (right, wrong, unknown)], distil=True)
     targets = [[token for token in lesson.target.tolist() if token != end] for lesson in lessons]
     assert targets == [own.token_ids, lm.token_ids("nothing"), own.token_ids]
     assert [bool(lesson.labelled) for lesson in lessons] == [True, True, False]
-    labels = lessons_of(lm, [(right, prompts)], distil=False)[0]
+    labels = make_lessons(lm, [(right, prompts)], distil=False)[0]
     assert labels.target.tolist() == [*lm.token_ids("nothing"), end] and not labels.tokens.numel()
 
 

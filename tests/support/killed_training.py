@@ -20,7 +20,7 @@ def questions():
 
 def train(out, log):
     """Train in ``out`` and write a line to ``log`` when the model is loaded, and after each lesson and step."""
-    run.EVERY, run.BATCH = CHECKPOINT, 1
+    run.CHECKPOINT_STEPS, run.BATCH = CHECKPOINT, 1
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     logging.disable_progress_bar()
     lm = DebiasedLM.from_pretrained("tiny", "none")
