@@ -31,7 +31,7 @@ def test_stored_documents_give_the_logits_of_rotor(tmp_path, prefix):
         prompt = given.reordered(RoToR().document_order(given.documents))
         plan = Plan(False, "rotor", (len(prefix), *map(len, prompt.documents)), "")
         joint = JointDocuments(lm, cache)
-        missing.append(len(asyncio.run(joint.missing(plan, prompt.ids))))
+        missing.append(len(joint.missing(plan, prompt.ids)))
         asyncio.run(joint.store(plan, prompt.ids))
         joint.close()
         with debias(lm.model, RoToR(), [given.spans]), torch.no_grad():

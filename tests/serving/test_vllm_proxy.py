@@ -350,7 +350,7 @@ def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm, tiny):
             create_vllm_proxy(
                 UpstreamModel(**{"url": vllm[1], "method": "pcw", **changes}), ServerSettings(), Metrics()
             )[1].load()
-    with pytest.raises(ArgumentError, match="runs without a reader"):
+    with pytest.raises(ArgumentError, match="takes no reader in vLLM"):
         create_vllm_proxy(UpstreamModel(vllm[1], "none", reader="tiny-reader"), ServerSettings(), Metrics())
     with pytest.raises(ServerError, match="does not list models"):
         create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ServerSettings(), Metrics())[1].load()
@@ -431,7 +431,7 @@ def test_rotor_needs_the_folder_of_the_connector(vllm, proxy, tmp_path):
     vllm[0].folder = tmp_path / "other"
     with in_front_of(vllm[1], "rotor", cache=tmp_path / "documents") as address:
         failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
-    assert failed.status_code == 502 and 'the connector needs "portable": true' in failed.json()["error"]["message"]
+    assert failed.status_code == 502 and 'the connector has "portable": true' in failed.json()["error"]["message"]
 
 
 def test_a_stream_of_rotor_without_the_connector_sends_no_text(vllm, tmp_path):

@@ -15,7 +15,7 @@ pytest.importorskip("ragbias_vllm")
 
 from ragbias_vllm import proxy_upstream
 from ragbias_vllm.proxy import GrowingText, UpstreamModel
-from ragbias_vllm.proxy_upstream import STORED_AT_ONCE, Segments, StoredDocuments, UpstreamFailedError, Vllm
+from ragbias_vllm.proxy_upstream import MAX_CONCURRENT_STORES, Segments, StoredDocuments, UpstreamFailedError, Vllm
 
 ADDRESS = "http://user:secret@host:1"
 PREFIX = [1, 2]
@@ -81,18 +81,18 @@ async def start(stored, *arguments):
 async def test_a_burst_of_one_tenant_does_not_delay_another(stored, upstream):
     burst = await start(stored, A, 100, 500)
     late = await start(stored, B, 100, 3)
-    assert len(upstream.sent) == STORED_AT_ONCE and not upstream.documents(B)
+    assert len(upstream.sent) == MAX_CONCURRENT_STORES and not upstream.documents(B)
     await upstream.release(6)
     assert upstream.documents(B) == [100, 101, 102]
-    await upstream.release(STORED_AT_ONCE)
+    await upstream.release(MAX_CONCURRENT_STORES)
     assert late.done() and not burst.done()
     await upstream.release(1_000)
     assert await burst == 0 and len(upstream.documents(A)) == 500
 
 
 async def test_a_full_queue_of_one_tenant_refuses_no_other(stored, upstream, monkeypatch):
-    monkeypatch.setattr(proxy_upstream, "MOST_WAITING", 20)
-    await start(stored, A, 100, 20 + STORED_AT_ONCE)
+    monkeypatch.setattr(proxy_upstream, "MAX_WAITING", 20)
+    await start(stored, A, 100, 20 + MAX_CONCURRENT_STORES)
     with pytest.raises(ApiError, match="too many documents wait"):
         await stored.store(segments(A, 500, 1))
     other_key_of_tenant = A[:32] + "f" * 32
@@ -109,7 +109,7 @@ async def test_documents_of_a_client_that_left_are_not_sent(stored, upstream):
     leaving.cancel()
     await upstream.release(1_000)
     assert await staying == 0 and leaving.cancelled()
-    assert sorted(upstream.documents(A)) == [*range(100, 100 + STORED_AT_ONCE), *range(140, 160)]
+    assert sorted(upstream.documents(A)) == [*range(100, 100 + MAX_CONCURRENT_STORES), *range(140, 160)]
     assert not stored._jobs and not stored._queues and not stored._sent
 
 
@@ -122,7 +122,7 @@ async def test_a_client_that_leaves_stops_no_other_with_its_document(stored, ups
 
 async def test_a_failed_document_drops_no_later_request_for_it(stored, upstream):
     failing = await start(stored, A, 1, 1)
-    await start(stored, B, 100, STORED_AT_ONCE + 5)  # later documents are queued
+    await start(stored, B, 100, MAX_CONCURRENT_STORES + 5)  # later documents are queued
     upstream.error = UpstreamFailedError("its document is lost")
     upstream.gate.release()
     later = []
@@ -142,7 +142,7 @@ async def test_an_error_drops_the_other_documents_of_a_request(stored, upstream)
     with pytest.raises(UpstreamFailedError, match="broken"):
         await failing
     await upstream.release(1_000)
-    assert len(upstream.sent) <= STORED_AT_ONCE + 1 and not stored._jobs
+    assert len(upstream.sent) <= MAX_CONCURRENT_STORES + 1 and not stored._jobs
 
 
 @pytest.mark.parametrize("lost", [None, segments(A, 100, 1).keys()])

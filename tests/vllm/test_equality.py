@@ -43,7 +43,7 @@ def check_together(llm, lm, prompts, references, tokens, **options):
     missing = []
     for shuffled in zip(*(orders(prompt, 4, seed) for seed, prompt in enumerate(prompts)), strict=True):
         ordered = [prompt.reordered(RoToR().document_order(prompt.documents)) for prompt in shuffled]
-        missing += [len(asyncio.run(joint.missing(plan_of(prompt, "rotor"), prompt.ids))) for prompt in ordered]
+        missing += [len(joint.missing(plan_of(prompt, "rotor"), prompt.ids)) for prompt in ordered]
         for prompt in ordered:
             asyncio.run(joint.store(plan_of(prompt, "rotor"), prompt.ids))
         check_equal(llm.answer(ordered, tokens, "rotor", **options), references)

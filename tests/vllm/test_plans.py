@@ -17,11 +17,11 @@ def test_a_request_becomes_a_plan():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lengths": [2, 3, 5]}, r"lengths=\[2, 3, 5\] leave nothing of a prompt of 10 tokens"),
-        ({"lengths": [2]}, "expected those of a prefix and at least one document"),
-        ({"lengths": [2, 0]}, "expected those of a prefix and at least one document"),
-        ({"lengths": [-1, 3]}, "expected those of a prefix and at least one document"),
-        ({"lengths": [2, True]}, "expected those of a prefix and at least one document"),
+        ({"lengths": [2, 3, 5]}, r"lengths=\[2, 3, 5\] cover all 10 tokens of the prompt"),
+        ({"lengths": [2]}, "expected lengths of a prefix and at least one document"),
+        ({"lengths": [2, 0]}, "expected lengths of a prefix and at least one document"),
+        ({"lengths": [-1, 3]}, "expected lengths of a prefix and at least one document"),
+        ({"lengths": [2, True]}, "expected lengths of a prefix and at least one document"),
         ({"lengths": "abc"}, "wrong type"),
         ({"lengths": 5}, "wrong type"),
         ({"scope": None}, "wrong type"),

@@ -1,6 +1,6 @@
-"""The KV connector: it loads stored documents into the cache of a prompt, and vLLM computes the rest.
+"""The KV connector: it loads stored documents into vLLM's cache, and vLLM computes the rest of the prompt.
 
-vLLM creates two connectors: one in the scheduler, which plans, and one in the worker, which moves keys and values.
+vLLM creates two connectors. The one in the scheduler plans loads and saves, and the one in the worker runs them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ragbias_vllm.engine_model import (
     encodings_of,
     engine_identity,
     portable_identity,
+    remove_positions,
     spare_slots,
-    without_positions,
 )
-from ragbias_vllm.metrics import REFUSED, Counts, PrometheusCounts
+from ragbias_vllm.metrics import REFUSAL, Counts, PrometheusCounts
 from ragbias_vllm.paged_cache import PagedLayer
 from ragbias_vllm.plans import Part, Plan, RefusedError, parts_of, plan_of
 
@@ -45,26 +45,18 @@ logger = init_logger(__name__)
 
 @dataclass
 class Load:
-    """Entries to write into a request's blocks.
+    """Stored parts of a prompt to write into the request's blocks of vLLM's cache."""
 
-    Attributes:
-        request: id of the request, for messages.
-        parts: adjacent parts. Only tokens from index ``first`` of the prompt are written.
-        first: number of the prompt's first tokens that are already in vLLM's prefix cache.
-        blocks: all blocks of the request.
-        refusal: reason why the request must fail, or empty.
-    """
-
-    request: str
-    parts: list[Part]
-    first: int
-    blocks: list[int]
-    refusal: str = ""
+    request: str  # id, for messages
+    parts: list[Part]  # adjacent
+    first: int  # index of the first token to write; earlier ones are in vLLM's prefix cache
+    blocks: list[int]  # ids of all blocks of the request
+    refusal: str = ""  # reason why the request must fail, or empty
 
 
 @dataclass
 class Save:
-    """Entries to read from a request's blocks."""
+    """Parts of a prompt to read from a request's blocks and to store."""
 
     parts: list[Part]
     blocks: list[int]
@@ -72,21 +64,21 @@ class Save:
 
 @dataclass
 class Step(KVConnectorMetadata):
-    """The loads and saves of the worker in one step."""
+    """The loads and saves that the worker runs in one step of the engine."""
 
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
 
 
 @dataclass
-class Tracked:
-    """A request with a plan, in the scheduler.
+class TrackedRequest:
+    """A request of the scheduler that uses stored documents.
 
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: number of leading tokens to load: prefix and documents, or those stored before a new document.
-        matched: number of tokens in vLLM's prefix cache.
+        load_end: number of leading tokens to load: those of all parts, or of stored parts if a new document is stored.
+        matched: number of tokens that vLLM's prefix cache contains.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker saves the entries.
     """
@@ -102,11 +94,10 @@ class Tracked:
 
 
 class RagBiasConnector(KVConnectorBase_V1):
-    """Store documents that vLLM computes, and compose prompts from stored documents.
+    """Store documents that vLLM computes, and load stored documents into other prompts.
 
-    Settings in ``kv_connector_extra_config`` are arguments of ``ragbias.DocumentCache``: ``folder`` for the entries,
-    ``disk`` (maximum size of the folder), ``memory`` (maximum size of entries in memory), and ``portable`` (whether
-    ``DocumentCache(portable=True)`` has the same entries).
+    ``kv_connector_extra_config`` contains arguments of ``ragbias.DocumentCache``: ``folder``, which is required, and
+    ``disk``, ``memory`` and ``portable``. If ``portable`` is true, ``DocumentCache(portable=True)`` shares the entries.
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -121,8 +112,8 @@ class RagBiasConnector(KVConnectorBase_V1):
         if role == KVConnectorRole.SCHEDULER:
             self._identity = (portable_identity if settings.get("portable") else engine_identity)(vllm_config)
             self._adapters: set[int] = set()
-            self._most_adapters = spare_slots(vllm_config)
-            self._tracked: dict[str, Tracked] = {}
+            self._max_adapters = spare_slots(vllm_config)
+            self._tracked: dict[str, TrackedRequest] = {}
             self._loads: list[Load] = []
         else:
             self._cache = DocumentCache(**settings)
@@ -150,7 +141,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             self._check(request, plan)
         except RefusedError as error:
             logger.warning("ragbias refuses request %s: %.200s", request.request_id, error)
-            self._tracked[request.request_id] = Tracked(request, Plan(False, "", (), ""), [], error)
+            self._tracked[request.request_id] = TrackedRequest(request, Plan(False, "", (), ""), [], error)
             if len(tokens) == 1:  # a load must leave one token to compute
                 request.prompt_token_ids, request.num_prompt_tokens = tokens * 2, 2
                 request._all_token_ids.append(tokens[0])
@@ -162,22 +153,24 @@ class RagBiasConnector(KVConnectorBase_V1):
         parts = parts_of(self._identity, plan, tokens)
         stored = takewhile(lambda part: part.key in self._folder, parts)
         load_end = max((part.end for part in stored), default=0) if plan.store else plan.end
-        self._tracked[request.request_id] = Tracked(request, plan, parts, load_end=load_end, loaded=plan.end)
+        self._tracked[request.request_id] = TrackedRequest(request, plan, parts, load_end=load_end, loaded=plan.end)
 
     def _check(self, request: Request, plan: Plan) -> None:
         """Raise ``RefusedError`` for a request whose answer could be wrong."""
         if request.cache_salt != plan.cache_salt(request.prompt_token_ids or []):
-            raise RefusedError("salt", "cache_salt is not that of the method, the lengths and the scope")
+            raise RefusedError("salt", "cache_salt does not match the method, the lengths and the scope")
         if plan.store and request.lora_request is not None:
-            raise RefusedError("lora", "documents are computed without a LoRA, and shared by all")
+            raise RefusedError("lora", "documents must be computed without a LoRA, because all requests share them")
         if request.skip_reading_prefix_cache:
-            raise RefusedError("prompt_logprobs", "log-probabilities of the prompt need a prompt that is computed")
-        if self._most_adapters is not None and len(self._adapters) > self._most_adapters:
+            raise RefusedError(
+                "prompt_logprobs", "log-probabilities of the prompt need a prompt without loaded documents"
+            )
+        if self._max_adapters is not None and len(self._adapters) > self._max_adapters:
             raise RefusedError(
                 "lora_slots", f"{len(self._adapters)} adapters were used; start vLLM with more max_loras"
             )
         if request.mm_features:
-            raise RefusedError("malformed", "only text can be placed")
+            raise RefusedError("malformed", "only text can be loaded")
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         tracked = self._tracked.get(request.request_id)
@@ -216,7 +209,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return step
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Remove failed blocks from vLLM's prefix cache, including blocks of aborted requests."""
+        """Remove blocks whose load failed from vLLM's prefix cache, also if the request was aborted."""
         if failed := connector_output.invalid_block_ids:
             self._kv_cache_manager.evict_blocks(failed)
 
@@ -250,15 +243,15 @@ class RagBiasConnector(KVConnectorBase_V1):
             self._load(load)
 
     def _load(self, load: Load) -> None:
-        """Write entries into a request's blocks, or report its blocks as failed."""
+        """Write entries into a request's blocks. If an entry is missing, report the blocks as failed."""
         size = self._layers[0].block_size
         try:
             if load.refusal:
                 raise RefusedError(load.refusal, "the scheduler refused it")
-            entries = self._entries(load.parts)
+            entries = self._read_entries(load.parts)
         except RefusedError as error:
             self._failed.update(load.blocks[load.first // size : -(-load.parts[-1].end // size)])
-            self._counts.add(**{REFUSED + error.reason: 1})
+            self._counts.add(**{REFUSAL + error.reason: 1})
             logger.warning("ragbias fails request %s: %s", load.request, error)
             return
         skipped, index = load.first - load.parts[0].begin, torch.arange(load.first, load.parts[-1].end)
@@ -272,8 +265,8 @@ class RagBiasConnector(KVConnectorBase_V1):
         counted = {"loaded_entries": len(entries), "loaded_tokens": len(slots)}
         self._counts.add(**counted, loaded_bytes=sum(entry.nbytes for entry in entries))
 
-    def _entries(self, parts: list[Part]) -> list[States]:
-        """Return the entries of all parts. Raise ``RefusedError`` if one is missing. Rename damaged entries."""
+    def _read_entries(self, parts: list[Part]) -> list[States]:
+        """Return the entries of all parts. Raise ``RefusedError`` if one is missing or damaged."""
         shapes = [(layer.heads, layer.head_dim) for layer in self._layers]
         entries = {
             part.key: self._cache.get(part.key, [(heads, part.end - part.begin, dim) for heads, dim in shapes])
@@ -287,7 +280,7 @@ class RagBiasConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
-        # vLLM shares the blocks of a request before its load has succeeded
+        # other requests may already use blocks whose load failed
         failed, self._failed_before = self._failed | self._failed_before, set(self._failed)
         for save in step.saves:
             if failed.isdisjoint(save.blocks):
@@ -301,7 +294,7 @@ class RagBiasConnector(KVConnectorBase_V1):
                 positions, keys, values = torch.arange(part.begin, part.end), [], []
                 for layer, encoding in zip(self._layers, self._encodings, strict=True):
                     encoded, value = layer.read(torch.tensor(save.blocks), part.begin, part.end, self._layout)
-                    keys.append(without_positions(encoding, encoded, positions))
+                    keys.append(remove_positions(encoding, encoded, positions))
                     values.append(value.contiguous())
                 states = States(tuple(keys), tuple(values))
                 self._cache.put(part.key, states)
@@ -312,7 +305,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return failed
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing, because loads finish before the first layer."""
+        """Do nothing, because ``start_load_kv`` has loaded all layers."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Do nothing, because CUDA graphs skip this call. ``wait_for_save`` reads all layers instead."""

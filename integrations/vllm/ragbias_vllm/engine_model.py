@@ -1,4 +1,4 @@
-"""The model of an engine: whether the connector supports it, its identity, and its positional encoding."""
+"""The model of a vLLM engine: checks, an identity for stored entries, and the positional encoding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ragbias.models.loading import load_model
 if TYPE_CHECKING:
     from ragbias.attention import Encoding
 
-VERSION = "vllm-1"  # version of the computation and names of entries
+VERSION = "vllm-1"  # change it if the computation or the names of entries change
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json")
 
 
@@ -40,7 +40,7 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
     window = full and (specs[0].sliding_window or specs[0].attention_chunk_size)
     causes = {
         "kv_role must be kv_both": transfer.kv_role != "kv_both",
-        "kv_load_failure_policy must be fail: recomputed documents would see each other": (
+        "kv_load_failure_policy must be fail: recomputed documents would attend to each other": (
             transfer.kv_load_failure_policy != "fail"
         ),
         "tensor and pipeline parallelism must be 1": config.parallel_config.world_size != 1,
@@ -57,8 +57,8 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
 def spare_slots(config: VllmConfig) -> int | None:
     """Return the number of LoRA adapters that an engine may use, or None for any number.
 
-    In a batch of requests with and without adapters, vLLM's CPU kernels read the last adapter slot for requests without
-    an adapter. Therefore the last slot must be empty on CPUs.
+    On CPUs, one slot must stay empty. In batches of requests with and without adapters, vLLM's CPU kernels apply the
+    last slot to requests without an adapter.
     """
     if config.lora_config is None or not current_platform.is_cpu():
         return None
@@ -66,7 +66,7 @@ def spare_slots(config: VllmConfig) -> int | None:
 
 
 def portable_identity(config: VllmConfig) -> str:
-    """Return the identity of ``DocumentCache(portable=True)``. transformers loads the model on the CPU for a moment."""
+    """Return the model's identity in ``DocumentCache(portable=True)``. This loads the model on the CPU for a moment."""
     model = config.model_config
     if model.quantization or model.hf_overrides:
         raise ArgumentError("RagBiasConnector: portable=true supports neither quantised models nor --hf-overrides")
@@ -75,9 +75,9 @@ def portable_identity(config: VllmConfig) -> str:
 
 
 def engine_identity(config: VllmConfig) -> str:
-    """Return a digest of everything that changes keys and values.
+    """Return a digest of the weights, settings, versions and device that affect keys and values.
 
-    ``DocumentCache`` uses another identity, because vLLM's entries depend on the other requests in the batch.
+    It differs from the identity in ``DocumentCache``, because vLLM's results also depend on other requests in a batch.
     """
     model = config.model_config
     device = f"{current_platform.get_device_name()} {torch.backends.cpu.get_cpu_capability()}"
@@ -100,7 +100,7 @@ def digest_of_files(model: str, revision: str | None) -> str:
 
 
 def encodings_of(config: VllmConfig) -> list[Encoding]:
-    """Return each layer's encoding. Raise ``UnsupportedModelError`` if it is not rotary, or depends on the length."""
+    """Return each layer's encoding. Raise ``UnsupportedModelError`` if one is not rotary, or depends on the length."""
     hf_config = config.model_config.hf_config
     with torch.device("meta"):  # no weights
         model = AutoModelForCausalLM.from_config(hf_config)
@@ -108,7 +108,9 @@ def encodings_of(config: VllmConfig) -> list[Encoding]:
     decoder = decoder_of(model, architecture)
     if architecture.positions == "rotary":
         rotary: Any = type(decoder.rotary_emb)
-        decoder.rotary_emb = rotary(config=hf_config.get_text_config())  # with frequencies, not on the meta device
+        decoder.rotary_emb = rotary(
+            config=hf_config.get_text_config()
+        )  # outside the meta device, which would drop the frequencies
     encodings: dict[tuple[object, ...], Encoding] = {}
     longest, keys = config.model_config.max_model_len, []
     for module in attention_modules(decoder, architecture):
@@ -123,7 +125,7 @@ def encodings_of(config: VllmConfig) -> list[Encoding]:
     return [encodings[key] for key in keys]
 
 
-def without_positions(encoding: Encoding, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def remove_positions(encoding: Encoding, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Remove the positional encoding at ``positions`` from keys ``[G, T, d]``."""
     if not isinstance(encoding, Rotary):
         return keys

@@ -1,4 +1,4 @@
-"""Compute the documents of a prompt together, for a method in which documents see each other."""
+"""Compute the documents of a prompt together, for methods such as rotor, in which documents attend to each other."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ STORE_FULL = "the proxy cannot store documents: its folder is not writable, or -
 
 
 class JointDocuments:
-    """Compute documents with the model's weights, and store them in the folder of vLLM's connector.
+    """Compute documents in this process, and store them for vLLM's connector.
 
-    Args:
-        cache: a portable cache in that folder.
+    ``cache`` is a portable cache in the connector's folder.
     """
 
     def __init__(self, lm: DebiasedLM, cache: DocumentCache) -> None:
@@ -34,38 +33,31 @@ class JointDocuments:
         self._identity = identity_of(lm.model, "", portable=True)
         self._thread = ThreadPoolExecutor(1, "ragbias-joint")  # computes one prompt at a time
 
-    async def missing(self, plan: Plan, ids: Sequence[int]) -> list[Part]:
-        """Return those of prefix and documents that are not stored."""
-        return await asyncio.to_thread(self._missing, plan, ids)
+    def missing(self, plan: Plan, ids: Sequence[int]) -> list[Part]:
+        """Return the parts of the plan that are not stored. ``ids`` are the token ids of prefix and documents."""
+        return [part for part in parts_of(self._identity, plan, ids) if part.key not in self._cache]
 
     async def store(self, plan: Plan, ids: Sequence[int]) -> int:
-        """Compute and store what is missing. Return 0.
-
-        Raises:
-            ApiError: the folder is full or not writable.
-        """
+        """Compute and store the missing parts. Raise ``ApiError`` if this fails. Return 0: vLLM computed no tokens."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._store, plan, ids)
 
     def close(self) -> None:
-        """Drop waiting prompts. A prompt that is being computed is finished."""
+        """Drop waiting prompts, and finish the prompt that is being computed."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _missing(self, plan: Plan, ids: Sequence[int]) -> list[Part]:
-        return [part for part in parts_of(self._identity, plan, ids) if part.key not in self._cache]
-
     def _store(self, plan: Plan, ids: Sequence[int]) -> int:
-        if not (missing := self._missing(plan, ids)):
+        if not (missing := self.missing(plan, ids)):
             return 0
-        cache = self._computed(plan, ids)
+        cache = self._compute(plan, ids)
         for part in missing:
             self._cache.put(part.key, copy_states(cache, part.begin, part.end))
-        if self._missing(plan, ids):
+        if self.missing(plan, ids):
             raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
         return 0
 
     @torch.inference_mode()
-    def _computed(self, plan: Plan, ids: Sequence[int]) -> DynamicCache:
-        """Return a cache with the keys, without positions, and values of prefix, documents and one more token."""
+    def _compute(self, plan: Plan, ids: Sequence[int]) -> DynamicCache:
+        """Return the values and position-free keys of prefix, documents and one more token."""
         binding = Binding(self._model, method_of(plan.method), [plan.spans], private=True)
         cache, prompt = DynamicCache(), [*ids[: plan.end], ids[plan.end - 1]]
         tokens = torch.tensor([prompt], device=self._model.device)

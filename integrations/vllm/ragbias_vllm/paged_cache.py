@@ -1,4 +1,4 @@
-"""Read and write keys and values in vLLM's paged cache, with any layout."""
+"""Read and write keys and values in vLLM's paged cache, whatever the layout of its blocks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from ragbias.errors import UnsupportedModelError
 
-BASE = 128  # numbers below it are exact in every dtype
+BASE = 128  # integers below this are exact in every dtype
 
 
 class PagedLayer:
-    """The cache of one layer.
+    """The paged cache of one attention layer.
 
     Args:
         layer: vLLM's attention layer.
-        cache: its cache ``[blocks, G, block size, 2 d]``. The layout of a block depends on device and backend.
+        cache: keys and values ``[blocks, G, block size, 2 d]``. The layout within a block depends on the backend.
     """
 
     def __init__(self, layer: Any, cache: Tensor) -> None:
@@ -31,7 +31,7 @@ class PagedLayer:
         self.layer.impl.do_kv_cache_update(self.layer, keys, values, self.cache, slots.to(self.cache.device))
 
     def read(self, blocks: Tensor, begin: int, end: int, layout: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values ``[G, end - begin, d]`` of a request's tokens from its blocks. See ``layout``."""
+        """Return keys and values ``[G, end - begin, d]`` of a request. ``layout`` is the result of ``layout()``."""
         first, last = begin // self.block_size, -(-end // self.block_size)
         data = self.cache[blocks[first:last].to(self.cache.device)].flatten(2)
         tokens = data[..., layout.flatten().to(data.device)].unflatten(-1, layout.shape).transpose(0, 1).flatten(1, 2)
@@ -39,7 +39,7 @@ class PagedLayer:
         return tokens[:, :, 0].cpu(), tokens[:, :, 1].cpu()
 
     def layout(self) -> Tensor:
-        """Return the indices of keys and values in one head of a block: int64 ``[block size, 2, d]``.
+        """Return the indices of keys and values in a flattened block of one head, int64 ``[block size, 2, d]``.
 
         Backends use different layouts. To find the layout, the backend writes numbers into a copy of a block.
         """

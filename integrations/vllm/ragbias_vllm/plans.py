@@ -1,4 +1,4 @@
-"""Parse the connector's parameters in a request, and compute the positions of a prompt's parts, without vLLM."""
+"""Parse the connector's parameters of a request, and compute keys and positions of the prompt's parts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,12 @@ from ragbias.cache.identity import key_of
 from ragbias.errors import RagBiasError
 from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, RoToR, SegmentMethod, SequenceCall
 
-LONGEST_TEXT = 100  # maximum number of characters of a method from a client
+LONGEST_TEXT = 100  # maximum number of characters of a method
 RUNNABLE = "pcw, ape(temperature=1,scale=1), rotor"
 
 
 class RefusedError(Exception):
-    """The connector cannot run a request.
-
-    Attributes:
-        reason: a word for metrics.
-    """
+    """The connector cannot run a request. ``reason`` is the label in metrics."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -35,13 +31,13 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """The ``kv_transfer_params["ragbias"]`` of a request.
+    """The parameters ``kv_transfer_params["ragbias"]`` of a request.
 
     Attributes:
-        store: whether the request computes and stores one document, without an answer.
-        method: the method as text, for answers.
+        store: whether the request only computes and stores one document.
+        method: the method as text; unused if ``store`` is true.
         lengths: number of tokens of the prefix and of each document.
-        scope: tenants with different scopes share no entries.
+        scope: entries are shared only within a scope.
     """
 
     store: bool
@@ -51,25 +47,25 @@ class Plan:
 
     @property
     def end(self) -> int:
-        """Number of tokens of prefix and documents."""
+        """Number of tokens of prefix and documents together."""
         return sum(self.lengths)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The ranges of the documents in the prompt."""
+        """Begin and end of each document in the prompt, in tokens."""
         return list(pairwise(accumulate(self.lengths)))
 
     @property
     def is_joint(self) -> bool:
-        """Whether documents see each other."""
+        """Whether documents attend to each other, so that they must be computed together."""
         return self.method.partition("(")[0] == RoToR.name
 
     def cache_salt(self, ids: Sequence[int]) -> str:
-        """Return the salt for vLLM's prefix cache, for a prompt with these token ids.
+        """Return the salt that separates requests in vLLM's prefix cache. ``ids`` are the prompt's tokens.
 
-        In a request for an answer, the rotation of keys depends on all lengths. Therefore only requests with equal
-        lengths share blocks. If documents see each other, only requests with equal documents do. Documents to store
-        have the plain model's keys.
+        For an answer, the rotation of keys depends on all lengths. So requests share blocks only if their lengths are
+        equal and, if documents attend to each other, their documents too. Documents to store need no such separation,
+        because their keys are those of the plain model.
         """
         parts: list[object] = ["store", self.scope]
         if not self.store:
@@ -79,7 +75,7 @@ class Plan:
 
 
 def plan_of(params: Any, tokens: int) -> Plan:
-    """Parse the parameters of a request with ``tokens`` prompt tokens. Raise ``RefusedError`` if they are invalid."""
+    """Parse the parameters of a prompt with ``tokens`` tokens. Raise ``RefusedError`` if they are invalid."""
     if not isinstance(params, Mapping):
         raise RefusedError("malformed", "kv_transfer_params['ragbias'] is not an object")
     values = {"store": False, "method": "", "lengths": [], "scope": ""} | dict(params)
@@ -88,20 +84,23 @@ def plan_of(params: Any, tokens: int) -> Plan:
     if not (texts and isinstance(store, bool) and isinstance(lengths, list)):
         raise RefusedError("malformed", "store, method, lengths or scope has the wrong type")
     if not all(type(length) is int for length in lengths) or len(lengths) < 2 or lengths[0] < 0 or min(lengths[1:]) < 1:
-        raise RefusedError("malformed", f"lengths={lengths}; expected those of a prefix and at least one document")
+        raise RefusedError("malformed", f"lengths={lengths}; expected lengths of a prefix and at least one document")
     plan = Plan(store, method, tuple(lengths), scope)
     if store and len(lengths) != 2:
         raise RefusedError("malformed", f"lengths={lengths}; a request stores one document after a prefix")
     if plan.end >= tokens:
-        raise RefusedError("malformed", f"lengths={lengths} leave nothing of a prompt of {tokens} tokens")
+        raise RefusedError(
+            "malformed",
+            f"lengths={lengths} cover all {tokens} tokens of the prompt; expected tokens after the documents",
+        )
     if not plan.store:
         method_of(plan.method)
     return plan
 
 
 def method_of(text: str) -> SegmentMethod:
-    """Return a method that stock attention can run. Raise ``RefusedError`` for other methods."""
-    # the parameters of other methods may name files
+    """Parse a method. Raise ``RefusedError`` for methods that vLLM's attention cannot run."""
+    # other methods are not parsed, because their parameters may name files
     if text.partition("(")[0] in ("pcw", "ape", "rotor") and len(text) <= LONGEST_TEXT:
         try:
             method = methods.get(text)
@@ -118,9 +117,9 @@ class Part:
     """The prefix or a document of a prompt.
 
     Attributes:
-        key: name of its entry in the cache.
-        begin, end: range of its tokens in the prompt.
-        start: position of its first token, which differs from ``begin`` if the method moves the part.
+        key: name of the stored entry.
+        begin, end: range of the tokens in the prompt.
+        start: positional index of the first token. It differs from ``begin`` if the method moves the part.
     """
 
     key: str
@@ -130,7 +129,7 @@ class Part:
 
 
 def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
-    """Return prefix and documents of a prompt. An empty prefix is no part. ``identity`` is that of the model."""
+    """Return the prefix, unless it is empty, and the documents of a prompt. ``identity`` identifies the model."""
     spans, prefix = plan.spans, ids[: plan.lengths[0]]
     method = None if plan.store else method_of(plan.method)
     starts = [0, *(begin for begin, _ in spans)] if method is None else starts_of(method, plan.lengths)
@@ -146,9 +145,9 @@ def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
 
 
 def starts_of(method: SegmentMethod, lengths: Sequence[int]) -> list[int]:
-    """Return the positions at which prefix and documents start if the suffix starts at ``sum(lengths)``.
+    """Return the positions at which the prefix and the documents start in vLLM.
 
-    vLLM places the suffix after all tokens, which is later than the method's position. All other parts move by the same
+    vLLM starts the suffix at ``sum(lengths)``, often later than the method does. Prefix and documents move by the same
     distance. This does not change attention, because rotary scores depend only on differences of positions.
     """
     edges = list(accumulate(lengths))

@@ -1,7 +1,7 @@
 """``ragbias proxy`` in front of vLLM, for methods that run inside the model.
 
-The proxy converts requests to token ids with the code of ``ragbias serve``. vLLM answers them. Its connector stores
-each document once, and loads stored documents before the question.
+The proxy converts requests to token ids as ``ragbias serve`` does, and vLLM answers them. The connector in vLLM stores
+each document once, and loads stored documents into later prompts.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class UpstreamModel:
 
     Attributes:
         url, key, timeout: see ``Vllm``.
-        model: folder or name of the model's tokenizer and configuration; empty: the path from the server.
+        model: folder or name from which to load tokenizer and configuration; empty: the path that the server reports.
         method: default method.
-        reader: name of a reader adapter in the upstream server, for requests with the default method, or empty.
-        cache, cache_disk: folder of the connector, and its maximum size. With a folder, the proxy loads the model's
-            weights in ``dtype`` to run rotor.
+        reader: name of a reader adapter in the upstream server, or empty. Requests with the default method use it.
+        cache, cache_disk: the connector's folder and its maximum size, for rotor. With a folder, the proxy also loads
+            the model's weights, in ``dtype``.
     """
 
     url: str = field(repr=False)  # may contain a password
@@ -78,7 +78,7 @@ class UpstreamModel:
     dtype: str = "auto"
 
     def document_cache(self) -> DocumentCache | None:
-        """Return the cache in the folder, or None without a folder."""
+        """Return a cache in the connector's folder, or None without a folder."""
         if (self.cache is None) != (self.cache_disk is None) or (self.dtype != "auto" and self.cache is None):
             raise ArgumentError(
                 f"cache={self.cache}, cache_disk={self.cache_disk}, dtype={self.dtype}: for rotor, give the folder of "
@@ -91,7 +91,7 @@ class UpstreamModel:
 
 
 def connector_method(method: Method) -> str:
-    """Return a method as text for the connector, or an empty string if the connector does not support it."""
+    """Return a method as text for the connector, or an empty string if the connector cannot run the method."""
     try:
         text = format_method(method)
         method_of(text)
@@ -101,9 +101,9 @@ def connector_method(method: Method) -> str:
 
 
 def check_runs(method: Method, joint: bool) -> None:
-    """Raise ``MethodError`` unless the connector supports the method, or the method only arranges text.
+    """Raise ``MethodError`` unless the connector can run the method, or the method only reorders text.
 
-    ``joint`` says whether this proxy computes documents that see each other.
+    ``joint`` is whether this proxy can compute documents together, which rotor needs.
     """
     if connector_method(method):
         if isinstance(method, RoToR) and not joint:
@@ -122,21 +122,21 @@ def create_vllm_proxy(
     method = methods.get(upstream.method)
     check_runs(method, upstream.cache is not None)
     if upstream.reader and not connector_method(method):
-        raise ArgumentError(f"reader={upstream.reader!r}; {method.name} runs without a reader in vLLM, pcw with one")
+        raise ArgumentError(f"reader={upstream.reader!r}; {method.name} takes no reader in vLLM; use pcw")
     engine = VllmEngine(upstream, method, settings, metrics)
     return create_app(engine, settings, metrics, engine.lifespan), engine
 
 
 class UpstreamLM(DebiasedLM):
-    """The upstream server's model, which prepares requests. ``window`` is at most the server's.
+    """The upstream server's model, used to prepare requests. ``window`` is the server's context window.
 
-    It has weights if ``dtype`` is given.
+    The weights are loaded only if ``dtype`` is given.
     """
 
     def __init__(self, name: str, method: Method, window: int, dtype: str | None) -> None:
         refuse_irregular(name)
         tokenizer = load_tokenizer(name, {})
-        model = _weightless(name) if dtype is None else load_model(name, {"dtype": dtype, "device": "auto"})
+        model = _load_without_weights(name) if dtype is None else load_model(name, {"dtype": dtype, "device": "auto"})
         super().__init__(model, tokenizer, method, name=name)
         self._window = min(window, super().window)
 
@@ -145,7 +145,7 @@ class UpstreamLM(DebiasedLM):
         return self._window
 
 
-def _weightless(name: str) -> PreTrainedModel:
+def _load_without_weights(name: str) -> PreTrainedModel:
     path = local_path(name)
     try:
         config = AutoConfig.from_pretrained(path)
@@ -153,13 +153,13 @@ def _weightless(name: str) -> PreTrainedModel:
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     except Exception as error:  # damaged files raise errors of any class
         raise ModelFileError(f"the configuration of {name!r} cannot be loaded: {first_line(error)}") from error
-    with suppress(OSError):  # without this file, the generation config follows from the model's configuration
+    with suppress(OSError):  # the file is optional; transformers has derived a generation config from ``config``
         model.generation_config = GenerationConfig.from_pretrained(path)
     return model
 
 
 class VllmEngine(LocalEngine):
-    """Answer requests with one vLLM server. ``load`` waits for the server and reads its models."""
+    """An engine that answers requests with a vLLM server."""
 
     def __init__(self, upstream: UpstreamModel, method: Method, settings: ServerSettings, metrics: Metrics) -> None:
         super().__init__(dict, settings, metrics)
@@ -171,10 +171,10 @@ class VllmEngine(LocalEngine):
         self._healthy = True
 
     def load(self) -> None:
-        """Wait for the upstream server, and read its model's tokenizer and configuration.
+        """Wait for the upstream server, and load the tokenizers and configurations of its models.
 
         Raises:
-            ArgumentError: the server does not have the reader.
+            ArgumentError: the server has no such reader.
             ServerError: the server lists no models.
             ModelFileError: the tokenizer or configuration cannot be read.
         """
@@ -221,7 +221,7 @@ class VllmEngine(LocalEngine):
 
 
 class GrowingText:
-    """The text of a growing sequence of tokens. Only new tokens are decoded."""
+    """Decode a growing sequence of tokens. Each call decodes only the last tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str]) -> None:
         self._decode, self._stop = decode, stop
@@ -229,7 +229,7 @@ class GrowingText:
         self._before = self._unsent = ""
 
     def add(self, ids: Sequence[int]) -> str:
-        """Return new text, without an incomplete character or stop string at its end."""
+        """Return the new text. An incomplete character or stop string at its end is held back."""
         self._ids += ids
         text = self._decode(self._ids)
         if not text.endswith("\ufffd"):
@@ -242,7 +242,7 @@ class GrowingText:
 
 
 class VllmModel(ServedModel):
-    """A model in vLLM, with its name for clients."""
+    """A model of a vLLM server, under the name that clients use."""
 
     def __init__(
         self,
@@ -273,11 +273,11 @@ class VllmModel(ServedModel):
         return request, formatter, settings
 
     def _reader_of(self, request: Request) -> str:
-        """Return the reader for a request, or an empty string for methods other than the default method."""
+        """Return the reader for a request. It is empty if the request does not use the default method."""
         return self._reader if request.method == self.lm.method else ""
 
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
-        """Return the complete answer. Cancellation aborts the request in vLLM."""
+        """Return the complete answer. Cancelling this call aborts the request in vLLM."""
         pieces = self.pieces(request, settings, salt, streamed=False)
         (generation,) = [piece async for piece in pieces if isinstance(piece, Generation)]
         return generation
@@ -285,14 +285,14 @@ class VllmModel(ServedModel):
     async def pieces(
         self, request: Request, settings: GenerationSettings, salt: str = "", streamed: bool = True
     ) -> AsyncGenerator[str | Generation, None]:
-        """Yield the pieces of an answer, then the complete answer. Closing the generator aborts the request in vLLM."""
+        """Yield pieces of text, then the complete answer. Closing the generator aborts the request in vLLM."""
         body, eos, segments = self._body(request, settings, salt, streamed)
         ids: list[int] = []
         logprobs: list[float] = []
         decode = partial(decode_tokens, self.lm.tokenizer, keep_special=settings.keep_special)
         growing, sent, finish, cached, usage = GrowingText(decode, settings.stop), 0, None, 0, None
-        sending = partial(self._sending, streamed)
-        async with aclosing(self._documents.answers(body, segments, sending)) as answers:
+        running_slot = partial(self._running_slot, streamed)
+        async with aclosing(self._documents.answers(body, segments, running_slot)) as answers:
             async for cached, answer in answers:  # noqa: B007
                 usage = answer.get("usage")
                 for choice in answer["choices"]:
@@ -307,19 +307,19 @@ class VllmModel(ServedModel):
         text = cut_at_stop(decode(ids), settings.stop)[0]
         if streamed and text[sent:]:
             yield text[sent:]
-        shown = [at for at, token in enumerate(ids) if token not in eos]
+        kept = [index for index, token in enumerate(ids) if token not in eos]
         yield Generation(
             text=text,
-            token_ids=[ids[at] for at in shown],
+            token_ids=[ids[index] for index in kept],
             usage=Usage(len(body["prompt"]), len(ids), cached),
             report=replace(request.report, cached_tokens=cached),
             finish_reason="stop" if finish == "stop" else "length",
-            logprobs=[logprobs[at] for at in shown] if settings.logprobs else None,
+            logprobs=[logprobs[index] for index in kept] if settings.logprobs else None,
         )
 
     @asynccontextmanager
-    async def _sending(self, streamed: bool) -> AsyncIterator[None]:
-        """Count a request as running for the duration of the block. Wait if ``max_streams`` streams are running."""
+    async def _running_slot(self, streamed: bool) -> AsyncIterator[None]:
+        """Count a request as running during the block. A stream first waits while ``max_streams`` streams run."""
         async with self._streams if streamed else nullcontext():
             self._count(running=1)
             try:
@@ -330,9 +330,9 @@ class VllmModel(ServedModel):
     def _body(
         self, request: Request, settings: GenerationSettings, salt: str, streamed: bool
     ) -> tuple[Json, Sequence[int], Segments | None]:
-        """Return the request to vLLM, the tokens that end its answer, and the segments to store first.
+        """Return the body for vLLM, the tokens that end an answer, and the segments to store before.
 
-        Sampling defaults are those of ``DebiasedLM``, not of vLLM.
+        Defaults for sampling are those of ``DebiasedLM``, not of vLLM.
         """
         name, reader = connector_method(request.method), ""
         tokens, segments = request.tokens, None

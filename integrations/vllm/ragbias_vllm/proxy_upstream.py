@@ -1,4 +1,4 @@
-"""The vLLM server behind the proxy: completions of token ids, and documents that its connector stores."""
+"""The vLLM server behind the proxy: request answers for token ids, and store documents in the connector."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from prometheus_client import Counter
 from ragbias.errors import ServerError
 from ragbias.frameworks.connection import server_address
 from ragbias.serving.errors import ApiError
-from ragbias.serving.proxy import body_lines, upstream_client, upstream_errors, whole_body
+from ragbias.serving.proxy import body_lines, read_body, upstream_client, upstream_errors
 from ragbias.serving.schemas import Json
 from ragbias.serving.server import Metrics, log
 from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import Plan
 
 COMPLETIONS = "/v1/completions"
-ATTEMPTS = 3  # maximum attempts if the upstream server has lost documents
-STORED_AT_ONCE = 16  # concurrent store requests; more would delay answers, because vLLM serves in order
-MOST_WAITING = 4_000  # queued documents per tenant
-KNOWN = 500_000  # stored documents that the proxy remembers, about 100 MB
-LONG_PREFIX = 256  # number of tokens; other store requests wait until a longer prefix is computed
+ATTEMPTS = 3  # maximum number of attempts if stored documents are lost
+MAX_CONCURRENT_STORES = 16  # more would delay answers, because vLLM serves requests in order
+MAX_WAITING = 4_000  # queued documents per tenant
+MAX_KNOWN = 500_000  # stored documents that the proxy remembers, about 100 MB
+LONG_PREFIX = 256  # tokens; with a longer prefix, the first document is stored alone, and the others reuse the prefix
 SECONDS_BETWEEN_CHECKS = 2.0
 SECONDS_FOR_MODELS = 10.0
 NO_CONNECTOR = (
@@ -39,15 +39,15 @@ NO_CONNECTOR = (
 )
 NOT_LOADED = "the upstream server answered without the stored documents"
 NOT_FOUND = (
-    "if it does not find the documents that the proxy computed: both need the same folder, weights and dtype, and the "
-    'connector needs "portable": true'
+    "if it cannot find documents that the proxy computed, check that both use the same folder, weights and dtype, and "
+    'that the connector has "portable": true'
 )
 STORE_FULL = "the upstream server cannot store documents: its folder is full or not writable; see its log"
 TOO_MANY = "too many documents wait to be stored in the upstream server; try again later"
 
 
 class UpstreamFailedError(ApiError):
-    """A request failed in the upstream server before its first token. Storing its documents again may help."""
+    """A request failed in the upstream server. Storing the documents again may help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(502, message, None, "upstream_failed")
@@ -58,16 +58,16 @@ class Vllm:
 
     Args:
         key: API key of the server; empty if the server needs none.
-        timeout: maximum number of seconds without a byte.
+        timeout: maximum number of seconds to wait for the next byte.
     """
 
     def __init__(self, url: str, key: str, timeout: float) -> None:
         self._address = server_address("upstream", url)
-        self._shown = str(httpx.URL(self._address).copy_with(userinfo=b""))  # without a password, for logs
+        self._address_to_log = str(httpx.URL(self._address).copy_with(userinfo=b""))  # without the password
         self._client = upstream_client(self._address, timeout, key)
 
     def models(self) -> list[Json]:
-        """Return the models of the server. Wait while the server does not accept connections."""
+        """Return the models of the server. Wait until the server accepts connections."""
         waited = False
         while True:
             try:
@@ -76,14 +76,14 @@ class Vllm:
                 break
             except httpx.HTTPError as error:
                 if not waited:
-                    log("waiting for the upstream server", upstream=self._shown, reason=type(error).__name__)
+                    log("waiting for the upstream server", upstream=self._address_to_log, reason=type(error).__name__)
                 waited = True
                 time.sleep(1)
         try:
             return list(response.raise_for_status().json()["data"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             reason = "it needs --upstream-key" if response.status_code in (401, 403) else f"{type(error).__name__}"
-            raise ServerError(f"{self._shown}/v1/models does not list models ({reason})") from error
+            raise ServerError(f"{self._address_to_log}/v1/models does not list models ({reason})") from error
 
     async def is_healthy(self) -> bool:
         """Whether the server answers and its engine runs."""
@@ -96,20 +96,20 @@ class Vllm:
         """Yield the complete answer, or the events of a stream. Closing the generator aborts the request.
 
         Raises:
-            UpstreamFailedError: the engine failed, in a stream possibly after events.
-            ApiError: the server cannot be reached or rejects the request.
+            UpstreamFailedError: the engine failed. A stream may have yielded events before.
+            ApiError: the server cannot be reached, or rejects the request.
         """
         built = self._client.build_request("POST", COMPLETIONS, json=body)
         with upstream_errors():
             response = await self._client.send(built, stream=True)
             try:
                 if response.status_code != 200 or not body.get("stream"):
-                    yield _checked(response.status_code, await whole_body(response))
+                    yield _parse_answer(response.status_code, await read_body(response))
                     return
                 async with aclosing(body_lines(response)) as lines:
                     async for line in lines:
                         if line.startswith(b"data: {") and line.endswith(b"\n"):
-                            yield _checked(200, line[6:])
+                            yield _parse_answer(200, line[6:])
             finally:
                 await response.aclose()
 
@@ -118,8 +118,8 @@ class Vllm:
         await self._client.aclose()
 
 
-def _checked(status: int, content: bytes) -> Json:
-    """Parse a body or an event. Raise an error if it contains one."""
+def _parse_answer(status: int, content: bytes) -> Json:
+    """Parse a response body or an event of a stream. Raise the error that it contains, if any."""
     try:
         body = json.loads(content)
     except ValueError:
@@ -141,7 +141,7 @@ def _checked(status: int, content: bytes) -> Json:
 
 
 def parameters_of(plan: Plan, ids: Sequence[int]) -> Json:
-    """Return the request fields for a plan and a prompt."""
+    """Return the fields of a request to vLLM for a plan. ``ids`` are the prompt's tokens."""
     transfer: Json = {"method": plan.method, "lengths": list(plan.lengths), "scope": plan.scope}
     if plan.store:
         transfer["store"] = True
@@ -150,14 +150,14 @@ def parameters_of(plan: Plan, ids: Sequence[int]) -> Json:
 
 @dataclass(frozen=True)
 class Segments:
-    """The prefix and documents of one prompt, in the order of the upstream request.
+    """The prefix and the documents of one prompt, in the order in which vLLM gets them.
 
     Attributes:
         method: the method as text, for the connector.
         prefix, documents: token ids.
-        scope: digest of the tenant. Entries of other scopes are never used.
-        model: name of the upstream model without reader.
-        joint: computes the documents together; None: vLLM computes each document alone.
+        scope: digest of the tenant. Stored documents are shared only within a scope.
+        model: name of the upstream model, without a reader.
+        joint: computes the documents together in the proxy. None: vLLM computes each document alone.
     """
 
     method: str
@@ -174,17 +174,17 @@ class Segments:
 
     @property
     def ids(self) -> list[int]:
-        """The tokens of prefix and documents."""
+        """The token ids of prefix and documents together."""
         return [*self.prefix, *chain.from_iterable(self.documents)]
 
     def plan(self, document: Sequence[int] | None = None) -> Plan:
-        """Return the plan for an answer, or for storing one document."""
+        """Return the plan to answer with all documents, or to store ``document``."""
         documents = self.documents if document is None else [document]
         lengths = (len(self.prefix), *map(len, documents))
         return Plan(document is not None, self.method, lengths, self.scope)
 
     def keys(self) -> list[bytes]:
-        """Return the keys of stored states: first of the prefix, then of each document."""
+        """Return identifiers of the stored prefix and of each stored document, in this order."""
         about = json.dumps([self.model, self.scope]).encode()
         prefix = hashlib.sha256(about + array("q", self.prefix).tobytes()).digest()
         return [prefix, *(hashlib.sha256(prefix + array("q", ids).tobytes()).digest() for ids in self.documents)]
@@ -192,25 +192,25 @@ class Segments:
 
 @dataclass(eq=False)
 class _Job:
-    """A document, or all documents of a prompt, to compute and store, with the number of waiting requests."""
+    """One document, or all documents of a prompt, to compute and store."""
 
     compute: Callable[[], Awaitable[int]]
     stored: asyncio.Future[int]  # the result of ``compute``
-    keys: Sequence[bytes]  # keys that are stored afterwards
-    waiting: int = 0  # number of requests
+    keys: Sequence[bytes]  # identifiers of the prefix and documents that the job stores
+    waiting: int = 0  # number of requests that wait for it
 
 
 class StoredDocuments:
-    """Store each document of prompts once in the upstream server, and remember stored documents.
+    """Store each document once in the upstream server, and remember which documents are stored.
 
-    Tenants take turns. Queued documents are dropped if no request waits for them.
+    Tenants take turns. A queued document is dropped when no request waits for it any more.
     """
 
     def __init__(self, upstream: Vllm, metrics: Metrics) -> None:
         self._upstream = upstream
         self._known: dict[bytes, None] = {}  # the oldest first
         self._generation = 0  # number of calls of ``forget``
-        self._reported = False  # whether the upstream server runs the connector
+        self._reported = False  # whether the connector in the upstream server has answered
         self._jobs: dict[bytes, _Job] = {}  # queued or sent
         self._queues: dict[str, dict[bytes, _Job]] = {}  # by tenant; the first tenant has the next turn
         self._sent: set[asyncio.Task[None]] = set()
@@ -219,73 +219,69 @@ class StoredDocuments:
         self._retries = counter("ragbias_upstream_retries", "Answers requested again after storing documents.")
 
     async def answers(
-        self, body: Json, segments: Segments | None, sending: Callable[[], AbstractAsyncContextManager[None]]
+        self, body: Json, segments: Segments | None, running_slot: Callable[[], AbstractAsyncContextManager[None]]
     ) -> AsyncGenerator[tuple[int, Json], None]:
-        """Yield vLLM's answer or events, each with the number of previously stored tokens.
+        """Store the documents, then yield vLLM's answer or events, each with the number of tokens already stored.
 
-        Documents are stored first. If an answer fails before its first token, the documents are stored again, and the
-        request is repeated.
+        If an answer fails before its first token, the documents are stored again, and the request is repeated.
 
         Raises:
             UpstreamFailedError: all attempts failed, or documents were not loaded. A stream may raise it at its end.
         """
         for attempt in range(1, ATTEMPTS + 1):
-            begun, stored = False, 0
+            started, stored = False, 0
             try:
                 if segments:
                     stored = await self.store(segments)
-                async with sending(), aclosing(self._upstream.answers(body)) as answers:
+                async with running_slot(), aclosing(self._upstream.answers(body)) as answers:
                     async for answer in answers:
                         if segments and answer.get("usage"):  # a complete answer, or the last event of a stream
                             outcome, cached = _report_of(answer)
                             if ((cached if body["stream"] else outcome.get("loaded")) or 0) < segments.plan().end:
                                 raise UpstreamFailedError(NOT_LOADED)
-                        begun = True
+                        started = True
                         yield stored, answer
                 return
             except UpstreamFailedError as error:
                 if segments:
                     self.forget(segments.keys())
-                if begun or not segments or attempt == ATTEMPTS:
-                    if segments and segments.joint and not begun:
+                if started or not segments or attempt == ATTEMPTS:
+                    if segments and segments.joint and not started:
                         raise UpstreamFailedError(f"{error}; {NOT_FOUND}") from error
                     raise
                 self._retries.inc()
 
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
-        """Forget stored documents, or all of them if ``keys`` is None.
-
-        Documents that are currently being stored are also forgotten, because they may be lost.
-        """
+        """Forget documents, or all if ``keys`` is None, and those that are being stored. They are then stored again."""
         self._generation += 1
         self._reported = self._reported and keys is not None
         for key in list(self._known) if keys is None else keys:
             self._known.pop(key, None)
 
     async def store(self, segments: Segments) -> int:
-        """Store new documents. Return the number of previously stored tokens."""
+        """Store the documents that are not stored yet. Return the number of tokens that were already stored."""
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
         queue = self._queues.get(tenant := segments.tenant)
-        if queue and len(queue) + (1 if segments.joint else len(missing)) > MOST_WAITING:
+        if queue and len(queue) + (1 if segments.joint else len(missing)) > MAX_WAITING:
             raise ApiError(429, TOO_MANY, None, "too_many_waiting", retry_after=5)
         if segments.joint:
             plan, ids = segments.plan(), segments.ids
-            if parts := await segments.joint.missing(plan, ids):
-                await self._once(b"".join([prefix, *keys]), (), tenant, partial(segments.joint.store, plan, ids))
+            if parts := await asyncio.to_thread(segments.joint.missing, plan, ids):
+                await self._run_once(b"".join([prefix, *keys]), (), tenant, partial(segments.joint.store, plan, ids))
             if not self._reported:  # otherwise a stream could fail after its text
                 await self._report(segments.model, plan, ids)
             return plan.end - sum(part.end - part.begin for part in parts)
 
-        async def stored(key: bytes) -> int:
-            return await self._once(key, (prefix, key), tenant, partial(self._store, segments, missing[key]))
+        async def store_document(key: bytes) -> int:
+            return await self._run_once(key, (prefix, key), tenant, partial(self._store, segments, missing[key]))
 
         waiting, computed = list(missing), dict[bytes, int]()
         if not prefix_known and len(segments.prefix) > LONG_PREFIX and len(waiting) > 1:
             first = waiting.pop(0)
-            computed[first] = await stored(first)
-        tasks = [asyncio.create_task(stored(key)) for key in waiting]
+            computed[first] = await store_document(first)
+        tasks = [asyncio.create_task(store_document(key)) for key in waiting]
         try:
             computed.update(zip(waiting, await asyncio.gather(*tasks), strict=True))
         finally:
@@ -294,13 +290,15 @@ class StoredDocuments:
         reused = [len(ids) for key, ids in zip(keys, segments.documents, strict=True) if not computed.get(key)]
         return sum(reused) + (len(segments.prefix) if prefix_known or reused else 0)
 
-    async def _once(self, key: bytes, keys: Sequence[bytes], tenant: str, compute: Callable[[], Awaitable[int]]) -> int:
-        """Compute and store something, or wait until another request has done so. Return the result of ``compute``."""
+    async def _run_once(
+        self, key: bytes, keys: Sequence[bytes], tenant: str, compute: Callable[[], Awaitable[int]]
+    ) -> int:
+        """Return the result of ``compute``. Requests with the same ``key`` share one call of ``compute``."""
         job = self._jobs.get(key)
         if job is None:
             job = _Job(compute, asyncio.get_running_loop().create_future(), keys)
             self._jobs[key] = self._queues.setdefault(tenant, {})[key] = job
-            self._send()
+            self._start_jobs()
         job.waiting += 1
         try:
             return await asyncio.shield(job.stored)
@@ -311,9 +309,9 @@ class StoredDocuments:
                 if not queue:
                     del self._queues[tenant]
 
-    def _send(self) -> None:
-        """Send the next document of each tenant in turn, up to ``STORED_AT_ONCE`` at the same time."""
-        while self._queues and len(self._sent) < STORED_AT_ONCE:
+    def _start_jobs(self) -> None:
+        """Start queued jobs, one tenant after the other, while fewer than ``MAX_CONCURRENT_STORES`` run."""
+        while self._queues and len(self._sent) < MAX_CONCURRENT_STORES:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)
             key = next(iter(queue))
@@ -333,14 +331,14 @@ class StoredDocuments:
             job.stored.set_result(result)
             if generation == self._generation:
                 self._known |= dict.fromkeys(job.keys)
-            while len(self._known) > KNOWN:
+            while len(self._known) > MAX_KNOWN:
                 del self._known[next(iter(self._known))]
         del self._jobs[key]
         self._sent.discard(asyncio.current_task())
-        self._send()
+        self._start_jobs()
 
     async def _report(self, model: str, plan: Plan, ids: Sequence[int]) -> Json:
-        """Request one token after a prompt. Return the connector's report, or raise an error without one."""
+        """Request one token after a prompt. Return the connector's report, or raise an error if there is none."""
         body = {"model": model, "prompt": [*ids, ids[-1]], "max_tokens": 1, "temperature": 0}
         async with aclosing(self._upstream.answers(body | parameters_of(plan, ids))) as answers:
             answer = await anext(answers)
@@ -359,6 +357,6 @@ class StoredDocuments:
 
 
 def _report_of(answer: Json) -> tuple[Json, int | None]:
-    """Return the connector's report, empty in streams, and the number of cached tokens of the prompt."""
+    """Return the connector's report, which is empty in streams, and the number of cached prompt tokens."""
     transferred, details = answer.get("kv_transfer_params") or {}, answer["usage"].get("prompt_tokens_details") or {}
     return transferred.get("ragbias") or {}, details.get("cached_tokens")
