@@ -17,7 +17,7 @@ from ray import serve
 
 from ragbias.models.tiny.world import held_out_corpus
 from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build, start
-from ragbias.serving.run import listening
+from ragbias.serving.run import open_listener
 from studies import arguments_of
 
 QUESTION = [{"role": "user", "content": "Which of them is the oldest?"}]
@@ -32,7 +32,7 @@ def measure_cached_share(affinity: bool, sets: int, times: int, documents: int, 
         for _ in range(times)
         for begin in range(0, sets * documents, documents)
     ]
-    with listening("127.0.0.1", 0) as free:
+    with open_listener("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     model = ReplicatedModel(
         model="tiny", method="ape", replicas=2, num_cpus=0.5, cache_memory=memory, affinity=affinity

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server and proxy.
 
-``app`` provides OpenAI's routes with an engine: ``local_engine`` runs models in this process, and ``ray_serve`` on the
-replicas of a Ray cluster. ``proxy`` arranges the documents of requests, and forwards the requests to another server.
-Both applications extend ``server.base_app``. ``run`` runs them with uvicorn.
+``app`` is the server: OpenAI's routes over an engine. ``local_engine`` runs models in this process. ``ray_serve`` runs
+them on replicas of a Ray cluster. ``proxy`` arranges the documents in requests and forwards them to another server.
+Server and proxy extend ``server.base_app``, and ``run`` starts either of them with uvicorn.
 """

@@ -1,4 +1,4 @@
-"""Format answers like OpenAI, complete or in chunks. The field ``ragbias`` contains the report."""
+"""Format answers as OpenAI does, complete or in chunks. The additional field ``ragbias`` contains the report."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def report_headers(report: Json) -> dict[str, str]:
 
 
 def report_summary(report: Report) -> str:
-    """Summarise a report as ``"pine, 3 documents"``, for clients that drop unknown fields."""
+    """Summarise a report as ``"pine, 3 documents"``, for clients that drop the field ``ragbias``."""
     ran = f"{report.method_ran}, {report.n_found} documents"
     return ran if report.method_ran == report.method_requested else f"{ran}: {report.reason}"
 
 
 class _Formatter:
-    """Format one answer. All its chunks have the same id and time."""
+    """Format one answer. All chunks of the answer have the same id and creation time."""
 
     def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
         self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())
         self._chunk_kind, self.fingerprint = chunk_kind, ""
 
     def usage_chunk(self, usage: Usage) -> Json:
-        """Return the chunk with the usage only."""
+        """Return a chunk that contains only the token counts."""
         return {**self._body(self._chunk_kind), "usage": usage.as_dict()}
 
     def _chunk(self, **choice: Any) -> Json:
@@ -56,7 +56,7 @@ class ChatFormatter(_Formatter):
     """Format the answer to a chat request.
 
     Args:
-        form: how to parse the answer.
+        form: format of tool calls and structured output in the model's text.
         raw: return the model's text without parsing tool calls.
         parallel: return all tool calls, not only the first.
     """
@@ -68,7 +68,7 @@ class ChatFormatter(_Formatter):
         self._growing, self._parallel = GrowingAnswer(self._form), parallel
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
-        """Return the body of the response."""
+        """Return the response body of a complete answer."""
         content, calls = self._content(generation)
         message: Json = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
         if calls:
@@ -81,12 +81,12 @@ class ChatFormatter(_Formatter):
         return self._chunk(delta={"role": "assistant", "content": ""})
 
     def piece(self, text: str) -> Json | None:
-        """Return the chunk for a piece of the answer. Return None if its text may be part of a tool call."""
+        """Return the chunk for a piece of text, or None if the text may belong to a tool call."""
         visible = self._growing.add(text)
         return self._chunk(delta={"content": visible}) if visible else None
 
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
-        """Return the last chunks of a stream, without the usage."""
+        """Return the last chunks of a stream, without the token counts."""
         content, calls = self._content(generation)
         chunks = [self._chunk(delta={"content": unsent})] if (unsent := self._growing.rest(content)) else []
         if calls:
@@ -115,7 +115,7 @@ class CompletionFormatter(_Formatter):
         super().__init__(model, "cmpl", "text_completion")
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
-        """Return the body of the response."""
+        """Return the response body of a complete answer."""
         (end,) = self.last(generation, tokenizer)
         end["choices"][0]["text"] = generation.text
         return {**end, "usage": generation.usage.as_dict()}
@@ -124,11 +124,11 @@ class CompletionFormatter(_Formatter):
         """Return None, because a completion stream begins with text."""
 
     def piece(self, text: str) -> Json:
-        """Return the chunk for a piece of the answer."""
+        """Return the chunk for a piece of text."""
         return self._chunk(text=text)
 
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
-        """Return the last chunk of a stream, without the usage."""
+        """Return the last chunk of a stream, without the token counts."""
         end = self._chunk(text="", logprobs=_logprobs(generation, tokenizer), finish_reason=generation.finish_reason)
         return [{**end, "ragbias": generation.report.as_dict()}]
 

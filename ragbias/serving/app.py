@@ -1,4 +1,4 @@
-"""The HTTP application with OpenAI's routes. An engine answers the requests."""
+"""The HTTP application of the server: OpenAI's routes over an engine."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from ragbias.serving.answers import report_headers
-from ragbias.serving.errors import ApiError, internal, refused, unknown_model
+from ragbias.serving.errors import ApiError, bad_request, internal_error, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
-from ragbias.serving.server import EventStream, Metrics, base_app, log, unless_gone
+from ragbias.serving.server import EventStream, Metrics, base_app, cancel_on_disconnect, log
 from ragbias.serving.settings import ServerSettings
 
 
 class Engine(Protocol):
-    """Interface of engines, which answer requests. Rejected and failed requests raise ``ApiError``."""
+    """The interface of an engine, which answers requests. Rejected and failed requests raise ``ApiError``."""
 
     @property
     def is_ready(self) -> bool:
         """Whether the engine can answer requests now."""
 
     async def models(self) -> list[Json]:
-        """Return the models in the format of ``/v1/models``."""
+        """List the models in the format of ``/v1/models``."""
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        """Return the body of the response. Cancellation stops the computation at the next token.
+        """Return the response body. Cancellation stops the computation at the next token.
 
         Requests with different salts share no cached documents.
         """
@@ -43,7 +43,7 @@ class Engine(Protocol):
         """Yield the report, then the chunks. Closing the generator stops the computation at the next token."""
 
     async def tokens(self, body: TokenizeRequest) -> Json:
-        """Tokenise a text."""
+        """Return the token ids of a text, their number, and the size of the context window."""
 
 
 def create_app(
@@ -52,7 +52,7 @@ def create_app(
     metrics: Metrics,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
-    """Create an application with OpenAI's routes."""
+    """Create the HTTP application of an engine."""
 
     async def why_not_ready() -> str:
         return "" if engine.is_ready else "not ready"
@@ -84,24 +84,28 @@ def create_app(
 
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        """Tokenise a text."""
+        """Return the token ids of a text."""
         return await engine.tokens(body)
 
     return app
 
 
 def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Describe a response without streaming. OpenAPI 3.1 cannot describe event streams."""
+    """Return the OpenAPI schema of a complete answer. OpenAPI 3.1 cannot describe events of a stream."""
     return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
 def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
-    """Return digests of the API key, the tenant and ``prompt_cache_key``. Empty if tenants share the cache."""
+    """Return a salt for cached documents, which is empty if all tenants share the cache.
+
+    The first half is a digest of API key and tenant. The second half also depends on ``prompt_cache_key``.
+    """
     if settings.share_cache:
         return ""
     tenant = request.headers.get(settings.tenant_header, "") if settings.tenant_header else ""
     if settings.tenant_header and not tenant:
-        raise refused(None, f"header {settings.tenant_header} is missing; the gateway must set it to the tenant's name")
+        message = f"header {settings.tenant_header} is missing; the gateway must set it to the tenant's name"
+        raise bad_request(None, message)
     parts = [request.state.api_key, tenant, body.prompt_cache_key or ""]
     digests = (hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32] for fields in (parts[:2], parts))
     return "".join(digests) if any(parts) else ""
@@ -114,13 +118,13 @@ async def _respond(engine: Engine, body: RequestBody, request: Request, salt: st
     fields["documents_sent"] = None if body.documents is None else len(body.documents)
     if body.stream:
         chunks = engine.stream(body, salt)
-        report = await unless_gone(request, anext(chunks))
-        fields["model"] = body.model  # a known name, not arbitrary text of the client
+        report = await cancel_on_disconnect(request, anext(chunks))
+        fields["model"] = body.model  # now known to be a served model, not arbitrary text
         _log_report(fields, report)
         headers = {**report_headers(report), "cache-control": "no-cache", "x-accel-buffering": "no"}
-        first_token = metrics.first.labels(body.model)
+        first_token = metrics.first_token.labels(body.model)
         return EventStream(_events(chunks, fields, first_token.observe, begin), chunks.aclose, headers)
-    answer = await unless_gone(request, engine.answer(body, salt))
+    answer = await cancel_on_disconnect(request, engine.answer(body, salt))
     fields["model"] = body.model
     _log_end(fields, answer)
     return JSONResponse(answer, headers=report_headers(answer["ragbias"]))
@@ -132,7 +136,7 @@ def _log_report(fields: dict[str, Any], report: Json) -> None:
 
 
 def _log_end(fields: dict[str, Any], body: Json) -> None:
-    """Add the report and the usage to the log fields if the body or chunk contains them."""
+    """Add the report and the token counts of a response body or chunk, if any, to the log fields."""
     if "ragbias" in body:
         _log_report(fields, body["ragbias"])
         fields["finish_reason"] = body["choices"][0]["finish_reason"]
@@ -144,7 +148,7 @@ def _log_end(fields: dict[str, Any], body: Json) -> None:
 async def _events(
     chunks: AsyncGenerator[Json, None], fields: dict[str, Any], first_token: Callable[[float], None], begin: float
 ) -> AsyncGenerator[str | bytes, None]:
-    """Yield each chunk as an event, then ``data: [DONE]``. Errors also become events."""
+    """Convert chunks and errors to server-sent events, followed by ``data: [DONE]``."""
     try:
         async for chunk in chunks:
             if "seconds_to_first" not in fields and any(map(_has_text, chunk["choices"])):
@@ -158,11 +162,11 @@ async def _events(
         yield error.event()
     except Exception as error:
         log("failed", logging.ERROR, error, request_id=fields["request_id"])
-        yield internal(fields["request_id"]).event()
+        yield internal_error(fields["request_id"]).event()
     yield "data: [DONE]\n\n"
 
 
 def _has_text(choice: Json) -> bool:
-    """Whether a choice contains text or tool calls. The first chunk of a stream contains only the role."""
+    """Whether a choice contains text or tool calls. The first chunk of a stream has only a role."""
     delta = choice.get("delta", {})
     return bool(choice.get("text") or delta.get("content") or delta.get("tool_calls"))

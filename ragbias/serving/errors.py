@@ -18,7 +18,7 @@ from ragbias.errors import ArgumentError, RagBiasError
 from ragbias.serving.schemas import RequestOptions
 
 METHOD = "ragbias.method"
-GONE = 499  # nginx's status for a client that disconnected
+GONE = 499  # nginx's status for a request whose client disconnected
 OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
 _ARGUMENT = re.compile(r"(\w+)=")  # the message of an ArgumentError begins with the argument's name
@@ -27,11 +27,13 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_
 
 
 class ApiError(HTTPException):
-    """A rejected or failed request. The message is never logged, because it may quote the request.
+    """An error response. Its message is never logged, because it may quote the request.
 
     Args:
-        param: field of the body, such as ``messages[0].role``.
-        code: machine-readable reason.
+        status: HTTP status.
+        message: reason and remedy, for the client.
+        param: the field that is wrong, such as ``messages[0].role``.
+        code: machine-readable reason, such as ``"invalid_method"``.
         retry_after: seconds until a retry may succeed.
     """
 
@@ -48,7 +50,7 @@ class ApiError(HTTPException):
         self.param, self.code = param, code
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the body of the response."""
+        """Return the response body."""
         kind = _TYPES.get(self.status_code, "server_error" if self.status_code >= 500 else "invalid_request_error")
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
@@ -61,29 +63,29 @@ class ApiError(HTTPException):
         return f"data: {json.dumps(self.as_dict())}\n\n"
 
 
-def refused(param: str | None, message: str, code: str | None = None) -> ApiError:
-    """Return a 400 for a field of the body."""
+def bad_request(param: str | None, message: str, code: str | None = None) -> ApiError:
+    """Return a 400 response. ``param`` is the field that is wrong, or None."""
     return ApiError(400, message, param, code)
 
 
 def unknown_model(name: str, known: Iterable[str]) -> ApiError:
-    """Return a 404 for a model that is not served."""
+    """Return a 404 response that lists the known models."""
     message = f"there is no model {name!r}; available: {', '.join(map(repr, known))}"
     return ApiError(404, message, "model", "model_not_found")
 
 
-def shutting_down() -> ApiError:
-    """Return a 503 for a request that is running when the grace period ends."""
+def shutdown_error() -> ApiError:
+    """Return a 503 response for requests that are still running when the grace period ends."""
     return ApiError(503, "the server is shutting down; try again", None, "shutting_down", retry_after=5)
 
 
-def internal(request_id: str) -> ApiError:
-    """Return a 500 that refers to the server's log."""
+def internal_error(request_id: str) -> ApiError:
+    """Return a 500 response that refers to the server's log."""
     return ApiError(500, f"internal error; the server's log has it under request {request_id}", None, "internal_error")
 
 
 @contextmanager
-def translated(prompt: str) -> Iterator[None]:
+def translate_errors(prompt: str) -> Iterator[None]:
     """Convert errors of pydantic and this library to ``ApiError``. ``prompt`` is the name of the prompt's field."""
     try:
         yield
@@ -94,27 +96,27 @@ def translated(prompt: str) -> Iterator[None]:
 
 
 def from_library(error: RagBiasError, prompt: str) -> ApiError:
-    """Convert a library error to OpenAI's error format."""
+    """Convert an error of this library to ``ApiError``. ``prompt`` is the name of the prompt's field."""
     text = str(error)
     if isinstance(error, errors.PromptTooLongError):
-        return refused(prompt, text, "context_length_exceeded")
+        return bad_request(prompt, text, "context_length_exceeded")
     if isinstance(error, OF_METHOD):
-        return refused(METHOD, text, "invalid_method")
+        return bad_request(METHOD, text, "invalid_method")
     if isinstance(error, OF_DOCUMENTS):
-        return refused("documents", text, "invalid_documents")
+        return bad_request("documents", text, "invalid_documents")
     if isinstance(error, ArgumentError):
         argument = _ARGUMENT.match(text)
         code = "unsupported_parameter" if isinstance(error, NotImplementedError) else None
-        return refused(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
+        return bad_request(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
-    if isinstance(error, errors.ReaderError):  # its text contains a path on the server
+    if isinstance(error, errors.ReaderError):  # the message contains a path on the server
         return ApiError(500, "the reader adapter of this server cannot be loaded", None, "ReaderError")
     return ApiError(500, text, None, type(error).__name__)
 
 
 def from_validation(failures: Sequence[Any]) -> ApiError:
-    """Convert the first of pydantic's errors, without quoting the rejected value."""
+    """Convert the first of pydantic's errors to ``ApiError``. The message does not quote the rejected value."""
     first = failures[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
@@ -125,4 +127,4 @@ def from_validation(failures: Sequence[Any]) -> ApiError:
         message += f", not {json_type(first['input'])}"
     elif first["type"] == "unsupported_parameter":
         code = "unsupported_parameter"
-    return refused(param or None, f"{param or 'the body'}: {message}", code)
+    return bad_request(param or None, f"{param or 'the body'}: {message}", code)

@@ -1,4 +1,4 @@
-"""An engine with models in this process. It batches requests of several clients, and runs streams concurrently."""
+"""An engine that runs models in this process. It batches complete answers, and runs streams concurrently."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM
 from ragbias.serving import prompts
 from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, report_summary
-from ragbias.serving.errors import ApiError, refused, translated, unknown_model
+from ragbias.serving.errors import ApiError, bad_request, translate_errors, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
 STARTED = int(time.time())
-PREPARED_AT_ONCE = 4  # threads that tokenise and rank documents
+PREPARED_AT_ONCE = 4  # maximum number of requests that are tokenised and ranked at the same time
 T = TypeVar("T")
 
 
@@ -45,10 +45,10 @@ class _Job:
 
 
 class Scheduler:
-    """Answer prepared requests with one model.
+    """Answer prepared requests with one model. Call all methods from one event loop.
 
-    One padded batch runs at a time. It holds the oldest request, and others with the same method, settings and salt as
-    far as the token budget allows. Beside it, up to ``max_streams`` streams run. Call all methods from one event loop.
+    One padded batch runs at a time. It contains the oldest request, and later requests with the same method, settings
+    and salt until the token budget is used. In parallel, up to ``max_streams`` streams run.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -60,8 +60,8 @@ class Scheduler:
         self._waiting = self._running = 0
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
-        """Add a request to the queue for the duration of the block. Raise a 429 if the queue is full."""
+    async def queue_slot(self) -> AsyncIterator[None]:
+        """Occupy a place in the queue during the block. Raise a 429 if the queue is full."""
         if self._waiting >= self._settings.max_waiting:
             message = f"{self._waiting} requests are waiting; try again later"
             raise ApiError(429, message, None, "queue_full", retry_after=1)
@@ -71,29 +71,30 @@ class Scheduler:
         finally:
             self._count(waiting=-1)
 
-    async def prepared(self, work: Callable[[threading.Event], T]) -> T:
-        """Run ``work`` in a thread and return its result. ``work`` receives an event for its cancellation.
+    async def run_in_thread(self, work: Callable[[threading.Event], T]) -> T:
+        """Run ``work`` in a thread and return the result.
 
-        If the client disconnects, the request stays in the queue until the thread ends.
+        If the client disconnects, the event that ``work`` receives is set. The request keeps its place in the queue
+        until the thread ends.
         """
         await self._preparing.acquire()
         loop, running, abandoned = asyncio.get_running_loop(), True, False
 
-        def ended() -> None:
+        def release() -> None:
             nonlocal running
             running = False
             self._preparing.release()
             self._count(waiting=-abandoned)
 
-        def limited(cancelled: threading.Event) -> T:
+        def work_and_release(cancelled: threading.Event) -> T:
             try:
                 return work(cancelled)
             finally:
                 with suppress(RuntimeError):  # raised if the loop is closed
-                    loop.call_soon_threadsafe(ended)
+                    loop.call_soon_threadsafe(release)
 
         try:
-            return await bridge.run(limited)
+            return await bridge.run(work_and_release)
         except asyncio.CancelledError:
             abandoned = running
             self._count(waiting=abandoned)
@@ -116,11 +117,11 @@ class Scheduler:
     async def pieces(
         self, request: Request, settings: GenerationSettings, salt: str = ""
     ) -> AsyncGenerator[str | Generation, None]:
-        """Yield the pieces of an answer, then the complete answer. Closing this generator stops the computation."""
+        """Yield pieces of text, then the complete answer. Closing the generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
-                stream = self._salted(salt).stream_answer(request, settings)
+                stream = self._model_for(salt).stream_answer(request, settings)
                 async with aclosing(bridge.pieces(stream)) as pieces:
                     async for piece in pieces:
                         yield piece
@@ -128,8 +129,8 @@ class Scheduler:
             finally:
                 self._count(running=-1)
 
-    def _salted(self, salt: str) -> DebiasedLM:
-        """Return the model with the cached documents of one tenant."""
+    def _model_for(self, salt: str) -> DebiasedLM:
+        """Return the model with a cache that contains only the documents of this salt."""
         if self.lm.cache is None:
             return self.lm
         lm = copy.copy(self.lm)
@@ -155,19 +156,19 @@ class Scheduler:
         for job in self._jobs[1:]:
             n_tokens = max(member.tokens for member in (*batch, job)) * (len(batch) + 1)
             fits = len(batch) < self._settings.batch_size and n_tokens <= self._settings.max_batch_tokens
-            if fits and _shared(job) == _shared(batch[0]):
+            if fits and _batch_key(job) == _batch_key(batch[0]):
                 batch.append(job)
         self._jobs = [job for job in self._jobs if job not in batch]
         return batch
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
-        """Answer a batch. If it fails, run each job alone, so that only clients of failing jobs get errors."""
+        """Answer a batch. If the batch fails, run each job alone, and report errors only for jobs that fail again."""
         requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
-        most = max(len(jobs), GenerationSettings.batch_size)  # a vote has several prompts per job
+        batch_size = max(len(jobs), GenerationSettings.batch_size)  # methods that vote run several prompts per job
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
-            lm, settings = self._salted(jobs[0].salt), replace(jobs[0].settings, batch_size=most)
+            lm, settings = self._model_for(jobs[0].salt), replace(jobs[0].settings, batch_size=batch_size)
             answers = await bridge.run(partial(lm.answer, requests, settings))
         except Exception as error:
             if len(jobs) == 1 and not jobs[0].future.done():
@@ -185,13 +186,13 @@ class Scheduler:
                     await self._run([job])
 
 
-def _shared(job: _Job) -> tuple[object, ...]:
-    """Return the properties that all jobs of a batch must have in common."""
+def _batch_key(job: _Job) -> tuple[object, ...]:
+    """Return the properties that all jobs of a batch must share."""
     return job.settings, job.request.method, job.salt
 
 
 class ServedModel(Scheduler):
-    """A model with its name for clients. It prepares request bodies and counts answers."""
+    """A model under the name that clients use. It converts request bodies to requests, and counts answers."""
 
     def card(self) -> Json:
         """Describe the model in the format of ``/v1/models``, with vLLM's field for the context window."""
@@ -206,11 +207,11 @@ class ServedModel(Scheduler):
         }
 
     @asynccontextmanager
-    async def begun(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, GenerationSettings]]:
-        """Admit and prepare a request. Yield it, a formatter for its answer, and the settings."""
-        async with self.admitted():
-            with translated("messages" if isinstance(body, ChatRequest) else "prompt"):
-                yield await self.prepared(lambda cancelled: self._prepare(body, cancelled))
+    async def prepared_request(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, GenerationSettings]]:
+        """Queue and prepare a request. Yield the request, a formatter for the answer, and the settings."""
+        async with self.queue_slot():
+            with translate_errors("messages" if isinstance(body, ChatRequest) else "prompt"):
+                yield await self.run_in_thread(lambda cancelled: self._prepare(body, cancelled))
 
     def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, GenerationSettings]:
         method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)
@@ -225,12 +226,12 @@ class ServedModel(Scheduler):
             formatter = CompletionFormatter(self.name)
             text, boundaries = self._completion_prompt(body)
         request = self.lm.prepare(text, boundaries=boundaries, method=method, cancelled=cancelled)
-        prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
+        prompts.check_documents_found(request, body.options.on_missing or self._settings.on_missing)
         formatter.fingerprint = report_summary(request.report)
         return request, formatter, settings
 
-    def counted(self, generation: Generation) -> Generation:
-        """Count an answer in the metrics and return it."""
+    def record_answer(self, generation: Generation) -> Generation:
+        """Add an answer to the metrics, and return it."""
         usage, report, metrics = generation.usage, generation.report, self._metrics
         metrics.answers.labels(self.name, report.method_ran).inc()
         if report.method_ran != report.method_requested:
@@ -244,26 +245,26 @@ class ServedModel(Scheduler):
         messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
         documents = prompts.documents_of(body, self._settings.max_documents)
         if documents is None and (parts := chat_documents.message_documents(messages)):
-            prompts.check_number(parts[0], self._settings.max_documents)
-            return prompts.prompt_with_parts(messages, render)
+            prompts.check_document_count(parts[0], self._settings.max_documents)
+            return prompts.render_document_parts(messages, render)
         messages = chat_documents.join_parts(messages)
         if documents:
-            return prompts.prompt_with(documents, messages, render)
+            return prompts.render_with_documents(documents, messages, render)
         text = render(messages)
-        return RenderedPrompt(text, self._located(text, documents))
+        return RenderedPrompt(text, self._locate_documents(text, documents))
 
     def _completion_prompt(self, body: CompletionRequest) -> RenderedPrompt:
         prompts.check_characters(body.prompt, self.lm, "prompt")
         documents = prompts.documents_of(body, self._settings.max_documents)
         if not documents:
-            return RenderedPrompt(body.prompt, self._located(body.prompt, documents))
+            return RenderedPrompt(body.prompt, self._locate_documents(body.prompt, documents))
         if (boundaries := chat_documents.locate_all(body.prompt, documents)) is None:
-            raise prompts.nowhere_to_put("prompt", body.prompt, documents)
+            raise prompts.missing_documents("prompt", body.prompt, documents)
         return RenderedPrompt(body.prompt, boundaries)
 
-    def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        boundaries = self._settings.located(text, none_or_empty)
-        prompts.check_number(boundaries.spans, self._settings.max_documents)
+    def _locate_documents(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
+        boundaries = self._settings.locate_documents(text, none_or_empty)
+        prompts.check_document_count(boundaries.spans, self._settings.max_documents)
         return boundaries
 
     def _generation_settings(self, body: RequestBody) -> GenerationSettings:
@@ -272,14 +273,14 @@ class ServedModel(Scheduler):
             name, max_tokens = "max_completion_tokens", body.max_completion_tokens
         limit = self._settings.max_new_tokens
         if max_tokens is not None and limit is not None and max_tokens > limit:
-            raise refused(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
+            raise bad_request(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
         arguments = {name: getattr(body, name) for name in (*SAMPLING, "stop")} | {"max_new_tokens": max_tokens}
         arguments["logprobs"] = body.logprobs is not None and body.logprobs is not False  # 0 means the chosen tokens
         return GenerationSettings.from_arguments(arguments)
 
 
 class LocalEngine:
-    """Answer each request with the model that it names. Failed requests raise ``ApiError``."""
+    """An engine for the models that ``load`` returns, by name. Rejected and failed requests raise ``ApiError``."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics
@@ -299,23 +300,23 @@ class LocalEngine:
         return [served.card() for served in self._served.values()]
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        """Return the body of the response. See ``app.Engine.answer`` for cancellation and ``salt``."""
+        """Return the response body; see ``app.Engine.answer``."""
         served = self._model(body.model)
-        async with served.begun(body) as (request, formatter, settings):
+        async with served.prepared_request(body) as (request, formatter, settings):
             generation = await served.answer(request, settings, salt)
-            return formatter.whole(served.counted(generation), served.lm.tokenizer)
+            return formatter.whole(served.record_answer(generation), served.lm.tokenizer)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
-        """Yield the report, then the chunks. Closing the generator stops the computation at the next token."""
+        """Yield the report, then the chunks; see ``app.Engine.stream``."""
         served = self._model(body.model)
-        async with served.begun(body) as (request, formatter, settings):
+        async with served.prepared_request(body) as (request, formatter, settings):
             yield request.report.as_dict()
             if (first := formatter.first()) is not None:
                 yield first
             async with aclosing(served.pieces(request, settings, salt)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Generation):
-                        for chunk in formatter.last(served.counted(piece), served.lm.tokenizer):
+                        for chunk in formatter.last(served.record_answer(piece), served.lm.tokenizer):
                             yield chunk
                         if body.stream_options and body.stream_options.include_usage:
                             yield formatter.usage_chunk(piece.usage)
@@ -326,8 +327,8 @@ class LocalEngine:
         served = self._model(body.model)
         prompts.check_characters(body.prompt, served.lm, "prompt")
         options = {"add_special_tokens": body.add_special_tokens}
-        async with served.admitted():
-            ids = await served.prepared(lambda _: served.lm.tokenizer(body.prompt, **options)["input_ids"])
+        async with served.queue_slot():
+            ids = await served.run_in_thread(lambda _: served.lm.tokenizer(body.prompt, **options)["input_ids"])
         return {"count": len(ids), "max_model_len": served.lm.window, "tokens": list(ids)}
 
     def _model(self, name: str) -> ServedModel:

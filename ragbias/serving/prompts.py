@@ -1,4 +1,4 @@
-"""Build the prompt of a request: render the chat template, select the method, and locate the documents."""
+"""Convert a request body to a prompt: select the method, render the chat template, and locate the documents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.readers import shipped_readers
-from ragbias.serving.errors import METHOD, ApiError, refused
+from ragbias.serving.errors import METHOD, ApiError, bad_request
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall, Json, Message
 
 SEPARATOR = "\n\n"
 """Text after each document that the server inserts at the beginning of the user's last message."""
 CHARACTERS_PER_TOKEN = 16  # about three times the average
+Renderer = Callable[..., str]  # renders messages as a flat prompt; keywords are variables of the chat template
 LONGEST_METHOD = 1_000  # characters of a method with its parameters
-# matches methods with a file path: a parameter for paths, or characters that only paths contain
+# a method with a file path: it has a parameter for paths, or characters that occur only in paths
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 _READER = re.compile(r"\breader=([\w-]+)(?=[,)])")
 # template variables that clients must not set
@@ -36,82 +37,81 @@ RESERVED = (
 
 
 def client_method(requested: str | None, default: Method, model_name: str | None = None) -> Method:
-    """Return the method of a request. Reject methods that refer to files on the server."""
+    """Return the method that a request names, or ``default``. Reject methods that name a file on the server."""
     if requested is None:
         return default
     if len(requested) > LONGEST_METHOD:
-        raise refused(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
+        raise bad_request(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
     if _NAMES_A_FILE.search(_READER.sub(lambda match: "" if match[1] in shipped_readers() else match[0], requested)):
-        raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
+        raise bad_request(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)
 
 
 def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
-    """Raise a 400 for a text that is certainly too long for the model's window, without tokenising it."""
+    """Raise a 400 for a text that cannot fit the model's context window, before the text is tokenised."""
     if len(text) > (limit := lm.window * CHARACTERS_PER_TOKEN):
-        message = f"{param}: {len(text):,} characters; expected at most {limit:,}, because of the model's window"
-        raise refused(param, message, "context_length_exceeded")
+        message = f"{param}: {len(text):,} characters; expected at most {limit:,} for the model's context window"
+        raise bad_request(param, message, "context_length_exceeded")
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[ChatDocument] | None:
-    """Return the documents that a field of a body names, or None. Refuse more than ``limit``."""
+    """Return the documents of a body, or None without a field for them. Raise a 400 for more than ``limit``."""
     documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
         if documents is not None:
-            raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
+            raise bad_request("documents", "documents are given here and in chat_template_kwargs; give them once")
         documents = template.documents
-    check_number(documents or (), limit)
+    check_document_count(documents or (), limit)
     return None if documents is None else [document.in_chat for document in documents]
 
 
-def check_number(documents: Sequence[object], limit: int) -> None:
+def check_document_count(documents: Sequence[object], limit: int) -> None:
     """Raise a 400 for more than ``limit`` documents."""
     if len(documents) > limit:
         message = f"documents: {len(documents)} documents; expected at most {limit}, the limit of this server"
-        raise refused("documents", message, "too_many_documents")
+        raise bad_request("documents", message, "too_many_documents")
 
 
-def check_found(request: Request, on_missing: str) -> None:
-    """Raise a 400 if ``on_missing="raise"`` and the method cannot run because documents are missing."""
+def check_documents_found(request: Request, on_missing: str) -> None:
+    """Raise a 400 if ``on_missing`` is ``"raise"`` and the method cannot run, because documents are missing."""
     origin = request.origin
     if on_missing != "raise" or not origin.method_requested.needs_documents:
         return
     if origin.reason or reason_to_run_plain(origin.tokens, origin.method_requested.fewest_documents):
         why = f"{origin.method_requested.name} needs documents, and cannot run here: {request.report.reason}"
-        raise refused("documents", f"{why}. ragbias.on_missing='ignore' runs the plain model", "missing_documents")
+        raise bad_request("documents", f"{why}. ragbias.on_missing='ignore' runs the plain model", "missing_documents")
 
 
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
-    """Raise a 400 if messages contain some of the documents as blocks of text, because the order of these would count.
+    """Raise a 400 if messages contain some of the documents, but not all.
 
-    A message that equals a document is a question.
+    The order of such documents would affect the answer. A message that consists of one document counts as a question.
     """
     texts, contents = [document.text for document in documents], list(contents)
     if chat_documents.find_copies(texts, contents):
         absent = next(iter(chat_documents.name_absent(texts, "\n".join(contents))), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
-        raise refused("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
+        raise bad_request("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
 
 
-def prompt_with(documents: Sequence[ChatDocument], messages: list[Json], render: Callable[..., str]) -> RenderedPrompt:
-    """Render the prompt with its documents.
+def render_with_documents(documents: Sequence[ChatDocument], messages: list[Json], render: Renderer) -> RenderedPrompt:
+    """Render messages and documents as one prompt.
 
-    If all documents occur in the messages, they stay there. If only some do, the request is refused. Otherwise a chat
-    template that supports documents renders them. Without such a template, they are inserted at the beginning of the
-    user's last message, with blank lines.
+    Documents that all occur in the messages stay there. If the messages contain none of them, a chat template that
+    supports documents renders them. Other templates get them at the beginning of the user's last message.
 
-    Args:
-        render: function that renders messages as a flat prompt, given extra variables for the template.
+    Raises:
+        ApiError: the messages contain only some of the documents, or there is no message of the user.
     """
     text = render(messages)
     if (boundaries := chat_documents.locate_all(text, documents)) is not None:
         return RenderedPrompt(text, boundaries)
-    check_copies(documents, (each["content"] for each in messages if each["role"] != "assistant"))
+    check_copies(documents, (message["content"] for message in messages if message["role"] != "assistant"))
     if rendered := chat_documents.render_documents(text, partial(render, messages), documents):
         return rendered
     users = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not users:
-        raise nowhere_to_put("messages", text, documents)
+        raise missing_documents("messages", text, documents)
     index = users[-1]
 
     def with_content(content: str) -> str:
@@ -120,45 +120,45 @@ def prompt_with(documents: Sequence[ChatDocument], messages: list[Json], render:
     return insert_documents(documents, messages[index]["content"], with_content)
 
 
-def prompt_with_parts(messages: list[Json], render: Callable[..., str]) -> RenderedPrompt:
-    """Render the prompt with the documents of the last message with document parts.
+def render_document_parts(messages: list[Json], render: Renderer) -> RenderedPrompt:
+    """Render messages whose contents include documents. The documents are those of the last such message.
 
-    A chat template that supports documents renders them. Otherwise, they stay between the other parts.
+    A chat template that supports documents renders them. With other templates, they stay at their place in the message.
     """
     bare, documents = chat_documents.replace_documents(messages), chat_documents.message_documents(messages)[0]
     if rendered := chat_documents.render_if_absent(partial(render, bare), documents):
         return rendered
 
-    def printed(texts: Iterable[str]) -> str:
+    def render_texts(texts: Iterable[str]) -> str:
         return render(chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts]))
 
-    return _located(printed, [str(document) for document in documents])
+    return _locate_inserted(render_texts, [str(document) for document in documents])
 
 
 def insert_documents(
     documents: Sequence[ChatDocument], content: str, render: Callable[[str], str] = str
 ) -> RenderedPrompt:
-    """Insert documents at the beginning of a message's content, and render the message."""
+    """Insert documents before a message's content, render the message, and locate the documents."""
     texts = [str(document).lstrip() for document in documents]
-    return _located(lambda texts: render(SEPARATOR.join([*texts, content])), texts)
+    return _locate_inserted(lambda texts: render(SEPARATOR.join([*texts, content])), texts)
 
 
-def _located(printed: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt:
-    if (rendered := chat_documents.locate_printed(printed, texts)) is None:
+def _locate_inserted(render_texts: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt:
+    if (rendered := chat_documents.locate_printed(render_texts, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages as text"
-        raise refused("documents", message, "invalid_documents")
+        raise bad_request("documents", message, "invalid_documents")
     return rendered
 
 
-def nowhere_to_put(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
-    """Return a 400 for documents that do not all occur in a text, the field ``param``, and cannot be inserted."""
+def missing_documents(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
+    """Return a 400 response for documents that do not all occur in ``text``, which is the field ``param``."""
     names = ", ".join(chat_documents.name_absent([document.text for document in documents], text)) or "the documents"
     message = f"{param}: {names} not found in it; add each verbatim in one text, or add a user message"
-    return refused("documents", message, "invalid_documents")
+    return bad_request("documents", message, "invalid_documents")
 
 
 def template_messages(body: ChatRequest) -> list[Json]:
-    """Convert messages to dicts for chat templates. Contents are lists of texts and documents."""
+    """Convert messages to dicts for chat templates. Each content is a list of texts and documents."""
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
 
 
@@ -182,26 +182,26 @@ def _arguments(call: EarlierToolCall, param: str) -> Json:
         if isinstance(arguments := json.loads(call.function.arguments or "{}"), dict):
             return arguments
     param = f"{param}.function.arguments"
-    raise refused(param, f"{param}: expected a JSON object, as text")
+    raise bad_request(param, f"{param}: expected a JSON object, as text")
 
 
-def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[..., str]:
-    """Return a function that renders messages as a flat prompt, given extra template variables."""
+def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Renderer:
+    """Return the renderer of a chat request. Errors of the chat template become a 400."""
     variables = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
     if reserved := sorted(variables.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"
-        raise refused(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
+        raise bad_request(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
 
     def render(messages: list[Json], **more: Any) -> str:
-        shown = form.with_instruction(chat_documents.join_parts(messages))
+        turns = form.with_instruction(chat_documents.join_parts(messages))
         try:
-            # addition, because an f-string would lose the marks of control-token strings
-            text = lm.chat_text(shown, form.tools, **{**variables, **more}) + form.beginning
+            # "+", because an f-string would lose the marks on text that looks like control tokens
+            text = lm.chat_text(turns, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
-            raise refused("messages", str(error), "no_chat_template") from error
+            raise bad_request("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # templates raise errors of any class
             message = f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
-            raise refused("messages", message) from error
+            raise bad_request("messages", message) from error
         check_characters(text, lm, "messages")
         return text
 

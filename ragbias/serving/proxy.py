@@ -1,4 +1,4 @@
-"""The proxy: arrange the documents of requests, and forward the requests to any OpenAI-compatible server."""
+"""The proxy: reorder the documents in requests, and forward the requests to any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from ragbias.frameworks.remote import END, check_orders_text, order_text, text_o
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
-from ragbias.serving.errors import ApiError, refused, translated
+from ragbias.serving.errors import ApiError, bad_request, translate_errors
 from ragbias.serving.schemas import ArrangedFields, Json
-from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
+from ragbias.serving.server import EventStream, Metrics, base_app, cancel_on_disconnect
 from ragbias.serving.settings import ServerSettings
 
-NOT_PASSED_ON = {  # headers of a single connection, or set by the proxy
+NOT_FORWARDED = {  # headers that concern one connection, or that the proxy sets
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
     "proxy-authorization", "proxy-connection", "server", "te", "trailer", "transfer-encoding", "upgrade",
     "accept-encoding",
 }  # fmt: skip
-PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 # forwarded unchanged; other routes are a 404, to protect the upstream key
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
 MAX_LINE_BYTES = 16 * 2**20  # of one line in an event stream
-
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
 
 
 class PromptText(NamedTuple):
-    """A text that may contain documents: ``container[key]`` of the body, and ``END`` after messages."""
+    """A text in a request body that may contain documents. ``container[key]`` is its place in the body."""
 
-    text: str
-    container: Any
-    key: str | int
-    message: Json | None = None
+    text: str  # with ``END`` appended, if it belongs to a message
+    container: Json
+    key: str
+    message: Json | None = None  # None for the field ``prompt``
 
 
 class Upstream:
     """The server behind the proxy.
 
     Args:
-        key: API key of the upstream server. If it is empty, ``keep_clients_key`` forwards the client's key.
-        timeout: maximum number of seconds without a byte.
+        key: API key of the upstream server.
+        keep_clients_key: forward the client's API key if ``key`` is empty.
+        timeout: maximum number of seconds to wait for the next byte.
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
@@ -61,10 +61,10 @@ class Upstream:
         self.client = upstream_client(server_address("upstream", url), timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
-        """Forward a request. Return the response without reading its body."""
-        path: str = request.scope["path"]  # already decoded, so %2e is a dot
+        """Forward a request with a new body. Return the response, whose body has not been read yet."""
+        path: str = request.scope["path"]  # decoded: %2e is a dot here
         if set(path) & set("\\%;") or any(segment in ("", ".", "..") for segment in path[1:].split("/")):
-            raise refused(None, f"path {path!r}; expected no backslash, '%' or ';', and no empty, '.' or '..' segments")
+            raise bad_request(None, f"path {path!r}; expected no backslash, '%', ';', or empty, '.' or '..' segments")
         headers = end_to_end(request.headers)
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
@@ -73,7 +73,7 @@ class Upstream:
         try:
             url = httpx.URL(path=path, query=request.scope["query_string"])  # request.url contains the host header
         except httpx.InvalidURL as error:
-            raise refused(None, f"the path cannot be passed on: {error}") from error
+            raise bad_request(None, f"the path cannot be forwarded: {error}") from error
         self.client.cookies.clear()  # cookies of other clients
         built = self.client.build_request(request.method, url, headers=headers, content=body)
         with upstream_errors():
@@ -85,21 +85,21 @@ class Upstream:
 
 
 def upstream_client(address: str, timeout: float, key: str = "") -> httpx.AsyncClient:
-    """Create a client for uncompressed answers. Only the server limits the number of connections."""
+    """Create a client that requests uncompressed answers and opens any number of connections."""
     connections = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
     return httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers, limits=connections)
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
-    """Remove hop-by-hop headers, which concern only one connection."""
+    """Return the headers without hop-by-hop headers, which concern only one connection."""
     named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
-    return {name: value for name, value in headers.items() if name.lower() not in NOT_PASSED_ON | named}
+    return {name: value for name, value in headers.items() if name.lower() not in NOT_FORWARDED | named}
 
 
 @contextmanager
 def upstream_errors() -> Iterator[None]:
-    """Convert connection errors of the upstream server to ``ApiError``."""
+    """Convert errors in the connection to the upstream server, raised in the block, to ``ApiError``."""
     try:
         yield
     except httpx.TimeoutException as error:
@@ -112,7 +112,7 @@ def upstream_errors() -> Iterator[None]:
 
 
 def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, metrics: Metrics) -> FastAPI:
-    """Create the application of the proxy. ``method`` is the default method."""
+    """Create the application of the proxy. ``method`` runs for requests that name no method."""
     default = methods.get(method)
     check_orders_text(default)
 
@@ -131,19 +131,19 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
     app = base_app("ragbias proxy", settings, metrics, why_not_ready, lifespan)
 
     async def completion(request: Request) -> Response:
-        """Arrange the documents and forward the request."""
-        kind = PROMPTS[request.scope["path"]]
+        """Reorder the documents and forward the request."""
+        kind = PROMPT_FIELDS[request.scope["path"]]
         body, report = await run_in_threadpool(arrange, await request.json(), kind, default, settings)
         fields = request.state.log_fields
         fields |= {"method_ran": report["method_ran"], "documents": report["n_found"], "source": report["source"]}
         metrics.answers.labels("upstream", report["method_ran"]).inc()
-        return await _passed_on(request, upstream, json.dumps(body).encode(), report)
+        return await _forward(request, upstream, json.dumps(body).encode(), report)
 
     async def other(request: Request) -> Response:
         """Forward the request unchanged."""
-        return await _passed_on(request, upstream, await request.body(), None)
+        return await _forward(request, upstream, await request.body(), None)
 
-    for path in PROMPTS:
+    for path in PROMPT_FIELDS:
         app.post(path)(completion)
     for path in GET_ROUTES:
         app.get(path)(other)
@@ -153,52 +153,54 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 
 
 def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -> tuple[Json, Json]:
-    """Arrange the documents of a body. Return the body without ragbias's fields, and the report.
+    """Reorder the documents of a request body. Return the body for the upstream server, and the report.
 
-    Documents are arranged in the last text that contains them. If no text contains them, they are inserted at the
-    beginning of the user's last message.
+    The documents are reordered in the last text that contains all of them. If no text contains them, they are inserted
+    at the beginning of the user's last message.
 
     Args:
-        prompt: name of the field with the prompt, ``messages`` or ``prompt``.
+        body: the parsed JSON body. It loses the fields ``documents`` and ``ragbias``.
+        prompt: name of the field with the prompt: ``messages`` or ``prompt``.
+        default: method of requests that name none.
     """
     if not isinstance(body, dict):
-        raise refused(None, f"the body is {json_type(body)}; expected an object")
-    with translated(prompt):
+        raise bad_request(None, f"the body is {json_type(body)}; expected an object")
+    with translate_errors(prompt):
         fields = ArrangedFields.model_validate({name: body.pop(name, None) for name in ("documents", "ragbias")})
         method = prompts.client_method(fields.options.method, default)
         check_orders_text(method)
         documents, texts = prompts.documents_of(fields, settings.max_documents), list(_texts(body, prompt))
-        holder, boundaries = _holder(texts, documents, settings)
+        holder, boundaries = _find_text_with_documents(texts, documents, settings)
         if documents and holder is None:
             prompts.check_copies(documents, (text.text.removesuffix(END) for text in texts))
             messages = body[prompt] if prompt == "messages" else []
             last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
             holder = next((text for text in texts if text.message is last), None)
             if holder is None:
-                raise prompts.nowhere_to_put(prompt, "\n".join(text.text for text in texts), documents)
+                raise prompts.missing_documents(prompt, "\n".join(text.text for text in texts), documents)
             text, boundaries = prompts.insert_documents(documents, holder.text)
             holder = holder._replace(text=text)
         flat = holder.text if holder else ""
         request = order_text(text_origin(flat, boundaries, method, settings.strip_numbering))
-    prompts.check_found(request, fields.options.on_missing or settings.on_missing)
+    prompts.check_documents_found(request, fields.options.on_missing or settings.on_missing)
     if holder:
         holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")
     return body, request.report.as_dict()
 
 
 def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
-    """Yield texts that may contain documents, including text parts of messages."""
+    """Yield the texts of a body that may contain documents: the prompt, or contents and text parts of messages."""
     value = body.get(prompt)
     if prompt == "prompt":
         if not isinstance(value, str):
-            raise refused(prompt, f"prompt: expected a string, not {json_type(value)}")
+            raise bad_request(prompt, f"prompt: expected a string, not {json_type(value)}")
         yield PromptText(value, body, prompt)
         return
     if not isinstance(value, list) or not value:
-        raise refused(prompt, f"messages: expected a list of at least one message, not {json_type(value)}")
+        raise bad_request(prompt, f"messages: expected a list of at least one message, not {json_type(value)}")
     for index, message in enumerate(value):
         if not isinstance(message, dict):
-            raise refused(prompt, f"messages[{index}]: expected an object, not {json_type(message)}")
+            raise bad_request(prompt, f"messages[{index}]: expected an object, not {json_type(message)}")
     for message in value:
         content = message.get("content")
         if message.get("role") not in ROLES:
@@ -210,10 +212,10 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
                 yield PromptText(part["text"] + END, part, "text", message)
 
 
-def _holder(
+def _find_text_with_documents(
     texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ServerSettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains the documents, or None, and the documents' spans."""
+    """Return the last text that contains all documents, or None, and the spans of the documents."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")
@@ -222,14 +224,14 @@ def _holder(
             if (verbatim := chat_documents.locate_all(text.text, documents)) is not None:
                 return text, verbatim
             continue
-        boundaries = settings.located(text.text)
+        boundaries = settings.locate_documents(text.text)
         if boundaries.n_found > 1:
             return text, boundaries
     return None, boundaries
 
 
-async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: Json | None) -> Response:
-    response = await unless_gone(request, upstream.send(request, body))
+async def _forward(request: Request, upstream: Upstream, body: bytes, report: Json | None) -> Response:
+    response = await cancel_on_disconnect(request, upstream.send(request, body))
     headers = end_to_end(response.headers)
     if report is not None:
         headers |= report_headers(report)
@@ -237,16 +239,16 @@ async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: 
         fields = request.state.log_fields
         return EventStream(_events(response, report, fields), response.aclose, headers, response.status_code)
     async with aclosing(response):
-        content = await unless_gone(request, whole_body(response))
+        content = await cancel_on_disconnect(request, read_body(response))
     if report is not None and response.status_code == 200:
-        with suppress(ValueError, TypeError, RecursionError):  # raised unless it is a JSON object
+        with suppress(ValueError, TypeError, RecursionError):  # raised if the content is not a JSON object
             content = json.dumps({**json.loads(content), "ragbias": report}).encode()
             headers["content-type"] = "application/json"
     return Response(content, response.status_code, headers)
 
 
-async def whole_body(response: httpx.Response) -> bytes:
-    """Read a body of at most ``limits.ANSWER_BYTES``."""
+async def read_body(response: httpx.Response) -> bytes:
+    """Return the body of a response. Raise an ``ApiError`` above ``limits.ANSWER_BYTES`` bytes."""
     content = bytearray()
     with upstream_errors():
         async for part in response.aiter_bytes():
@@ -256,10 +258,10 @@ async def whole_body(response: httpx.Response) -> bytes:
 
 
 async def body_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a body, including line ends."""
+    """Yield the lines of a response body, each with the newline at its end."""
     rest = b""
     with upstream_errors():
-        async for part in response.aiter_bytes():  # httpx's lines also end at U+2028, which is valid in JSON
+        async for part in response.aiter_bytes():  # aiter_lines would also split at U+2028, which JSON may contain
             *lines, rest = (rest + part).split(b"\n")
             _check_size(rest, MAX_LINE_BYTES)
             for line in lines:
@@ -276,7 +278,7 @@ def _check_size(content: bytes | bytearray, limit: int) -> None:
 async def _events(
     response: httpx.Response, report: Json | None, log_fields: dict[str, Any]
 ) -> AsyncGenerator[str | bytes, None]:
-    """Yield the upstream server's events. Add the report to the event with the finish reason."""
+    """Yield the upstream server's events. The event with the finish reason also gets the report."""
     try:
         async with aclosing(body_lines(response)) as lines:
             async for line in lines:

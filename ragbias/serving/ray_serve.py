@@ -1,9 +1,8 @@
-"""The application on Ray Serve: gateways receive requests, and replicas of models answer them.
+"""The server on Ray Serve: gateways receive requests, and replicas of models answer them.
 
-Use ``ragbias.serving.ray_serve:build`` with ``serve run`` or KubeRay. Its arguments are the fields of ``Cluster``, see
-``docs/how-to/ray-serve.yaml``. The extra ``serve-ray`` pins Ray, because this module uses unstable interfaces:
-``RequestRouterConfig`` and ``serve.ingress`` with a late-bound application (alpha), ``ConsistentHashRouter``
-(experimental).
+Give ``ragbias.serving.ray_serve:build`` to ``serve run`` or KubeRay. ``docs/how-to/ray-serve.yaml`` shows its
+arguments, which are the fields of ``Cluster``. The extra ``serve-ray`` pins Ray, because this module uses interfaces
+that may change: ``RequestRouterConfig``, ``serve.ingress`` with a late-bound application, and ``ConsistentHashRouter``.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from ragbias.serving.server import Metrics, log, log_to_stderr
 from ragbias.serving.settings import ModelSettings, ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-TRIES = 5  # maximum attempts for a request whose replica dies
+MAX_ATTEMPTS = 5  # for a request whose replica dies
 SECONDS_BETWEEN = 0.5
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
 class ReplicatedModel(ModelSettings):
-    """One model of a cluster. With ``max_replicas``, Ray scales with the number of running requests per replica."""
+    """A model of a cluster. With ``max_replicas``, Ray keeps about ``target_requests`` requests per replica running."""
 
     replicas: int = Field(default=1, ge=1)  # ignored with max_replicas
     min_replicas: int = Field(default=1, ge=0)
@@ -52,7 +51,7 @@ class ReplicatedModel(ModelSettings):
 
 
 class Cluster(BaseModel):
-    """The arguments of ``build``. Set the API key in ``RAGBIAS_API_KEY``, not in ``settings``."""
+    """The arguments of ``build``. Set the API key in the environment variable ``RAGBIAS_API_KEY``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,14 +60,14 @@ class Cluster(BaseModel):
     settings: ServerSettings = ServerSettings()
 
     def server_settings(self) -> ServerSettings:
-        """Return the settings, with the API key from the environment if they have none."""
+        """Return the settings. If they have no API key, it is taken from the environment."""
         key = self.settings.api_key or os.environ.get("RAGBIAS_API_KEY", "")
         return self.settings.model_copy(update={"api_key": key})
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
 class Replica:
-    """An engine with one model in a separate process. It returns errors, because Ray would log raised errors."""
+    """An engine with one model. It returns errors, because Ray would log the messages of raised errors."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()
@@ -76,11 +75,11 @@ class Replica:
         self._engine.load()
 
     async def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the engine and return its result or its error."""
+        """Call a method of the engine. Return the result or the error."""
         try:
             return await getattr(self._engine, name)(*arguments)
         except Exception as error:
-            return _as_result(error)
+            return _to_api_error(error)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json | ApiError, None]:
         async with aclosing(self._engine.stream(body, salt)) as chunks:
@@ -88,13 +87,13 @@ class Replica:
                 async for chunk in chunks:
                     yield chunk
             except Exception as error:
-                yield _as_result(error)
+                yield _to_api_error(error)
 
 
 class ClusterEngine:
-    """An engine that forwards each request to a replica of the named model.
+    """An engine that forwards each request to a replica of its model.
 
-    If a replica dies before it starts to answer, another replica gets the request.
+    If a replica dies before it starts to answer, the request goes to another replica.
     """
 
     def __init__(self, handles: dict[str, DeploymentHandle[Any]], affine: dict[str, bool]) -> None:
@@ -105,43 +104,44 @@ class ClusterEngine:
         return True  # Ray routes requests only to ready gateways
 
     async def models(self) -> list[Json]:
-        answers = await asyncio.gather(*(_begun(handle.call.remote, "models") for handle in self._handles.values()))
+        sends = [handle.call.remote for handle in self._handles.values()]
+        answers = await asyncio.gather(*(_call_replica(send, "models") for send in sends))
         return [card for _, cards in answers for card in cards]
 
     async def answer(self, body: RequestBody, salt: str = "") -> Json:
-        _, answer = await _begun(self._handle(body).call.remote, "answer", body, salt)
+        _, answer = await _call_replica(self._handle(body).call.remote, "answer", body, salt)
         return dict(answer)
 
     async def stream(self, body: RequestBody, salt: str = "") -> AsyncGenerator[Json, None]:
         handle = self._handle(body).options(stream=True)
-        response, report = await _begun(handle.stream.remote, body, salt, streamed=True)
+        response, report = await _call_replica(handle.stream.remote, body, salt, streamed=True)
         try:
             yield report
             with suppress(StopAsyncIteration):
                 while True:
-                    yield await _received(anext(response))
+                    yield await _receive(anext(response))
         except DEAD as error:
-            raise ApiError(503, "the replica died after the answer had begun", None, "replica_died", 1) from error
+            raise ApiError(503, "the replica died during the answer", None, "replica_died", 1) from error
         finally:
             response.cancel()
 
     async def tokens(self, body: TokenizeRequest) -> Json:
-        _, tokens = await _begun(self._named(body.model).call.remote, "tokens", body)
+        _, tokens = await _call_replica(self._handle_of(body.model).call.remote, "tokens", body)
         return dict(tokens)
 
-    def _named(self, name: str) -> DeploymentHandle[Any]:
+    def _handle_of(self, name: str) -> DeploymentHandle[Any]:
         if name not in self._handles:
             raise unknown_model(name, self._handles)
         return self._handles[name]
 
     def _handle(self, body: RequestBody) -> DeploymentHandle[Any]:
-        handle = self._named(body.model)
+        handle = self._handle_of(body.model)
         key = affinity(body) if self._affine[body.model] else ""
         return handle.options(session_id=key) if key else handle
 
 
 def affinity(body: RequestBody) -> str:
-    """Return a routing key, which does not depend on the order of documents. Empty without documents."""
+    """Return a routing key, which is the same for every order of the documents. Empty without documents."""
     documents = documents_of(body, sys.maxsize)  # the replica checks their number
     if not documents:
         return ""
@@ -149,12 +149,12 @@ def affinity(body: RequestBody) -> str:
     return hashlib.sha256("\n".join([body.model, *hashes]).encode()).hexdigest()
 
 
-async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = False) -> tuple[Any, Any]:
-    """Return the response of a replica, with its answer or the first item of its stream. Retry if the replica dies."""
-    for tries_left in reversed(range(TRIES)):
+async def _call_replica(send: Callable[..., Any], *arguments: object, streamed: bool = False) -> tuple[Any, Any]:
+    """Send a request to a replica, again if it dies. Return the response, and its result or first item."""
+    for tries_left in reversed(range(MAX_ATTEMPTS)):
         response = send(*arguments)
         try:
-            return response, await _received(anext(response) if streamed else response)
+            return response, await _receive(anext(response) if streamed else response)
         except asyncio.CancelledError:
             response.cancel()
             raise
@@ -167,15 +167,15 @@ async def _begun(send: Callable[..., Any], *arguments: object, streamed: bool = 
     raise ApiError(503, message, None, "replica_died", retry_after=5) from died
 
 
-async def _received(response: Awaitable[Any]) -> Any:
-    """Await the result of a replica, and raise errors."""
+async def _receive(response: Awaitable[Any]) -> Any:
+    """Await a result of a replica. Raise the result if it is an error."""
     result = await response
     if isinstance(result, ApiError):
         raise result
     return result
 
 
-def _as_result(error: Exception) -> ApiError:
+def _to_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     log("failed", logging.ERROR, error)
@@ -185,7 +185,7 @@ def _as_result(error: Exception) -> ApiError:
 @serve.deployment(health_check_period_s=2)
 @serve.ingress()
 class Gateway:
-    """The HTTP application, without a model."""
+    """The HTTP application, in a process without a model."""
 
     def __init__(self, settings: ServerSettings, affine: dict[str, bool], *handles: DeploymentHandle[Any]) -> None:
         log_to_stderr()
@@ -197,10 +197,10 @@ class Gateway:
 
 
 def build(args: Cluster) -> serve.Application:
-    """Build the application of a cluster. Ray passes the ``args`` of its configuration file."""
+    """Build the Ray Serve application. Ray passes ``args`` from its configuration file."""
     settings = args.server_settings()
     affine = {model.served_name: model.affinity for model in args.models}
-    bound = []
+    replicas = []
     for index, model in enumerate(args.models):
         options: dict[str, Any] = {
             "name": f"model-{index}",
@@ -217,29 +217,29 @@ def build(args: Cluster) -> serve.Application:
                 max_replicas=model.max_replicas,
                 target_ongoing_requests=model.target_requests,
             )
-        bound.append(Replica.options(**options).bind(model, settings))  # type: ignore[attr-defined]
+        replicas.append(Replica.options(**options).bind(model, settings))  # type: ignore[attr-defined]
     gateway = Gateway.options(  # type: ignore[attr-defined]
         num_replicas=args.gateways, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
     )
-    application: serve.Application = gateway.bind(settings, affine, *bound)
+    application: serve.Application = gateway.bind(settings, affine, *replicas)
     return application
 
 
 def run(cluster: Cluster, host: str, port: int) -> None:
-    """Serve until a signal ends the process, on the Ray cluster at ``RAY_ADDRESS`` or on this machine."""
-    ended = threading.Event()
+    """Serve until SIGINT or SIGTERM, on the Ray cluster at ``RAY_ADDRESS`` or on this machine."""
+    stopping = threading.Event()
     start(cluster, host, port)
     serve.run(build(cluster), name="ragbias", route_prefix="/")
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: stopping.set())
     log("ready", host=host, port=port)
-    ended.wait()
+    stopping.wait()
     serve.shutdown()  # type: ignore[no-untyped-call]
     log("ended")
 
 
 def start(cluster: Cluster, host: str, port: int) -> None:
-    """Start Ray and Serve if they are not running."""
+    """Start Ray and Ray Serve, or connect to the cluster at ``RAY_ADDRESS``."""
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": "ERROR"}
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, **quiet)

@@ -1,4 +1,4 @@
-"""Run an application with uvicorn until a signal ends the process."""
+"""Run an application with uvicorn until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ragbias.errors import ArgumentError
 from ragbias.serving.server import log
 from ragbias.serving.settings import ServerSettings
 
-SECONDS_FOR_HEAD = 15.0  # timeout for headers of a request
-SECONDS_FOR_ERRORS = 5  # time to send errors after the grace period
+SECONDS_FOR_HEAD = 15.0  # timeout of idle connections, including those that send headers
+SECONDS_FOR_ERRORS = 5  # time after the grace period, to send errors to remaining clients
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that closes idle connections that are too old or too many."""
+    """A uvicorn server with limits for the age and number of idle connections."""
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         self._state = app.state
@@ -47,8 +47,8 @@ class Server(uvicorn.Server):
         self._grace_seconds = settings.grace_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests finish within the grace period. Then end the remaining requests with an error."""
-        asyncio.get_running_loop().call_later(self._grace_seconds, self._state.ended.set)
+        """Wait for running requests during the grace period. Then answer the remaining ones with an error."""
+        asyncio.get_running_loop().call_later(self._grace_seconds, self._state.grace_ended.set)
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close idle connections that are too old, and the oldest ones if there are too many. Runs every 0.1 s."""
+        """Close old idle connections, and the oldest ones while there are too many. uvicorn calls this every 0.1 s."""
         now, before = time.monotonic(), self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]
@@ -69,8 +69,8 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Open a listening socket."""
+def open_listener(host: str, port: int) -> socket.socket:
+    """Open a socket that listens on a host and port."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -79,14 +79,15 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Callable[[], None] | None = None) -> None:
-    """Serve an application until a signal ends the process. Running requests finish within the grace period.
+    """Serve an application until SIGINT or SIGTERM, then let running requests finish during the grace period.
 
-    If threads are running after the grace period, exit at once with code 0, because torch would abort a normal exit.
+    If a thread still computes after the grace period, the process exits at once with code 0, because torch would abort
+    a normal exit.
 
     Args:
-        load: a function that loads the models. Until it returns, ``/ready`` is a 503. Its errors end the server.
+        load: loads the models in a thread. Until it returns, ``/ready`` is a 503. An error in it ends the server.
     """
-    listener, server = listening(host, port), Server(app, settings)
+    listener, server = open_listener(host, port), Server(app, settings)
     failures: list[BaseException] = []
 
     def load_models(load: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Request bodies: OpenAI's fields, plus ``documents`` and ``ragbias``."""
+"""Request bodies: the fields of OpenAI, and the fields ``documents`` and ``ragbias``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ragbias.frameworks import ChatDocument, OnMissing, block_document
 from ragbias.frameworks.chat_documents import BLOCKS, content_fields
 
 Json = dict[str, Any]
-TEXT_KEYS = ("text", "content", "snippet")  # keys of a document's data; the first existing key is the text
+TEXT_KEYS = ("text", "content", "snippet")  # the first of these keys in a document's data has the text
 
 
-def only(*neutral: Any) -> AfterValidator:
-    """Accept an unsupported field of OpenAI only with ``neutral`` values, which have no effect."""
+def accept_only(*neutral: Any) -> AfterValidator:
+    """Return a validator for a field of OpenAI that is not supported. It accepts only None and ``neutral`` values."""
 
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
@@ -48,7 +48,7 @@ class Document(_Fields):
     title: str | None = None
     id: str | None = None
     metadata: dict[str, JsonValue] = {}
-    printed: list[str] = Field(default=[], description="How the messages print its metadata, if known.")
+    printed: list[str] = Field(default=[], description="How the messages contain the metadata, if known.")
 
     @model_validator(mode="before")
     @classmethod
@@ -88,15 +88,15 @@ AnyDocument = Annotated[Document, WithJsonSchema({"anyOf": [_STRING, _TEXT, _DAT
 
 
 class RequestOptions(_Fields):
-    """Options beyond OpenAI's fields."""
+    """The field ``ragbias`` of a request."""
 
     method: str | None = Field(
-        default=None, description="Replaces the server's method: `none`, `attention-sorting(rounds=2)`."
+        default=None, description="Method for this request, such as `none` or `attention-sorting(rounds=2)`."
     )
     on_missing: OnMissing | None = Field(
-        default=None, description="`raise` refuses a request if its method needs documents and finds none."
+        default=None, description="`raise` rejects the request if the method needs documents and none are found."
     )
-    raw: bool = Field(default=False, description="Return the model's text as it is, tool calls included.")
+    raw: bool = Field(default=False, description="Return the model's text unchanged, without parsing tool calls.")
 
 
 class StreamOptions(_Fields):
@@ -105,7 +105,7 @@ class StreamOptions(_Fields):
 
 
 class TemplateOptions(BaseModel):
-    """Variables for the model's chat template. ``documents`` has the same meaning as in the body."""
+    """Variables for the model's chat template. ``documents`` has the same meaning as the field of the body."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -115,7 +115,7 @@ class TemplateOptions(BaseModel):
 
 
 class ArrangedFields(_Fields):
-    """Additional fields of ragbias. The proxy validates only these."""
+    """The fields of ragbias. The proxy validates only these."""
 
     documents: list[AnyDocument] | None = None
     ragbias: RequestOptions | None = None
@@ -127,7 +127,7 @@ class ArrangedFields(_Fields):
 
 
 class _GenerationFields(ArrangedFields):
-    """Common fields of chat and completion requests."""
+    """The fields that chat and completion requests have in common."""
 
     model: str
     stream: bool | None = None
@@ -142,10 +142,10 @@ class _GenerationFields(ArrangedFields):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    n: Annotated[int | None, only(1)] = None
-    presence_penalty: Annotated[float | None, only(0)] = None
-    frequency_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, JsonValue] | None, only({})] = None
+    n: Annotated[int | None, accept_only(1)] = None
+    presence_penalty: Annotated[float | None, accept_only(0)] = None
+    frequency_penalty: Annotated[float | None, accept_only(0)] = None
+    logit_bias: Annotated[dict[str, JsonValue] | None, accept_only({})] = None
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -176,7 +176,7 @@ class FunctionCall(_Fields):
 
 
 class EarlierToolCall(_Fields):
-    """A tool call of an earlier answer."""
+    """A tool call in an earlier message of the assistant."""
 
     id: str
     type: Literal["function"] = "function"
@@ -185,7 +185,7 @@ class EarlierToolCall(_Fields):
 
 
 class Message(_Fields):
-    """A message of the conversation. Additional fields of OpenAI's answers are ignored."""
+    """A message of the conversation. Fields that OpenAI adds to its answers are accepted and ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart | DocumentPart] | None = None
@@ -200,8 +200,8 @@ class Message(_Fields):
 
     @field_validator("content", mode="before")
     @classmethod
-    def _text_alone(cls, content: Any) -> Any:
-        """Return a string unless the content contains documents."""
+    def _join_texts(cls, content: Any) -> Any:
+        """Join text parts to a string, unless the content has document parts."""
         if content is None or isinstance(content, str):
             return content
         if not isinstance(content, list) or not content:
@@ -211,7 +211,7 @@ class Message(_Fields):
 
     @property
     def parts(self) -> list[str | ChatDocument]:
-        """The texts and documents of the content."""
+        """The content as a list of texts and documents."""
         return [self.content] if isinstance(self.content, str) else [part.in_chat for part in self.content or ()]
 
 
@@ -237,27 +237,27 @@ class ChatRequest(_GenerationFields):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int | None, only(0)] = None
+    top_logprobs: Annotated[int | None, accept_only(0)] = None
     tools: list[dict[str, JsonValue]] | None = None
     tool_choice: JsonValue = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, JsonValue] | None = None
     chat_template_kwargs: TemplateOptions | None = None
     metadata: JsonValue = None
-    store: Annotated[bool | None, only(False)] = None
-    service_tier: Annotated[str | None, only("auto", "default")] = None
-    reasoning_effort: Annotated[str | None, only("none")] = None
-    modalities: Annotated[list[str] | None, only(["text"])] = None
+    store: Annotated[bool | None, accept_only(False)] = None
+    service_tier: Annotated[str | None, accept_only("auto", "default")] = None
+    reasoning_effort: Annotated[str | None, accept_only("none")] = None
+    modalities: Annotated[list[str] | None, accept_only(["text"])] = None
 
 
 class CompletionRequest(_GenerationFields):
     """The body of ``POST /v1/completions``."""
 
     prompt: str
-    logprobs: Annotated[int | None, only(0)] = None
-    echo: Annotated[bool | None, only(False)] = None
-    best_of: Annotated[int | None, only(1)] = None
-    suffix: Annotated[str | None, only("")] = None
+    logprobs: Annotated[int | None, accept_only(0)] = None
+    echo: Annotated[bool | None, accept_only(False)] = None
+    best_of: Annotated[int | None, accept_only(1)] = None
+    suffix: Annotated[str | None, accept_only("")] = None
 
 
 RequestBody = ChatRequest | CompletionRequest

@@ -1,6 +1,6 @@
-"""The base of the server and the proxy: routes for operators, limits, API keys, errors, logs and metrics.
+"""The common base of server and proxy: routes for operators, limits, API keys, errors, logs and metrics.
 
-Neither logs nor metrics contain text of prompts or answers.
+Logs and metrics never contain text of prompts or answers.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbias import __version__
 from ragbias.errors import ArgumentError
-from ragbias.serving.errors import GONE, ApiError, from_validation, internal, refused, shutting_down
+from ragbias.serving.errors import GONE, ApiError, bad_request, from_validation, internal_error, shutdown_error
 from ragbias.serving.settings import ServerSettings
 
-OPEN = ("/health", "/ready", "/metrics")  # routes without key and log
+PUBLIC_ROUTES = ("/health", "/ready", "/metrics")  # need no API key, and are not logged
 SECONDS_FOR_BODY = 60.0
-STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors in the OpenAPI schema
-SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+ERROR_STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # errors in the OpenAPI schema
+BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 logger = logging.getLogger("ragbias.serving")
 T = TypeVar("T")
 
 
 class JsonLines(logging.Formatter):
-    """Format a log record as JSON. Messages of errors are omitted, because they may quote a prompt."""
+    """Format log records as lines of JSON, without error messages, because these may quote a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -65,13 +65,13 @@ class JsonLines(logging.Formatter):
 
 
 def log(event: str, level: int = logging.INFO, error: BaseException | None = None, **fields: Any) -> None:
-    """Write a log line without the fields that are None."""
+    """Write a log line. Fields that are None are left out."""
     present = {name: value for name, value in fields.items() if value is not None}
     logger.log(level, event, extra={"fields": present}, exc_info=error)
 
 
 def log_to_stderr() -> None:
-    """Write warnings, the server's log and library errors (without messages) to standard error."""
+    """Write the server's log, and warnings and errors of libraries, to standard error as JSON."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
@@ -82,21 +82,21 @@ def log_to_stderr() -> None:
 
 
 class Metrics:
-    """Prometheus metrics of one application. Each application has its own registry."""
+    """Prometheus metrics of one application, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter = partial(Counter, namespace="ragbias", registry=registry)
         histogram = partial(Histogram, namespace="ragbias", registry=registry)
         self.requests = counter("requests", "Requests by path and status.", ["path", "status"])
-        self.seconds = histogram("request_seconds", "Time to the last byte of a response.", ["path"], buckets=SECONDS)
-        self.first = histogram("time_to_first_token_seconds", "Streamed answers only.", ["model"], buckets=SECONDS)
+        self.seconds = histogram("request_seconds", "Time to the last byte of a response.", ["path"], buckets=BUCKETS)
+        self.first_token = histogram("time_to_first_token_seconds", "Of streams.", ["model"], buckets=BUCKETS)
         self.answers = counter("answers", "Answers by the method that ran.", ["model", "method"])
-        self.plain = counter("plain_answers", "Answers whose requested method did not run.", ["model", "method"])
+        self.plain = counter("plain_answers", "Answers without the requested method.", ["model", "method"])
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.", ["model"])
         self.cached_tokens = counter("cached_tokens", "Prompt tokens from the document cache.", ["model"])
         self.completion_tokens = counter("completion_tokens", "Answer tokens.", ["model"])
-        self.disconnects = counter("disconnects", "Requests whose client left early.")
+        self.disconnects = counter("disconnects", "Requests whose client disconnected.")
         self.batches = histogram("batch_requests", "Batch sizes.", ["model"], buckets=(1, 2, 4, 8, 16, 32, 64))
         self.waiting = Gauge("ragbias_waiting_requests", "Waiting requests.", ["model"], registry=registry)
         self.running = Gauge("ragbias_running_requests", "Running requests.", ["model"], registry=registry)
@@ -115,11 +115,11 @@ def base_app(
     why_not_ready: Callable[[], Awaitable[str]],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
-    """Create an application with ``/health``, ``/ready`` and ``/metrics``. While draining, ``/ready`` is a 503."""
-    responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in STATUSES}
+    """Create an application with ``/health``, ``/ready`` and ``/metrics``. ``/ready`` is a 503 during a shutdown."""
+    responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in ERROR_STATUSES}
     app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
     app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
-    app.state.ended = asyncio.Event()  # set when the grace period of a shutdown ends
+    app.state.grace_ended = asyncio.Event()  # set when the grace period of a shutdown ends
     app.router.route_class = BoundedRoute
     api_keys = [stripped for line in settings.api_key.split("\n") if (stripped := line.strip(" \r"))]
     if settings.api_key and not api_keys:
@@ -130,12 +130,12 @@ def base_app(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Report that the process is alive."""
+        """Return a 200 while the process runs."""
         return {"status": "ok"}
 
     @app.get("/ready")
     async def ready() -> dict[str, str]:
-        """Report whether the server answers requests."""
+        """Return a 200 while the server answers requests, otherwise a 503."""
         if reason := "the server is shutting down" if app.state.draining else await why_not_ready():
             raise ApiError(503, reason, None, "not_ready")
         return {"status": "ready"}
@@ -155,7 +155,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     api_error = error if isinstance(error, ApiError) else ApiError(error.status_code, error.detail, None, code)
     field = None
-    if api_error.param and api_error.code != "unknown_parameter":  # a client may invent any name
+    if api_error.param and api_error.code != "unknown_parameter":  # an unknown name may be any text
         field = re.split(r"[.\[]", api_error.param)[0]
     request.state.log_fields |= {"code": api_error.code, "param": field}
     response = api_error.response()
@@ -164,7 +164,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 class BoundedRequest(Request):
-    """A request with limits for the size and duration of its body, and strict UTF-8 in its JSON."""
+    """A request that limits the size and the transfer time of the body, and requires valid UTF-8."""
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
@@ -180,7 +180,7 @@ class BoundedRequest(Request):
         try:
             return from_json(await self.body())
         except ValueError as error:
-            raise refused(None, f"the body is not valid JSON: {error}") from error
+            raise bad_request(None, f"the body is not valid JSON: {error}") from error
 
     async def _read(self) -> bytes:
         limit = self.app.state.max_body_bytes
@@ -207,9 +207,9 @@ class BoundedRoute(APIRoute):
 
 
 class Guard:
-    """Check the API key, and log and count each request.
+    """Middleware that checks API keys, and logs and counts requests.
 
-    ``scope["state"]["api_key"]`` is the key of the request. Routes can add fields to ``scope["state"]["log_fields"]``.
+    It puts the client's key into ``request.state.api_key``. Routes can add fields to ``request.state.log_fields``.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:
@@ -225,7 +225,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         client_id = headers.get("x-request-id", "")
-        request_id = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
+        request_id = client_id if _REQUEST_ID.fullmatch(client_id) else uuid.uuid4().hex
         fields: dict[str, Any] = {"request_id": request_id}
         key = self._key_of(headers)
         scope.setdefault("state", {}).update(log_fields=fields, api_key=key)
@@ -240,7 +240,7 @@ class Guard:
             ended = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            if scope["path"] in OPEN or key is not None:
+            if scope["path"] in PUBLIC_ROUTES or key is not None:
                 await self._app(scope, receive, send_and_record)
             else:
                 fields["code"] = "invalid_api_key"
@@ -251,38 +251,38 @@ class Guard:
             log("failed", logging.ERROR, error, request_id=request_id)
             if status:  # the response has started
                 raise
-            await internal(request_id).response()(scope, receive, send_and_record)
+            await internal_error(request_id).response()(scope, receive, send_and_record)
         finally:
             self._record(scope, status if ended else GONE, time.perf_counter() - begin, fields)
 
     def _key_of(self, headers: Headers) -> str | None:
-        """Return the API key of a request. Empty if the server has no keys, None if the key is wrong or missing."""
+        """Return the client's API key, or None if it is wrong or missing. Empty if the server needs no key."""
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        sent = credentials.strip(" ").encode("latin-1")  # other blanks may be part of a UTF-8 letter
+        sent = credentials.strip(" ").encode("latin-1")  # other whitespace bytes may be part of a UTF-8 letter
         matches = [key for encoded, key in self._keys.items() if hmac.compare_digest(sent, encoded)]
         if not self._keys:
             return ""
         return matches[0] if matches and scheme.lower() == "bearer" else None
 
     def _record(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
-        path = getattr(scope.get("route"), "path", "other")  # clients must not create metric labels
+        path = getattr(scope.get("route"), "path", "other")  # an arbitrary path would create a new label
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
         if status == GONE:
             self._metrics.disconnects.inc()
-        if path not in OPEN:
+        if path not in PUBLIC_ROUTES:
             level = logging.ERROR if status >= 500 else logging.INFO
             log("request", level, method=scope["method"], path=path, status=status, seconds=round(seconds, 4), **fields)
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Await ``work``. Cancel it and raise a 499 if the client disconnects, or a 503 if the grace period ends."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
-    ended = asyncio.ensure_future(request.app.state.ended.wait())
+    ended = asyncio.ensure_future(request.app.state.grace_ended.wait())
     try:
         await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise shutting_down() if ended.done() else ApiError(GONE, "the client disconnected")
+            raise shutdown_error() if ended.done() else ApiError(GONE, "the client disconnected")
         return task.result()
     finally:
         for future in (task, gone, ended):
@@ -295,7 +295,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. ``close`` is called after the last event, or when the client disconnects.
+    """A response of server-sent events. It calls ``close`` after the last event, or if the client disconnects.
 
     If the grace period of a shutdown ends, the last event is an error.
     """
@@ -308,12 +308,12 @@ class EventStream(StreamingResponse):
         status: int = 200,
     ) -> None:
         media_type = None if "content-type" in headers else "text/event-stream"
-        super().__init__(self._until_ended(), status, headers, media_type)
+        super().__init__(self._until_shutdown(), status, headers, media_type)
         self._events, self._close = events, close
         self._ended = self._next = asyncio.Future[Any]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._ended = asyncio.ensure_future(scope["app"].state.ended.wait())
+        self._ended = asyncio.ensure_future(scope["app"].state.grace_ended.wait())
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -323,12 +323,12 @@ class EventStream(StreamingResponse):
             await self._events.aclose()
             await self._close()
 
-    async def _until_ended(self) -> AsyncGenerator[str | bytes, None]:
+    async def _until_shutdown(self) -> AsyncGenerator[str | bytes, None]:
         with suppress(StopAsyncIteration):
             while True:
                 self._next = asyncio.ensure_future(anext(self._events))
                 await asyncio.wait({self._next, self._ended}, return_when=asyncio.FIRST_COMPLETED)
                 if not self._next.done():
-                    yield shutting_down().event()
+                    yield shutdown_error().event()
                     return
                 yield self._next.result()

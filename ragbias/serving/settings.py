@@ -1,4 +1,4 @@
-"""Settings of a server and of the models that it serves."""
+"""Settings of a server and of its models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _within(bounds: Bounds, default: int | None) -> Any:
 
 
 class ServerSettings(BaseModel):
-    """Limits and batching of one server. Requests above a limit are rejected with OpenAI's status codes."""
+    """Limits, batching and other settings of one server. Requests above a limit are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,22 +40,22 @@ class ServerSettings(BaseModel):
     tenant_header: str = ""  # header with the tenant's name, set by a gateway
     max_body_bytes: int = Field(default=4 * 2**20, ge=1, le=limits.MEGABYTES.most * 2**20)
     max_documents: int = _within(limits.COUNTS, 1_000)
-    max_new_tokens: int | None = _within(limits.TOKENS, None)  # None: limited by the model's window
+    max_new_tokens: int | None = _within(limits.TOKENS, None)  # None: only the context window limits it
     max_waiting: int = _within(limits.COUNTS, 256)  # queued requests
-    max_connections: int = _within(limits.COUNTS, 1_000)  # also limited to half of the open files
+    max_connections: int = _within(limits.COUNTS, 1_000)  # at most half of the process's limit of open files
     max_batch: int = _within(limits.COUNTS, 8)
-    max_batch_tokens: int = _within(limits.TOKENS, 65_536)  # padding and new tokens included
-    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # time to wait for more requests of a batch
-    max_streams: int = _within(limits.COUNTS, 4)  # concurrent streams, in addition to a batch
+    max_batch_tokens: int = _within(limits.TOKENS, 65_536)  # including padding and new tokens
+    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # time that a batch waits for more requests
+    max_streams: int = _within(limits.COUNTS, 4)  # streams that run in parallel to a batch
     strict: bool = False  # run each request alone, so that answers are bit-identical
     grace_seconds: int = _within(limits.SECONDS, 30)
     on_missing: OnMissing = "warn"
-    separator: str = ""  # between documents, for prompts without `documents`
+    separator: str = ""  # between documents, for requests without `documents`
     segmenter: re.Pattern[str] | None = None  # matches a document; replaces the separator
     strip_numbering: bool = False  # used by the proxy only
 
-    def located(self, text: str, documents: Sequence[str] | None = None) -> Boundaries:
-        """Locate documents that a request does not name. The default segmenter finds two or more XML elements."""
+    def locate_documents(self, text: str, documents: Sequence[str] | None = None) -> Boundaries:
+        """Locate ``documents``, or else those found by segmenter or separator, or two or more XML elements."""
         segmenter = (
             self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
         )
@@ -78,23 +78,23 @@ class ModelSettings(BaseModel):
     method: str | None = None  # None: the best measured for the model
     reader: str = ""  # folder of a reader adapter for the method
     dtype: str = "auto"
-    device: str | None = None  # such as "cuda"; None: the GPU if there is one
+    device: str | None = None  # such as "cuda"; None: a GPU if there is one
     strip_numbering: bool = False
     cache: str | None = None  # a folder that several processes may share
-    cache_memory: str | None = None  # such as "4GB"; None: 2 GB if there is a folder, else no cache
+    cache_memory: str | None = None  # such as "4GB"; None: 2 GB with a folder, no cache without
 
     @property
     def served_name(self) -> str:
         return self.name or self.model
 
     def document_cache(self) -> DocumentCache | None:
-        """Create the document cache, or return None if neither folder nor memory is set."""
+        """Create the document cache. Return None if neither its folder nor its memory is set."""
         if self.cache is None and self.cache_memory is None:
             return None
         return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
 
     def check(self) -> None:
-        """Check model, method, reader and cache without reading the weights. Raise the errors of loading them."""
+        """Check model, method, reader and cache without loading weights. Raise the errors that ``load`` raises."""
         check_readers([methods.get(self.method, self.model, self.reader)])
         self.document_cache()
         refuse_irregular(self.model)
@@ -104,7 +104,7 @@ class ModelSettings(BaseModel):
             load_tokenizer(self.model, {})
 
     def load(self) -> dict[str, DebiasedLM]:
-        """Load the model and return it with its name for clients."""
+        """Load the model. Return it under its name for clients."""
         lm = DebiasedLM.from_pretrained(
             self.model,
             self.method,

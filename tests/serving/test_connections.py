@@ -13,7 +13,7 @@ import httpx
 from fastapi import FastAPI, Request
 
 from ragbias.serving import run as run_module
-from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
+from ragbias.serving.server import EventStream, Metrics, base_app, cancel_on_disconnect
 from ragbias.serving.settings import ServerSettings
 from support.live_server import events, listening_app
 
@@ -83,7 +83,7 @@ def test_requests_past_the_grace_period_end_with_an_error():
     @slow.get("/whole")
     async def whole(request: Request) -> None:
         started.release()
-        await unless_gone(request, asyncio.sleep(60))
+        await cancel_on_disconnect(request, asyncio.sleep(60))
 
     answers: dict[str, httpx.Response] = {}
     with listening_app(slow, grace_seconds=0) as address:

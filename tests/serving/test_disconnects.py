@@ -150,17 +150,17 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
         ended.wait(10)
         running -= 1
 
-    tasks = [asyncio.create_task(scheduler.prepared(work)) for _ in range(count)]
+    tasks = [asyncio.create_task(scheduler.run_in_thread(work)) for _ in range(count)]
     await reached(lambda: running == PREPARED_AT_ONCE)
     for task in tasks[:PREPARED_AT_ONCE]:
         task.cancel()
     await asyncio.sleep(0.1)
     assert running == most == PREPARED_AT_ONCE
     with pytest.raises(ApiError, match=f"{PREPARED_AT_ONCE} requests are waiting"):
-        async with scheduler.admitted():
+        async with scheduler.queue_slot():
             pass
     ended.set()
     assert await asyncio.gather(*tasks[PREPARED_AT_ONCE:]) == [None, None]
     await reached(lambda: scheduler._waiting == 0)
-    async with scheduler.admitted():
+    async with scheduler.queue_slot():
         assert scheduler._waiting == 1

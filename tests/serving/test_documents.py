@@ -8,7 +8,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.frameworks import ChatDocument, join_parts
 from ragbias.serving.errors import ApiError
-from ragbias.serving.prompts import SEPARATOR, prompt_with
+from ragbias.serving.prompts import SEPARATOR, render_with_documents
 from support.live_server import serving
 
 
@@ -32,7 +32,7 @@ def render(talk, **_):
 )
 def test_each_document_is_found_where_it_was_put(texts):
     talk = [{"role": "user", "content": "What is the mascot of Heron Mill?"}]
-    text, found = prompt_with([ChatDocument("", each) for each in texts], talk, render)
+    text, found = render_with_documents([ChatDocument("", each) for each in texts], talk, render)
     assert found.n_found == len(texts) and found.source == "documents"
     assert [text[begin:end].strip("\n") for begin, end in found.texts or found.spans] == texts
     begin, end = found.spans[0][0], found.spans[-1][1]
@@ -60,7 +60,9 @@ def test_overlapping_documents_are_order_invariant(tiny):
 def test_a_template_that_changes_inserted_documents_is_refused():
     talk = [{"role": "user", "content": "Which?"}]
     with pytest.raises(ApiError, match="chat template changes the documents"):
-        prompt_with([ChatDocument("", "a"), ChatDocument("", "b")], talk, lambda talk, **_: render(talk).upper())
+        render_with_documents(
+            [ChatDocument("", "a"), ChatDocument("", "b")], talk, lambda talk, **_: render(talk).upper()
+        )
 
 
 def test_overlapping_documents_are_known_if_the_template_prints():
@@ -70,7 +72,7 @@ def test_overlapping_documents_are_known_if_the_template_prints():
         return "".join(f"<doc>{doc['text']}</doc>\n" for doc in documents) + render(talk)
 
     for order in permutations(texts):
-        text, found = prompt_with(
+        text, found = render_with_documents(
             [ChatDocument("", each) for each in order], [{"role": "user", "content": "Q"}], with_documents
         )
         assert [text[begin:end] for begin, end in found.texts] == list(order) and text.startswith("<doc>")
@@ -90,7 +92,7 @@ MILL, ABBEY, FALCON = DOCUMENTS
 def test_messages_with_some_of_the_documents_are_refused(contents, named):
     talk = [{"role": "user", "content": content} for content in contents]
     with pytest.raises(ApiError, match=f"the messages contain some, but {named}; leave all of them out"):
-        prompt_with([ChatDocument("", text) for text in DOCUMENTS], talk, render)
+        render_with_documents([ChatDocument("", text) for text in DOCUMENTS], talk, render)
 
 
 @pytest.mark.parametrize(
@@ -99,5 +101,5 @@ def test_messages_with_some_of_the_documents_are_refused(contents, named):
 )
 def test_quotations_of_documents_are_reported(role, content, n_left_plain):
     talk = [{"role": role, "content": content}, {"role": "user", "content": QUESTION}]
-    found = prompt_with([ChatDocument("", text) for text in DOCUMENTS], talk, render)[1]
+    found = render_with_documents([ChatDocument("", text) for text in DOCUMENTS], talk, render)[1]
     assert (found.n_found, found.n_left_plain) == (3, n_left_plain)

@@ -18,7 +18,7 @@ from ragbias import limits
 from ragbias.errors import MethodError
 from ragbias.serving import proxy as proxy_module
 from ragbias.serving.proxy import Upstream, create_proxy
-from ragbias.serving.run import listening
+from ragbias.serving.run import open_listener
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from support.live_server import listening_app
@@ -266,7 +266,7 @@ def test_an_upstream_that_breaks_off_is_an_upstream_error(odd):
 
 
 def test_a_silent_upstream_is_an_error_with_the_limit():
-    with listening("127.0.0.1", 0) as silent:
+    with open_listener("127.0.0.1", 0) as silent:
         upstream = Upstream(f"http://127.0.0.1:{silent.getsockname()[1]}", "", True, 0.2)
         app = create_proxy(upstream, "canonical-order", ServerSettings(), Metrics())
         with listening_app(app) as address:

@@ -15,7 +15,7 @@ from ray import serve
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build, start
-from support.live_server import listening
+from support.live_server import open_listener
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with listening("127.0.0.1", 0) as free:
+    with open_listener("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     cluster = Cluster(models=[ReplicatedModel(model="tiny", replicas=2, num_cpus=0.5)])
     start(cluster, "127.0.0.1", port)

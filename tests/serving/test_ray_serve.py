@@ -71,7 +71,7 @@ async def test_replicas_raise_nothing_that_ray_would_log(caplog):
     streamed = [item async for item in replica.stream(wrong)]
     for error in (await replica.call("answer", wrong), *streamed):
         assert isinstance(error, ApiError) and "Zanzibar" in error.detail
-    replica._engine._served["mine"].begun = None  # a mistake
+    replica._engine._served["mine"].prepared_request = None  # a mistake
     error = await replica.call("answer", request())
     assert error.status_code == 500 and error.code == "internal_error" and "Zanzibar" not in caplog.text
 
@@ -148,7 +148,7 @@ async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
 
 
 async def test_a_stream_that_has_begun_ends_with_an_error():
-    with pytest.raises(ApiError, match="after the answer had begun"):
+    with pytest.raises(ApiError, match="died during the answer"):
         await streamed(Dying(1, after=1))
 
 

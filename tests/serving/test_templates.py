@@ -14,7 +14,7 @@ from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.boundaries.sources import KnownText
 from ragbias.frameworks import join_parts
-from ragbias.serving.prompts import prompt_with_parts, template_messages
+from ragbias.serving.prompts import render_document_parts, template_messages
 from ragbias.serving.schemas import ChatRequest
 from support.live_server import events, serving
 from support.scripted import TOOL_TEMPLATE, RecordingLM, saying
@@ -101,7 +101,7 @@ def test_documents_of_tool_and_earlier_messages_stay_there(small_lm):
     messages = template_messages(body)
     texts = "".join(f"{text[:8]}\n{text}\n\n" for text in DOCUMENTS)
     assert [each["content"] for each in join_parts(messages)] == [texts, "", texts]
-    text, found = prompt_with_parts(messages, templated_text)
+    text, found = render_document_parts(messages, templated_text)
     begin, end = text.index("[tool]"), len(text)
     assert found.n_found == len(DOCUMENTS) and all(begin < each[0] and each[1] <= end for each in found.spans)
 

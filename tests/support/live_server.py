@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from ragbias import DebiasedLM
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.run import Server, listening
+from ragbias.serving.run import Server, open_listener
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
@@ -27,9 +27,9 @@ SECONDS = 30.0  # maximum time to start
 @contextmanager
 def listening_app(app: FastAPI, port: int = 0, **settings: Any) -> Iterator[str]:
     """Serve an application during the block and yield its address without a path."""
-    if not hasattr(app.state, "ended"):  # the application does not use base_app
-        app.state.ended = asyncio.Event()
-    listener = listening("127.0.0.1", port)
+    if not hasattr(app.state, "grace_ended"):  # the application does not use base_app
+        app.state.grace_ended = asyncio.Event()
+    listener = open_listener("127.0.0.1", port)
     server = Server(app, ServerSettings(**{"grace_seconds": 5, **settings}))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
