@@ -104,7 +104,7 @@ def files_by_name(paths: Sequence[Path]) -> dict[str, Path]:
         name = path.name.removesuffix(".gz").removesuffix(".jsonl")
         if name in by_name:
             raise RunError(
-                f"data files {by_name[name]} and {path} are both by_name {name!r}; remove or rename one of them"
+                f"data files {by_name[name]} and {path} are both named {name!r}; remove or rename one of them"
             )
         by_name[name] = path
     return by_name

@@ -94,7 +94,7 @@ async def test_unknown_documents_beside_known_ones_run_plain(chat, store, known)
     await asyncio.to_thread(store.similarity_search, "x", k=known)
     documents = await in_executor(lambda: store.similarity_search("x", k=3))
     with pytest.warns(
-        MissingDocumentsWarning, match=f"located 0 of 3 .*{3 - known} of the documents in it .* another thread"
+        MissingDocumentsWarning, match=f"located 0 of 3 .*{3 - known} documents in the prompt .* another thread"
     ):
         answer = await chat.ainvoke(prompt(documents))
     report = answer.response_metadata["ragbias"]
