@@ -241,10 +241,10 @@ def generate_mixture(
         logits = model.lm_head(compute_hidden(model, context, [row.suffix] * count)).float()
         suffix = torch.tensor(row.suffix[1:], device=logits.device)
         memory: dict[str, Any] = {"likelihoods": sequence_logprobs(logits[:, :-1], suffix)}
-        answer = [int(MIXTURE.fused(logits[:, -1], memory, None).argmax())]
+        answer = [int(MIXTURE.combine_logits(logits[:, -1], memory, None).argmax())]
         while len(answer) < ANSWER_TOKENS and answer[-1] != end:
             logits = model.lm_head(compute_hidden(model, context, [answer[-1:]] * count)).float()
-            answer.append(int(MIXTURE.fused(logits[:, -1], memory, answer[-1]).argmax()))
+            answer.append(int(MIXTURE.combine_logits(logits[:, -1], memory, answer[-1]).argmax()))
     return answer
 
 

@@ -85,7 +85,9 @@ def test_commands_take_it(reader, command, tmp_path, cli):
 def test_a_missing_reader_is_named_before_the_model_is_loaded(command, tmp_path, cli):
     code, _, errors = cli(*command_with(command, str(tmp_path / "none"), tmp_path, "no/such-model"))
     assert (
-        code == 2 and "expected 'smollm2-mixture', 'smollm2-pcw', 'smollm2-pine' or a folder with adapter_model.safetensors" in errors
+        code == 2
+        and "expected 'smollm2-mixture', 'smollm2-pcw', 'smollm2-pine' or a folder with adapter_model.safetensors"
+        in errors
     )
 
 

@@ -190,7 +190,10 @@ def test_a_context_of_debias_refuses_it(lm, reader):
 
 def test_damage_is_named(lm, reader, tmp_path, monkeypatch):
     for folder, reason in (
-        (tmp_path / "missing", "missing' is not a folder; expected 'smollm2-mixture', 'smollm2-pcw', 'smollm2-pine' or a folder with"),
+        (
+            tmp_path / "missing",
+            "missing' is not a folder; expected 'smollm2-mixture', 'smollm2-pcw', 'smollm2-pine' or a folder with",
+        ),
         (tmp_path, "is incomplete; expected .*, reader.json, which `ragbias adapt --out FOLDER` writes"),
     ):
         with pytest.raises(ReaderError, match=reason):

@@ -40,7 +40,7 @@ def demo(
     json_path: terminal.JsonPath = None,
     force: terminal.Force = False,
 ) -> None:
-    """Measure position bias with and without each method, on questions about tiny's world or short notes."""
+    """Measure position bias with and without several methods, on questions about tiny's world or short notes."""
     terminal.console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
     for name in FILES:
@@ -48,18 +48,23 @@ def demo(
     terminal.quiet_libraries()
     from ragbias.evaluation.demo import demo_run, notes_run
 
-    tiny = model == "tiny"
-    with terminal.status("Loading the model and embedding the texts"):
-        count = questions or (40 if tiny else 20)
-        prepared: Any = demo_run.Demo(count, seed) if tiny else notes_run.NotesDemo(model, count, seed)
-    with terminal.progress() as bar:
-        outcome = (demo_run if tiny else notes_run).run(prepared, bar)
-    for part in report_tiny(outcome) if tiny else report_notes(outcome):
-        terminal.console.print(part)
-    save_outcome(outcome, (demo_run if tiny else notes_run).figure(outcome), out)
-    if tiny:
+    loading = "Loading the model and embedding the texts"
+    if model == "tiny":
+        with terminal.status(loading):
+            demo_of_tiny = demo_run.Demo(questions or 40, seed)
+        with terminal.progress() as bar:
+            outcome = demo_run.run(demo_of_tiny, bar)
+        terminal.console.print(*report_tiny(outcome), sep="\n")
+        save_outcome(outcome, demo_run.draw_figure(outcome), out)
         terminal.console.print()
-        _print_framework_answers(prepared)
+        _print_framework_answers(demo_of_tiny)
+    else:
+        with terminal.status(loading):
+            demo_of_notes = notes_run.NotesDemo(model, questions or 20, seed)
+        with terminal.progress() as bar:
+            outcome = notes_run.run(demo_of_notes, bar)
+        terminal.console.print(*report_notes(outcome), sep="\n")
+        save_outcome(outcome, notes_run.draw_figure(outcome), out)
     terminal.write_json(outcome, json_path)
 
 

@@ -203,7 +203,7 @@ class FuseLogits(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         previous = None if self._is_first else int(input_ids[0, -1])
         self._is_first = False
-        return self._method.fused(scores.float(), self._memory, previous).to(scores.dtype).expand_as(scores)
+        return self._method.combine_logits(scores.float(), self._memory, previous).to(scores.dtype).expand_as(scores)
 
 
 def processors(

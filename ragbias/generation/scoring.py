@@ -162,7 +162,7 @@ def fuse_logits(method: JointMethod, likelihoods: Tensor | None, logits: Tensor,
     """Combine the logits ``[prompts, T, V]`` that predict ``target`` to ``[T, V]``, token by token."""
     memory: dict[str, Any] = {"likelihoods": likelihoods}
     previous = [None, *target[:-1]]
-    return torch.stack([method.fused(logits[:, step], memory, token) for step, token in enumerate(previous)])
+    return torch.stack([method.combine_logits(logits[:, step], memory, token) for step, token in enumerate(previous)])
 
 
 def _log_mean(logprobs: Tensor) -> Tensor:

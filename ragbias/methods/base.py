@@ -339,7 +339,7 @@ class JointMethod(Method):
     """A method that runs several prompts, each with some of the documents, and combines their logits for each token.
 
     Attributes:
-        needs_likelihoods: whether ``fused`` uses the probability of the text after the documents in each prompt.
+        needs_likelihoods: whether ``combine_logits`` uses the probability of the text after the documents.
     """
 
     acts_on = "tokens"
@@ -350,11 +350,11 @@ class JointMethod(Method):
         """Return the indices of the documents in each prompt. ``documents`` are the token ids of all documents."""
         raise NotImplementedError
 
-    def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
+    def combine_logits(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
         """Compute the scores of the next token, float32 ``[V]``, from the logits ``[prompts, V]`` of all prompts.
 
         ``previous`` is the id of the token before, None for the first. ``memory`` is the method's state between tokens.
-        If ``needs_likelihoods``, it begins with ``memory["likelihoods"]``: in each prompt, the log-probability
-        ``[prompts]`` of the text after the documents, without its first token.
+        If ``needs_likelihoods``, ``memory["likelihoods"]`` is the log-probability of the text after the documents in
+        each prompt, ``[prompts]``, without the text's first token.
         """
         raise NotImplementedError

@@ -34,7 +34,7 @@ class Mixture(JointMethod):
     def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         return [[index] for index in canonical_order(documents)]
 
-    def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
+    def combine_logits(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
         """Return the log-probability of each token. ``memory`` has the weights and the previous log-probabilities."""
         weights = memory["likelihoods"] if previous is None else memory["weights"] + memory["logprobs"][:, previous]
         logprobs = logits.log_softmax(-1)

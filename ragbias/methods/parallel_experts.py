@@ -69,7 +69,7 @@ class ParallelExperts(JointMethod):
             )
         return [[], *([index] for index in order)]
 
-    def fused(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
+    def combine_logits(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
         """Return the highest score of each token. ``logits[0]`` is the amateur. ``memory`` has ``b`` and the prior."""
         amateur, experts = logits[:1], logits[1:]
         if previous is None:

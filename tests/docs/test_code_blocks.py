@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     small_demo = partial(demo_run.Demo, corpus=30, positions=2, documents=(4, 5))
     monkeypatch.setattr(demo_run, "Demo", small_demo)
-    monkeypatch.setattr(shared, "ROUNDS", 1)
+    monkeypatch.setattr(shared, "COST_ROUNDS", 1)
     return tmp_path
 
 

@@ -63,7 +63,9 @@ def test_parallel_experts_take_the_softmax_of_fused_scores(model, method):
             with torch.no_grad():
                 ids = [torch.tensor([prompt + target[:step]]) for prompt in prompts]
                 logits = torch.stack([model.model(each).logits[0, -1].float() for each in ids])
-            total += method.fused(logits, memory, target[step - 1] if step else None).log_softmax(-1)[token].item()
+            total += (
+                method.combine_logits(logits, memory, target[step - 1] if step else None).log_softmax(-1)[token].item()
+            )
         assert logprob == pytest.approx(total, abs=2e-3)
 
 

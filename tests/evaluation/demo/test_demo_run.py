@@ -1,10 +1,10 @@
 """The demo on a small scale."""
 
 import json
+from functools import partial
 
 from rich.progress import Progress
 
-from ragbias.cli.demo import save_outcome
 from ragbias.evaluation.demo import demo_run as demo
 from ragbias.evaluation.demo import shared
 from ragbias.methods import NoMethod, Pine
@@ -25,12 +25,11 @@ def test_tiny_has_a_bias_and_pine_removes_it():
     assert pine["mean"] >= none["worst"] + 0.05
 
 
-def test_every_method_is_measured_and_written_with_a_picture(tmp_path, monkeypatch):
+def test_the_command_measures_every_method_and_draws(tmp_path, monkeypatch, cli):
     monkeypatch.setattr(shared, "COST_ROUNDS", 1)
-    prepared = demo.Demo(questions=2, documents=(4, 5), positions=2, corpus=30, seed=5)
-    outcome = demo.run(prepared, bar := Progress(disable=True))
-    assert bar.finished
-    save_outcome(outcome, demo.draw_figure(outcome), tmp_path)
+    monkeypatch.setattr(demo, "Demo", partial(demo.Demo, documents=(4, 5), positions=2, corpus=30))
+    code, printed, _ = cli("demo", "--model", "tiny", "--questions", "2", "--out", str(tmp_path))
+    assert code == 0 and "5 documents: accuracy with the answer in document" in printed and "llama-index" in printed
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"settings", "results"}
     assert list(written["results"]) == ["4", "5"]
