@@ -22,9 +22,9 @@ from ragbias.checks import check_dict, check_event, check_not_cancelled, check_t
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Request, Score, Stream
-from ragbias.generation.answering import Answering, resolve
+from ragbias.generation.answering import Answering, prepare_request
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.request import Origin, check_length, check_lists, in_parts, record
+from ragbias.generation.request import Origin, check_length, check_lists, record, split_prompt
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method
@@ -294,7 +294,7 @@ class DebiasedLM:
             if documents is not None or boundaries is not None or method is not None:
                 raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
             return prompt
-        split = in_parts(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
+        split = split_prompt(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._get_method(method)
         if isinstance(prompt, str) and requested.needs_documents and split.boundaries.numbering == "present":
             remedy = "remove the numbers from the template"
@@ -373,7 +373,7 @@ class DebiasedLM:
         method = origin.method_requested
         if self.cache is not None and (method.acts_on != "nothing" or method == self.method):
             warn_if_unused(self.cache, method)
-        return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
+        return prepare_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _check_and_record(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
         for request in requests:

@@ -225,4 +225,6 @@ def describe_default(all_advice: Sequence[Advice]) -> str:
     if not known:
         return f"The default method, {DEFAULT_METHOD}, was not measured."
     tasks = ", ".join(good) or "none of these tasks"
-    return f"The default method, {DEFAULT_METHOD}, qualifies for {tasks}; use it for answers that ignore the order."
+    return (
+        f"The default method, {DEFAULT_METHOD}, qualifies for {tasks}; use it if answers must not depend on the order."
+    )

@@ -16,7 +16,7 @@ from ragbias.display import describe_changes
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.runs import SETTINGS as RUN_SETTINGS
-from ragbias.evaluation.runs import read_run_settings
+from ragbias.evaluation.runs import read_run_description
 from studies import arguments_of
 from studies.advice import describe_coverage, describe_default, recommend_all
 from studies.calibration_tables import calibration_tables, read_calibrations, store_calibrations
@@ -81,7 +81,7 @@ def make_files(root: Path = ROOT) -> dict[Path, str]:
 
 def _check_settings(run: Path, file: Path) -> None:
     """Raise ``RunError`` unless a run used the settings of its study."""
-    then = read_run_settings(run).get("settings", {})
+    then = read_run_description(run).get("settings", {})
     now = read_settings(file, {"out": run}).model_dump(mode="json")
     shared = (then.keys() & now.keys()) - NO_EFFECT_ON_ANSWERS
     changed = describe_changes({name: then[name] for name in shared}, {name: now[name] for name in shared})

@@ -30,10 +30,10 @@ ENDINGS = (
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with documents. The gold document, which contains the answer, and the answers may be unknown.
+    """A prompt with documents. ``gold`` and ``answers`` may be unknown.
 
     Attributes:
-        gold: index of the gold document; None if unknown.
+        gold: index of the document that contains the answer; None if unknown.
         answers: accepted answers; empty if unknown.
         similar: index of the document that is most similar to the question; None if unknown.
     """

@@ -84,7 +84,7 @@ def adapt(
     examples = draw_examples(lm, training, options)
     prompts = [lm.prepare(example.prompt, method="none").tokens for example in examples]
     partial = _open_training(plan, identity, restart)
-    lessons = _lessons(lm, examples, options, partial, progress)
+    lessons = _load_or_make_targets(lm, examples, options, partial, progress)
     reader = Reader(lm, options.rank, options.seed)
     cache = DocumentCache(memory=CACHE_MEMORY)
 
@@ -210,10 +210,10 @@ def _check_question(question: Question) -> Question:
     return question
 
 
-def _lessons(
+def _load_or_make_targets(
     lm: DebiasedLM, examples: Sequence[Example], options: AdaptSettings, folder: Path, progress: Progress
 ) -> list[Lesson]:
-    """Read the lesson of each example from its file, or make the lesson and the file. Equal examples share a file."""
+    """Load each example's teacher targets from its file, or create both. Equal examples share a file."""
     prompts = [example.teacher_prompts(options.orders, random.Random(index)) for index, example in enumerate(examples)]
     files = []
     for example, texts in zip(examples, prompts, strict=True):

@@ -22,7 +22,10 @@ MAX_KEYS = 2**16  # maximum number of keys copied for one call
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Implement ``primitive.attend``. ``starts`` has shape ``[H or 1, n]`` or is None; bias and bounds are None."""
+    """Implement ``primitive.attend``. ``visible.starts`` is ``[H or 1, n]`` or None.
+
+    A bias or bounds are not supported.
+    """
     encoded = scoring.encoding(query, positions)
     starts = positions.new_zeros(1, len(visible.segments)) if visible.starts is None else visible.starts
     return _attend_encoded(encoded, key, value, [(visible.segments, starts)], [query.shape[1]], scoring, visible.causal)

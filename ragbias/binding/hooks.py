@@ -60,7 +60,7 @@ def copy_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
 def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
-    """Attach a method to a model, like ``debias``, with checked spans. For ``private``, see ``Binding``."""
+    """Like ``debias``, but the caller has already checked the spans. For ``private``, see ``Binding``."""
     if method.acts_on == "nothing":
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
@@ -336,7 +336,7 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
 def _mpt_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Compute softmax attention with a bias ``[H, 1, >= K]``, aligned at the last key. ``mask`` marks hidden keys."""
+    """Compute softmax attention with the last K columns of ``bias`` ``[H, 1, >= K]``. ``mask`` marks hidden keys."""
     scores = query @ key.transpose(-1, -2) * scale + bias[..., -key.shape[2] :]
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(query.dtype).min)

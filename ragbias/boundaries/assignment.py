@@ -90,7 +90,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether two long documents overlap partly, or one contains the other and ``rest`` contains a known document."""
+    """Whether long documents partly overlap. Nested ones count only if ``rest`` contains a known document."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None

@@ -371,7 +371,7 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents by numbered headers. Without headers, return the number of documents that the sources expected."""
+    """Find documents by numbered headers. Without headers, return no spans, only the count that a failure expected."""
     spans, doubt = find_below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

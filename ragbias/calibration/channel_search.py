@@ -70,7 +70,7 @@ def layer_outputs(states: Array) -> Array:
 def rank_channels(
     states: Array, top: int = 10, search_range: SearchRange | None = None, variant: str = "released"
 ) -> ChannelRanking:
-    """Rank channels by how clearly their mean depends on the position.
+    """Rank channels by how smoothly their mean activation changes with the token position.
 
     Args:
         states: mean hidden states ``[n_states, T, D]`` as in transformers, with the embeddings first.

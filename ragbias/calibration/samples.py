@@ -15,7 +15,7 @@ from ragbias.data.questions import Question
 from ragbias.errors import MethodError
 from ragbias.evaluation.tasks import kv_retrieval
 from ragbias.evaluation.tasks.task import place_gold, spread_positions
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny import world
@@ -64,7 +64,7 @@ def make_samples(lm: DebiasedLM, questions: Iterable[Question], text: PromptRend
 
 def make_sample(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
     """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
-    split = in_parts(text, documents, None)
+    split = split_prompt(text, documents, None)
     if split.reason:
         raise MethodError(f"a prompt cannot be split at its documents: {split.reason}")
     ids = continuation_ids(lm.tokenizer, split.parts.suffix, answer)

@@ -154,7 +154,7 @@ def read_costs(folder: Path) -> Costs:
     return _read_json(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Figure]]])) or {}
 
 
-def read_run_settings(folder: Path) -> dict[str, Any]:
+def read_run_description(folder: Path) -> dict[str, Any]:
     """Read the description of a run, see ``describe_run``. Empty if the file is missing."""
     about = _read_json(folder / SETTINGS, TypeAdapter(_SettingsFile))
     return about.model_dump(exclude_unset=True) if about else {}

@@ -26,7 +26,7 @@ class MissingDocuments:
 
     Args:
         remedy: advice in warnings and errors for users who passed no documents.
-        complete: sources whose documents must all occur in the prompt, besides ``EXPLICIT``.
+        complete: additional sources, beyond ``EXPLICIT``, whose documents must all occur in the prompt.
     """
 
     remedy: str

@@ -16,7 +16,7 @@ from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.request import Origin, create_report, in_parts
+from ragbias.generation.request import Origin, create_report, split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
@@ -286,7 +286,7 @@ def check_orders_text(method: Method) -> None:
 
 def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
     """Split a prompt at its documents, without a model. UTF-8 bytes are used as tokens."""
-    split = in_parts(prompt, None, boundaries, strip_numbering)
+    split = split_prompt(prompt, None, boundaries, strip_numbering)
     texts = (split.parts.prefix, *split.parts.documents, split.parts.suffix)
     prefix, *documents, suffix = (list(text.encode("utf-8", "replace")) for text in texts)
     tokens = TokenisedPrompt(prefix, documents, suffix)

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from ragbias.errors import ArgumentError, SpanError
 from ragbias.frameworks.remote import LanguageModel
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 
 T = TypeVar("T")
 DOCUMENTS_PER_PROMPT = 16  # documents in one prompt
@@ -53,7 +53,7 @@ def warm(
 
             group = documents[begin:end]
             texts = [get_text(document) for document in group]
-            split = in_parts(render(group), texts, None, lm.strip_numbering)
+            split = split_prompt(render(group), texts, None, lm.strip_numbering)
             if split.reason:
                 raise SpanError(f"the prompt cannot be split at its documents: {split.reason}")
             computed += lm.warm(split.parts.prefix, split.parts.documents, progress=done)

@@ -34,14 +34,14 @@ from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
 
 
-def resolve(
+def prepare_request(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     origin: Origin,
     backend: str,
     cancelled: threading.Event | None = None,
 ) -> Request:
-    """Choose the method, order the documents, and fill the report. Some methods run the model for this."""
+    """Choose the method, order the documents, and fill the report. Some methods need a forward pass to do so."""
     report = create_report(origin)
     ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
     reason = report.reason

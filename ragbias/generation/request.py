@@ -101,7 +101,7 @@ class Request:
         ] or [self]
 
 
-class InParts(NamedTuple):
+class SplitOutcome(NamedTuple):
     """A prompt split at its documents."""
 
     parts: Prompt  # has no documents if the prompt cannot be split
@@ -110,13 +110,13 @@ class InParts(NamedTuple):
     flat: FlatText  # the prompt for the plain model
 
 
-def in_parts(
+def split_prompt(
     prompt: str | Prompt,
     documents: Sequence[str] | None,
     boundaries: Boundaries | None,
     strip_numbering: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> InParts:
+) -> SplitOutcome:
     """Split a prompt at its documents. Raise ``DocumentNotFoundError`` if one of ``documents`` is missing.
 
     With a tokenizer, control-token strings in the documents are marked as data.
@@ -133,7 +133,7 @@ def in_parts(
         prompt = prompt if tokenizer is None else shield_documents(prompt, tokenizer)
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
         numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
-        return InParts(
+        return SplitOutcome(
             prompt, _with_numbering(boundaries, numbers, strip_numbering, PARTS_REMAIN), "", FlatText.of(prompt)
         )
     if not isinstance(prompt, str):
@@ -155,8 +155,8 @@ def in_parts(
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
         parts, flat = Prompt(prompt, (), ""), FlatText(prompt, ())
-        return InParts(parts, _with_numbering(boundaries, numbers, False), str(error), flat)
-    return InParts(parts, _with_numbering(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN), "", flat)
+        return SplitOutcome(parts, _with_numbering(boundaries, numbers, False), str(error), flat)
+    return SplitOutcome(parts, _with_numbering(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN), "", flat)
 
 
 def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: bool, why_left: str = "") -> Boundaries:
@@ -178,7 +178,7 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 
 def create_report(origin: Origin) -> Report:
-    """Create the report of a request. ``resolve`` later adds fields that depend on the run."""
+    """Create the report of a request. ``prepare_request`` later adds fields that depend on the run."""
     method, boundaries = origin.method_requested, origin.boundaries
     plain_because = origin.reason or reason_to_run_plain(origin.tokens, method.fewest_documents)
     plain_because = plain_because if method.needs_documents else ""

@@ -159,10 +159,10 @@ async def _events(
             yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
     except ApiError as error:
         fields["code"] = error.code
-        yield error.event()
+        yield error.as_sse()
     except Exception as error:
         log("failed", logging.ERROR, error, request_id=fields["request_id"])
-        yield internal_error(fields["request_id"]).event()
+        yield internal_error(fields["request_id"]).as_sse()
     yield "data: [DONE]\n\n"
 
 

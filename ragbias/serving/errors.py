@@ -58,7 +58,7 @@ class ApiError(HTTPException):
         """Return the response to the client."""
         return JSONResponse(self.as_dict(), self.status_code, self.headers)
 
-    def event(self) -> str:
+    def as_sse(self) -> str:
         """Return the error as a server-sent event."""
         return f"data: {json.dumps(self.as_dict())}\n\n"
 

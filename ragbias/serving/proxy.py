@@ -285,7 +285,7 @@ async def _events(
                 yield _with_report(line, report)
     except ApiError as error:
         log_fields["code"] = error.code
-        yield f"\n{error.event()}"
+        yield f"\n{error.as_sse()}"
 
 
 def _with_report(line: bytes, report: Json | None) -> bytes:

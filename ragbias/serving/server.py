@@ -329,6 +329,6 @@ class EventStream(StreamingResponse):
                 self._next = asyncio.ensure_future(anext(self._events))
                 await asyncio.wait({self._next, self._ended}, return_when=asyncio.FIRST_COMPLETED)
                 if not self._next.done():
-                    yield shutdown_error().event()
+                    yield shutdown_error().as_sse()
                     return
                 yield self._next.result()

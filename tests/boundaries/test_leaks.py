@@ -8,7 +8,7 @@ import pytest
 from ragbias.boundaries import locate
 from ragbias.boundaries.sources import KnownText
 from ragbias.errors import DocumentNotFoundError
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of
 
 
@@ -16,7 +16,7 @@ def segments(documents, render, **settings):
     """Return the sorted documents of the split prompt for each order, or ``None`` if there is a reason."""
     found = []
     for order in permutations(documents):
-        parts, _, reason, _ = in_parts(render(order), order, None, **settings)
+        parts, _, reason, _ = split_prompt(render(order), order, None, **settings)
         found.append(None if reason else sorted(parts.documents))
     return found
 
@@ -41,7 +41,7 @@ def test_a_short_document_is_never_taken_for_a_cut_one():
     documents = ["big report Note walls cloud Copper  ", "Hall"]
     prompt = "# D\n\n" + "\n\n---\n\n".join(documents) + "Question?"
     with pytest.raises(DocumentNotFoundError, match="1 of 2 documents found"):
-        in_parts(prompt, documents, None)
+        split_prompt(prompt, documents, None)
 
 
 def test_white_space_of_the_documents_is_no_separator():
@@ -69,7 +69,7 @@ def test_a_short_document_of_an_earlier_retrieval_is_found(source, item, latest)
         text = "Context:\n\n" + "\n\n".join(items) + "\n\nQuestion: Which is green?"
         found = locate(text, **given)
         assert (found.n_found, found.n_expected, found.reason) == (4, 4, "")
-        parts, _, reason, _ = in_parts(text, None, found)
+        parts, _, reason, _ = split_prompt(text, None, found)
         outcomes.add((reason, parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
 
@@ -84,7 +84,7 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
         items = [item.format(n=n, text=text, page=page[text]) for n, text in enumerate(order, 1)]
         prompt = "Context:\n\n" + "\n\n".join(items) + "\n\nWhich?"
         found = locate(prompt, run=[[KnownText.of(text, {"page_label": page[text]}) for text in texts]])
-        parts, boundaries, reason, _ = in_parts(prompt, None, found, strip_numbering=True)
+        parts, boundaries, reason, _ = split_prompt(prompt, None, found, strip_numbering=True)
         assert (boundaries.n_found, reason) == (2, "")
         clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
     assert len(clean) <= 1
@@ -102,8 +102,8 @@ def test_a_number_right_after_a_mark_is_seen_and_stripped(lead, item, separator)
         items = [item.format(n=n, text=text, title=title) for n, (text, title) in enumerate(order, 1)]
         text = lead + separator.join(items) + "\n\nWhich is green?"
         found = locate(text, run=[documents])
-        assert in_parts(text, None, found).boundaries.numbering == "present"
-        parts, boundaries, reason, _ = in_parts(text, None, found, strip_numbering=True)
+        assert split_prompt(text, None, found).boundaries.numbering == "present"
+        parts, boundaries, reason, _ = split_prompt(text, None, found, strip_numbering=True)
         assert (boundaries.numbering, reason) == ("stripped", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
@@ -120,7 +120,7 @@ def test_documents_shortened_to_words_do_not_count_as_cut(mark, separator):
             shortened = separator.join(textwrap.shorten(each, width, placeholder=mark) for each in order)
             text = f"Context:\n{shortened}\n\nQuestion: Which is green?"
             found = locate(text, run=[texts])
-            parts, boundaries, reason, _ = in_parts(text, None, found)
+            parts, boundaries, reason, _ = split_prompt(text, None, found)
             outcomes |= (
                 set() if reason or boundaries.reason else {(parts.prefix, (*sorted(parts.documents),), parts.suffix)}
             )

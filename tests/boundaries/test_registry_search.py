@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import locate
 from ragbias.boundaries.locating import WITHIN_TEXT
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.generated_prompts import outcome
 
@@ -54,10 +54,10 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
 )
 def test_a_question_quoting_another_document_is_refused(question, retrievals):
     text = prompt(INVOICE_17, TERMS, question=question)
-    parts, _, reason, _ = in_parts(text, None, locate(text, registry=registry_of(*retrievals)))
+    parts, _, reason, _ = split_prompt(text, None, locate(text, registry=registry_of(*retrievals)))
     assert (parts.documents, "cannot be distinguished" in reason) == ((), True)
     named = locate(text, registry=registry_of(*retrievals), segmenter=lambda text: [INVOICE_17, TERMS])
-    assert len(in_parts(text, None, named).parts.documents) == 2
+    assert len(split_prompt(text, None, named).parts.documents) == 2
 
 
 def test_a_lone_text_inside_the_question_is_not_taken():
@@ -221,14 +221,14 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
     for order in itertools.permutations([INVOICE_17, TERMS, INVOICE_99]):
         text = f"Context:\n{sep.join(map(item.format, order))}\n\nQuestion: Which total?"
         known = [KnownText.of(each, {"source": "a.pdf"}) for each in order]
-        parts, found, reason, _ = in_parts(text, None, locate(text, registry=registry_of(known)))
+        parts, found, reason, _ = split_prompt(text, None, locate(text, registry=registry_of(known)))
         assert (found.source, found.n_found, len(parts.documents), reason) == ("registry", 3, 3, "")
 
 
 def test_documents_with_different_scores_are_refused():
     text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
-    assert "put this text before each document" in in_parts(text, None, found).reason
+    assert "put this text before each document" in split_prompt(text, None, found).reason
 
 
 @pytest.mark.parametrize(

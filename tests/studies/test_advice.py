@@ -194,7 +194,7 @@ def test_evidence_for_the_default_is_reported():
         recommend("b", [reported_case(effects={"pine": LOSES})]),
         recommend("c", []),
     )
-    begin, end = "The default method, pine, ", "; use it for answers that ignore the order."
+    begin, end = "The default method, pine, ", "; use it if answers must not depend on the order."
     assert describe_default([good, bad, none]) == f"{begin}qualifies for a{end}"
     assert describe_default([bad, none]) == f"{begin}qualifies for none of these tasks{end}"
     assert describe_default([none]) == f"{begin}was not measured."

@@ -250,7 +250,7 @@ class RagBiasModel(BaseModel):
                 documents=call.documents,
                 segmenter=self.segmenter,
                 suspected=bool(tree.failure),
-                at_end=listener.at_end(parent_run_id),
+                at_end=listener.end_of_run_registrar(parent_run_id),
             )
         return request
 

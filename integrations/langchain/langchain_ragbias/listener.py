@@ -133,8 +133,8 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 return RunTree([retrieval.copy() for retrieval in tree.retrievals], failure=tree.failure)
         return RunTree(failure=self.retrievals.failure())
 
-    def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that registers checks, which are called at the end of the run if it retrieves nothing.
+    def end_of_run_registrar(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
+        """Return a function that registers a check. When the run ends, the check runs, unless documents were retrieved.
 
         Outside a run, return ``None``.
         """

@@ -27,14 +27,14 @@ def warm(
     prompt: BasePromptTemplate[Any] | Runnable[Any, Any] | Callable[[list[Document]], Any],
     progress: bool = True,
 ) -> int:
-    """Compute documents for the model's ``document_cache``. Cached documents are skipped.
+    """Compute the documents' keys and values and store them in ``document_cache``. Cached documents are skipped.
 
     Args:
         llm: the model.
         documents: documents, or a vector store that can list its documents (FAISS, InMemoryVectorStore).
-        prompt: the chain's template, whose variable ``context`` gets the documents, separated by blank lines; or a
-            function or runnable that takes a list of documents and returns the model's input, with a question at the
-            end.
+        prompt: the chain's template. Its variable ``context`` gets the documents, separated by blank lines. Instead of
+            a template, you can pass a function or runnable that takes a list of documents and returns the model's
+            input. The input must end with a question.
         progress: whether to show a progress bar.
 
     Returns:

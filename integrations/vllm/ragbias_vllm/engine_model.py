@@ -66,7 +66,7 @@ def spare_slots(config: VllmConfig) -> int | None:
 
 
 def portable_identity(config: VllmConfig) -> str:
-    """Return the model's identity in ``DocumentCache(portable=True)``. This loads the model on the CPU for a moment."""
+    """Return the identity that ``DocumentCache(portable=True)`` uses. This temporarily loads the model on the CPU."""
     model = config.model_config
     if model.quantization or model.hf_overrides:
         raise ArgumentError("RagBiasConnector: portable=true supports neither quantised models nor --hf-overrides")

@@ -15,7 +15,7 @@ from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.measures.per_question import group_by
 from ragbias.evaluation.runs import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.tasks.task import Case, Task
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
@@ -111,6 +111,6 @@ def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, b
 
 def _prompt_to_time(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
     """Split a case's prompt into parts. Return None if the window has no room for the tokens of the measurement."""
-    prompt = in_parts(task.prompt(lm, case), case.documents, None).parts
+    prompt = split_prompt(task.prompt(lm, case), case.documents, None).parts
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED_TOKENS < lm.window else None

@@ -29,7 +29,7 @@ from ragbias.evaluation.runs import (
     as_json_lines,
     compressed_path,
     read_records,
-    read_run_settings,
+    read_run_description,
 )
 from ragbias.files import file_name_in_errors, sync_folder, write_atomically
 from ragbias.readers import reader_folder
@@ -136,7 +136,7 @@ class Store:
         sync_folder(folder)
 
     def _check_settings(self, about: dict[str, Any]) -> None:
-        if (before := read_run_settings(self.folder)) and holds_records(self.folder):
+        if (before := read_run_description(self.folder)) and holds_records(self.folder):
             changed = describe_changes(before["decides"], about["decides"])
             if not changed:
                 return

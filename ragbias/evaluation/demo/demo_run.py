@@ -17,7 +17,7 @@ from ragbias.evaluation.measures.metrics import exact_match, normalise
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.report.charts import draw_overlaid
 from ragbias.evaluation.tasks.task import spread_positions
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, parse_methods
 from ragbias.models.tiny.world import WorldQuestion, held_out_corpus, held_out_questions
@@ -104,7 +104,7 @@ def run(demo: Demo, bar: Progress) -> dict[str, Any]:
 def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
     """Measure each method's median time to the first token, relative to ``none``."""
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
-    prompts = [in_parts(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
+    prompts = [split_prompt(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
     return {name: cost["prefill_ratio"][0] for name, cost in costs.items()}
 

@@ -23,7 +23,7 @@ from ragbias.evaluation.runs import (
     find_records_file,
     read_costs,
     read_records,
-    read_run_settings,
+    read_run_description,
 )
 
 # task options that change the prompts
@@ -53,7 +53,7 @@ def read_run(folder: Path) -> Run:
     if not records:
         raise RunError(f"{rows} contains no answers yet; run the bench again to resume it")
     noise = read_records(again) if again else []
-    return Run(folder, records, noise, read_costs(folder), read_run_settings(folder))
+    return Run(folder, records, noise, read_costs(folder), read_run_description(folder))
 
 
 def summarise_runs(runs: Sequence[Run]) -> dict[str, Any]:

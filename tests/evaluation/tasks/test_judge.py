@@ -14,7 +14,7 @@ from ragbias.evaluation.tasks import Judge, make_task
 from ragbias.evaluation.tasks import judge as judging
 from ragbias.evaluation.tasks.judge import find_verdict
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine, Segmented
 
 PAIRS = [(f"Answer {n} is right.", f"I will not tell {n}.") for n in range(8)]
@@ -75,7 +75,7 @@ def test_letters_by_position_make_the_prompt_of_the_benchmark(data: Path) -> Non
 
 def test_both_orders_are_the_same_set_of_segments(data: Path) -> None:
     first, second, *_ = cases(data)
-    one, other = (in_parts(case.text + judging.CUE, case.documents, None).parts for case in (first, second))
+    one, other = (split_prompt(case.text + judging.CUE, case.documents, None).parts for case in (first, second))
     assert one.documents == other.documents[::-1]
     assert (one.prefix, one.suffix) == (other.prefix, other.suffix)
 

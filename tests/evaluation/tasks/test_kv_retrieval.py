@@ -10,7 +10,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import KVRetrieval
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.methods import Pine
 
 RECORDS = [["a54e", "D1FF"], ["9f4a", "703a"], ["52a9", "b2f8"], ["f4eb", "d733"]]
@@ -104,7 +104,7 @@ def test_more_pairs_or_positions_than_there_are_is_refused(data: Path) -> None:
 
 def test_pairs_are_segments_and_the_split_adds_one_separator(data: Path) -> None:
     case, _ = cases(data)
-    prompt, _, reason, _ = in_parts(case.text, case.documents, None)
+    prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
     assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")

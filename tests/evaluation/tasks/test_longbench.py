@@ -11,7 +11,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import DataError
 from ragbias.evaluation.tasks import LongBench
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.methods import Pine
 
 CONTEXT = """\
@@ -119,7 +119,7 @@ def test_a_line_of_another_format_is_named(write: Any, change: dict[str, Any], m
 def test_each_passage_is_a_segment(data: Path) -> None:
     for indices in (True, False):
         case, _ = cases(data, indices=indices)
-        prompt, _, reason, _ = in_parts(case.text, case.documents, None)
+        prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
         assert not reason
         assert prompt.text == case.text
         assert [document.strip() for document in prompt.documents] == list(case.documents)

@@ -11,7 +11,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import MultiDocumentQA
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 from ragbias.methods import Pine
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
@@ -226,7 +226,7 @@ def test_a_position_beyond_the_documents_is_refused(oracle: Path) -> None:
 def test_each_header_belongs_to_its_documents_segment(oracle: Path) -> None:
     for indices in (True, False):
         (case,) = cases(oracle, documents=(5,), positions=(2,), limit=1, indices=indices)
-        prompt, _, reason, _ = in_parts(case.text, case.documents, None)
+        prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
         assert not reason
         assert prompt.documents == tuple(document + "\n" for document in case.documents)
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"

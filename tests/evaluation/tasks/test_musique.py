@@ -10,7 +10,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import MuSiQue, make_task
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import in_parts
+from ragbias.generation.request import split_prompt
 
 ENTRY: dict[str, Any] = {
     "question": "Who built the station that Quill's ship left from?",
@@ -60,7 +60,7 @@ def test_orders_shuffle_passages_and_the_limit_counts_questions(data: Path) -> N
 
 def test_documents_are_found_in_the_prompt_in_every_order(data: Path, tiny: DebiasedLM) -> None:
     task = MuSiQue(data=(data,), orders=3)
-    splits = [in_parts(task.prompt(tiny, case), case.documents, None) for case in task.cases()]
+    splits = [split_prompt(task.prompt(tiny, case), case.documents, None) for case in task.cases()]
     found = {frozenset(split.parts.documents) for split in splits}
     assert len(found) == 1
 

@@ -322,7 +322,11 @@ class RagBiasLLM(FunctionCallingLLM):
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents and not listener.is_extracting():
             self._missing.check(
-                request, self.on_missing, documents=given.documents, segmenter=self.segmenter, at_end=listener.at_end()
+                request,
+                self.on_missing,
+                documents=given.documents,
+                segmenter=self.segmenter,
+                at_end=listener.end_of_run_registrar(),
             )
         return PreparedCall(self._owner, self.lm, request, given.settings)
 
@@ -370,7 +374,7 @@ class RagBiasLLM(FunctionCallingLLM):
             bare, documents = conversation.split_off_documents(messages)
             call = {**call, "documents": [str(document) for document in documents] or None}
         else:
-            bare, documents = list(messages), [ChatDocument("", text) for text in listener.printed_texts(given)]
+            bare, documents = list(messages), [ChatDocument("", text) for text in listener.texts_for_prompts(given)]
         turns = conversation.to_dicts(bare)
         chat_text = partial(self.lm.chat_text, turns, tools or None)
         rendered = render_if_absent(chat_text, documents, turns if given else ()) if self._uses_chat_template else None

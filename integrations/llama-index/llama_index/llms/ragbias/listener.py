@@ -121,8 +121,11 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         _close_synthesis(id_)
         self._end_run(id_)
 
-    def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that registers checks for the end of a run that retrieves nothing; None outside a run."""
+    def end_of_run_registrar(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
+        """Return a function that registers a check. When the run ends, the check runs, unless documents were retrieved.
+
+        Outside a run, return None.
+        """
         with self._state_lock:
             ends = self._runs.get(id_) if id_ else None
         if ends is None:
@@ -268,9 +271,9 @@ def _detach() -> None:
     _listener = None
 
 
-def at_end() -> Callable[[Callable[[], None]], None] | None:
-    """Return ``RetrievalSpanHandler.at_end`` of the current run; None outside a run."""
-    return None if _listener is None else _listener.at_end(_run.get())
+def end_of_run_registrar() -> Callable[[Callable[[], None]], None] | None:
+    """Return a function that registers a check for the end of the current run. Outside a run, return None."""
+    return None if _listener is None else _listener.end_of_run_registrar(_run.get())
 
 
 def is_extracting() -> bool:
@@ -290,7 +293,7 @@ def registry() -> Registry | None:
 
 def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None) -> Boundaries:
     """Locate the documents in a rendered prompt: those of the call, of its synthesis, or of recent retrievals."""
-    given = current_documents() if documents is None else printed_texts(documents)
+    given = current_documents() if documents is None else texts_for_prompts(documents)
     synthesis = current_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     recent = registry()
@@ -304,7 +307,7 @@ def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segm
     return replace(found, n_expected=expected, reason="; ".join(filter(None, (found.reason, *unread))))
 
 
-def printed_texts(documents: Sequence[Any]) -> tuple[str, ...]:
+def texts_for_prompts(documents: Sequence[Any]) -> tuple[str, ...]:
     """Return the texts of a call's documents as LlamaIndex prints them in prompts."""
     check_reusable(documents)
     return document_texts(documents, _text_for_prompts)

@@ -114,8 +114,13 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
     return shown, chosen.required
 
 
-def parse(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """Split an answer into text with malformed calls, valid calls (one unless ``parallel``), and errors of calls."""
+def split_tool_calls(
+    form: AnswerFormat, text: str, parallel: bool
+) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
+    """Return the text, the valid calls (only the first unless ``parallel``), and messages for malformed calls.
+
+    Malformed calls remain in the text.
+    """
     content, calls = form.read(text)
     wrong = [call for call in calls if call.error]
     blocks = [

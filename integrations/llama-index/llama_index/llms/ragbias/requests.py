@@ -119,7 +119,7 @@ class PreparedCall:
     def _complete_reply(self, generation: Generation) -> Reply:
         """Return the complete answer, and store its report."""
         reports.store(self.owner, generation.report.as_dict())
-        text, calls, errors = messages.parse(self.form, generation.text, self.parallel)
+        text, calls, errors = messages.split_tool_calls(self.form, generation.text, self.parallel)
         return Reply(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
 
     def _last_reply(self, generation: Generation, growing: GrowingAnswer) -> Reply:
