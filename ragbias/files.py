@@ -21,7 +21,7 @@ KINDS = {
 
 
 def irregular_kind(path: Path) -> str:
-    """Return the kind of an irregular file, such as ``"a named pipe"``, whose reads may block, or an empty string."""
+    """Return the kind of an irregular file, such as ``"a named pipe"``, else an empty string. Its reads may block."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # the caller gets the same error when it opens the file
@@ -51,7 +51,7 @@ def file_name_in_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Guard a block that writes a file: name the file in I/O errors, and after an error remove a new file."""
+    """Guard a block that writes a file. Name the file in I/O errors. After any error, remove the file if it is new."""
     existed = path.exists()
     try:
         with file_name_in_errors(path):

@@ -345,7 +345,7 @@ class DebiasedLM:
     def warm(
         self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None] = lambda done: None
     ) -> int:
-        """Compute documents and store them in the cache for later requests. Cached documents are skipped.
+        """Compute the documents' keys and values and store them in the cache. Cached documents are skipped.
 
         Args:
             prefix: the text before the documents of later prompts, including the chat template.

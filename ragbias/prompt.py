@@ -198,7 +198,7 @@ def shield_documents(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prom
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise each part separately, so that token ids do not depend on the order. Add one BOS token if there is one.
+    """Tokenise each part separately, so that token ids do not depend on the order. Begin with BOS, if it exists.
 
     Raises:
         EmptyDocumentError: a document has no tokens.

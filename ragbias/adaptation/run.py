@@ -244,7 +244,7 @@ def _load_or_make_targets(
 def held_out_example(
     lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
 ) -> tuple[Example, Lesson]:
-    """Return a held-out example, and a lesson with the known answer if ``labelled``, else the plain model's."""
+    """Return a held-out example and its lesson: for the known answer if ``labelled``, else the plain model's."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1
@@ -257,7 +257,7 @@ def held_out_example(
 
 
 def write_weights(peft: Any, reader: Reader, folder: Path, base: str) -> None:
-    """Write the weights in bfloat16 and the configuration, in peft's format. ``base`` is the name of the model."""
+    """Write the weights (in bfloat16) and the configuration in peft's format. ``base`` is the name of the model."""
     tensors = {}
     for path, (down, up) in reader.lora.weights.items():
         for half, weight in (("A", down), ("B", up)):

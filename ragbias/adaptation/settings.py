@@ -42,8 +42,8 @@ class AdaptSettings:
             distributions are averaged. Use this if answers need several documents. By default, the plain model reads
             only the document that is most similar to the question.
         examples: number of examples. Default: one per question, but at least 300 and at most 800.
-        prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. The default prompt has several
-            endings, so that the reader generalises.
+        prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. By default, several question
+            templates are used, so that the reader generalises.
         seed: seed of the examples and of the initial weights.
     """
 

@@ -55,7 +55,7 @@ class Lesson:
 
 @torch.no_grad()
 def make_lessons(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prompt]]], distil: bool) -> list[Lesson]:
-    """Return a lesson for each example.
+    """Return a lesson for each example: its target tokens and the teacher's distributions.
 
     Args:
         examples: each example with the prompts that the teacher reads.

@@ -1,4 +1,4 @@
-"""Backend ``flash``: FlashAttention 2, for queries that see each segment of keys at the same position in a head.
+"""Backend ``flash``: FlashAttention 2. In each head, all queries must see a segment of keys at the same position.
 
 FlashAttention supports one position per key. Therefore the keys are copied and encoded for each group of queries. The
 causal mask is aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package

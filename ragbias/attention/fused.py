@@ -40,7 +40,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[T
 
 
 def available(query: Tensor, scoring: Scoring) -> bool:
-    """Whether the fused kernel supports this scoring, and the device and dtype of the query."""
+    """Whether the fused kernel supports the scoring and the query's device and dtype."""
     supported = scoring.softcap is None and scoring.position_in_keys
     return supported and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
@@ -48,7 +48,7 @@ def available(query: Tensor, scoring: Scoring) -> bool:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Implement ``primitive.attend``. ``starts`` has shape ``[H or 1, n]`` or is None."""
+    """Implement ``primitive.attend``. ``visible.starts`` is ``[H or 1, n]`` or None."""
     encoded = scoring.encoding(query, positions)
     if visible.starts is not None:
         encoded, key = scoring.encoding.with_adjacent_pairs(encoded), scoring.encoding.with_adjacent_pairs(key)
@@ -192,7 +192,7 @@ def _attend_moved(
 
 
 def _visible_keys(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
-    """Return the smallest slice with all visible keys, and bool ``[Q]``, true for queries that see no key."""
+    """Return the smallest slice that contains all visible keys, and a mask ``[Q]`` of queries that see no key."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper

@@ -314,7 +314,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _batches(spans: Segments, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``(first, end)`` of documents with at most ``limit`` scores per head, or with one document."""
+    """Yield ranges ``(first, end)`` of one or more documents. Only single ones have over ``limit`` scores per head."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0

@@ -155,7 +155,7 @@ def _softmax_shares(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return the softmax share of each segment, ``[H, Q, columns]``, or its sum over each group with ``total``."""
+    """Return the softmax share of each segment ``[H, Q, columns]``. With ``total``, sum it over each group."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     visible = [(begin, end) for _, segments in groups for begin, end, _ in segments]

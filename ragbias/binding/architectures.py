@@ -118,7 +118,7 @@ class Architecture:
 
 
 def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
-    """Return the rope type of a layer, and the layer type if the model has a rope type per layer type."""
+    """Return the rope type of a layer, and its layer type. The latter is None if all layers have the same rope type."""
     kinds: Any = decoder.get_submodule("rotary_emb").rope_type
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
@@ -168,7 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family of a config. Raise ``UnsupportedModelError``, with ``name``, if it is not supported."""
+    """Return the family of a config. Raise ``UnsupportedModelError``, which quotes ``name``, if it is not supported."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(

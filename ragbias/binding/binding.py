@@ -128,7 +128,7 @@ class Binding(PlainBinding):
         self._pass = _ForwardPass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache that this method filled. It has the beginning of each prompt, with all documents."""
+        """Continue from a cache that this method filled. The cache must contain all documents of each prompt."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:

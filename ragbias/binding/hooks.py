@@ -1,7 +1,7 @@
 """``debias``: run an unmodified transformers model with a method, using hooks on its attention modules.
 
-While a binding acts on a module, the module has hooks, and a copy of its config that names an attention function of
-this library. MPT does not call such a function, so its ``forward`` is replaced. Each call looks up the active binding.
+While a binding acts on a module, the module has hooks and a copy of its config. The copy names an attention function of
+this library. MPT has no attention function, so its ``forward`` is replaced. Each call looks up the active binding.
 Therefore threads with different bindings can share a model. When its last binding closes, a module is restored.
 
 An interrupt may occur between any two steps of attaching and detaching. Therefore the hooks on the model are the only

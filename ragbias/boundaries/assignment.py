@@ -127,7 +127,7 @@ def is_long(document: str) -> bool:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a line break or tab that no document contains joins the documents, and no occurrence extends further."""
+    """Whether a line break or tab that no document contains joins ``chosen``, and no occurrence crosses its ends."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
@@ -231,13 +231,13 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occu
 
 
 def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
-    """Whether a space precedes the occurrence, and a space or a mark such as a full stop follows it."""
+    """Whether the occurrence is in a sentence: after a space, and before a space or a punctuation mark."""
     begin, end = occurrence.begin, occurrence.end
     return text[begin - 1 : begin] == " " and text[end : end + 1] in IN_SENTENCE
 
 
 def _mark_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """Mark whether the documents begin, or end, with different white space. Documents in quotation marks are exempt."""
+    """Mark whether the white space at the beginnings or ends of the documents differs. Do not mark quoted documents."""
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1

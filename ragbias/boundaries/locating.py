@@ -237,7 +237,7 @@ def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Know
 
 
 def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
-    """Return the documents' spans, extended to the metadata around them. XML elements are extended when splitting."""
+    """Return the documents' spans, extended to the metadata around them. ``split`` extends spans to XML elements."""
     spans = [occurrence.span for occurrence in whole]
     if enclosing_elements(text, spans) is not spans:
         return spans
@@ -357,7 +357,7 @@ def _improve_with_segmenter(text: str, segmenter: Segmenter, result: Boundaries 
 
 
 def _can_be_split(text: str, result: Boundaries) -> bool:
-    """Whether the prompt can be split at these documents, perhaps after their numbers are removed."""
+    """Whether the prompt can be split at the documents of ``result``, perhaps after their numbers are removed."""
     if not result.spans:
         return False
     with suppress(AmbiguousSegmentsError):

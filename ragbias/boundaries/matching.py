@@ -54,7 +54,7 @@ class Occurrence:
     Attributes:
         readings: indices of the functions that produce this form of the document. The indices count ``READINGS``, then
             the rewrites of formatters.
-        margins: whether the documents of the prompt begin, or end, with different white space.
+        margins: whether the white space at the beginnings or ends of the documents differs.
         doubtful: whether another occurrence of the document is equally likely.
     """
 
@@ -71,7 +71,7 @@ class Occurrence:
         return add_margins((self.begin, self.end), self.margins)
 
     def is_in(self, spans: Sequence[CharSpan]) -> bool:
-        """Whether the occurrence overlaps one of these ascending, disjoint spans."""
+        """Whether the occurrence overlaps one of the spans, which are ascending and disjoint."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin
 
@@ -122,7 +122,7 @@ def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tu
 
 
 def escaped_forms(stripped: str) -> list[str]:
-    """Return the escaped forms of a stripped text in Python and JSON that contain an additional backslash."""
+    """Return the forms of a stripped text that Python and JSON print with additional backslashes."""
     forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _needs_escaping(stripped) else ()
     return [form for form in forms if "\\" in form and form != stripped]
 
@@ -146,7 +146,7 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
 
 
 def fills_lines(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` fills its lines."""
+    """Whether no other text is in the lines of ``text[begin:end]``."""
     ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
     return ends_line and (begin == 0 or text[begin - 1] == "\n")
 
@@ -165,12 +165,12 @@ def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_number(text: str, begin: int, end: int) -> bool:
-    """Whether no digit is adjacent to ``text[begin:end]``."""
+    """Whether the number ``text[begin:end]`` is complete: no digit is adjacent to it."""
     return not text[max(0, begin - 1) : begin].isdigit() and not text[end : end + 1].isdigit()
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` continues on a side: with a letter, a digit, or the same character as at its end."""
+    """Whether ``text[begin:end]`` seems incomplete: a letter, a digit or its own outer character is adjacent to it."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -250,7 +250,7 @@ def _common_length(text: str, begin: int, document: str) -> int:
 
 
 def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents of which the prompt contains no part outside these occurrences.
+    """Count the documents that are absent: the prompt contains no part of them outside ``occurrences``.
 
     A part has at least ``MIN_PRESENT`` characters, or is a whole document. A question may contain shorter parts.
     """

@@ -100,7 +100,7 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
 
 
 def _have_equal_space(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps begin with the same white space, and end with the same. Every template requires this."""
+    """Whether all gaps have equal white space at their beginning and at their end, as every template requires."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
@@ -117,7 +117,7 @@ def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[Iterator[_Template]]:
-    """Yield the templates that produce the gap. Each group assigns another number of values to the left document."""
+    """Yield templates that produce the gap, in groups by the number of values that belong to the left document."""
     matches = _find_values(gap, left, right, word)
     if not matches or len(matches) > MAX_MATCHES:
         return

@@ -1,6 +1,6 @@
 """Find document numbers, which reveal the order of the documents to every method.
 
-Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. They are found in any order, so
+Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. They may be in any order, so
 the result does not depend on the order of the documents. Other counters may belong to the documents: letters, number
 words, and numbers such as those in ``Apollo 11`` and ``Apollo 12``. They are never removed. They are reported if they
 change by the same step from document to document.
@@ -237,7 +237,7 @@ class _Regions:
                         yield series
 
     def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """Yield series with one candidate of each region if all regions, except ``edge``, have the same number."""
+        """Yield series with one candidate per region if all regions except ``edge`` have equally many candidates."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
@@ -261,7 +261,7 @@ class _Regions:
                         yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
 
     def heading_series(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield series of numbers in headings, such as ``Chapter 1``. Two documents must be numbered from 0 or 1."""
+        """Yield series of numbers in headings, such as ``Chapter 1``. A series of only two must count from 0 or 1."""
         for series in self.even_series(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1
@@ -303,7 +303,7 @@ def _header(text: str, begin: int, end: int) -> CharSpan | None:
 
 
 def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
-    """Whether the numbers belong to metadata: all numbers are in metadata values, or one is in a longer value.
+    """Whether the numbers belong to metadata: a value contains a number and more text, or all numbers are in values.
 
     A metadata value that is only a number may equal the document's number by chance.
     """

@@ -123,7 +123,7 @@ def document_elements(text: str) -> list[CharSpan]:
 
 
 def find_below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers in the last message with headers, or the reason for none."""
+    """Return the documents below numbered headers in the last message with headers, or why there are none."""
     borders = MESSAGE_BORDER.finditer(text)
     edges = [0, *(edge for border in borders for edge in border.span()), len(text)]
     for begin, end in zip(edges[-2::-2], edges[::-2], strict=True):
@@ -134,7 +134,7 @@ def find_below_headers(text: str) -> tuple[list[CharSpan], str]:
 
 
 def _find_in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers in the message ``text[begin:end]``, or the reason for none."""
+    """Return the documents below numbered headers in the message ``text[begin:end]``, or why there are none."""
     every = list(HEADER_LINE.finditer(text, begin, end))
     labelled = [header for header in every if header["label"]]
     headers = labelled if len(labelled) > 1 else every  # documents may hold lists of references

@@ -59,7 +59,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Return each text's metadata as lists of values by name. Texts that differ only in outer white space share it."""
+    """Return each text's metadata: values by name. Texts that differ only in outer white space share their metadata."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:

@@ -121,7 +121,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt at these spans, and strip documents on the sides with margins that have no header or footer.
+    """Split a prompt. Strip the documents on each side that has margins, unless they have a header or footer there.
 
     If a separator follows the last document, each document ends with a separator. Otherwise it begins with one.
     """

@@ -45,7 +45,7 @@ PRINTED = "Document("  # beginning of a document as LangChain prints it; the tex
 
 
 class Margins(NamedTuple):
-    """Whether the documents begin (``left``) or end (``right``) with different white space, so borders are unclear."""
+    """Whether white space at the ``left`` or ``right`` ends of the documents differs. Then the borders are unclear."""
 
     left: bool = False
     right: bool = False
@@ -90,7 +90,7 @@ def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
 
 
 def is_separator(gap: str) -> bool:
-    """Whether a text contains neither letters nor a message border, so that it may be a separator."""
+    """Whether a text may be a separator: it contains neither letters nor a message border."""
     return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
 
 

@@ -199,7 +199,7 @@ def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[
 
 
 def channel_curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
-    """Return a channel's mean by layer, at up to ``CURVE_POINTS`` positions."""
+    """Return a channel's mean activation by layer, at up to ``CURVE_POINTS`` positions."""
     outputs = layer_outputs(states)[:, :, channel]
     points = np.unique(np.linspace(0, outputs.shape[1] - 1, min(CURVE_POINTS, outputs.shape[1])).astype(int))
     by_layer = {str(layer): values[points].tolist() for layer, values in enumerate(outputs)}

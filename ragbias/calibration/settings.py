@@ -100,7 +100,7 @@ def _draw_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], li
 
 
 def count_kv_pairs(lm: DebiasedLM) -> int:
-    """Return the number of pairs in a prompt: 75 as in the benchmark, or as many as fit a small window."""
+    """Return the number of pairs in a prompt: 75 as in the benchmark, or fewer if the window is small."""
     (pair,) = draw_kv_question(random.Random(0), 1).documents
     tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
     return max(2, min(MAX_PAIRS, (lm.window - RESERVED_TOKENS) // tokens))

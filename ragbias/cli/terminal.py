@@ -73,7 +73,7 @@ def _is_unchanged_output(path: Path) -> bool:
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Record the file that this block writes, which later runs may then overwrite. An error removes the file."""
+    """Record the file that the block writes, so that later runs may overwrite it. An error removes the file."""
     with writing(path):
         yield
     if path.is_file():

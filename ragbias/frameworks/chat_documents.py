@@ -202,7 +202,7 @@ def render_documents(
 
 
 def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt | None:
-    """Locate texts by rendering unique marks in their place. Return ``None`` unless each occurs once, in order."""
+    """Locate texts by rendering unique marks in their place. Return ``None`` unless each mark occurs once, in order."""
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)

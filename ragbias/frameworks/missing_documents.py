@@ -43,9 +43,9 @@ class MissingDocuments:
         suspected: bool = False,
         at_end: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Warn or raise an error if documents of a request are missing, and its method needs documents.
+        """Warn or raise an error if the request's method needs documents and some are missing.
 
-        A single expected document may be found alone, because it has no order. An empty list of documents is accepted.
+        A single document has no order, so it is accepted if no others are expected. An empty list is accepted too.
 
         Args:
             on_missing: whether to warn, to raise an error, or to do nothing.

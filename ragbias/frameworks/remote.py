@@ -277,7 +277,7 @@ class _NoModel:
 
 
 def check_orders_text(method: Method) -> None:
-    """Raise ``MethodError`` if a method needs a model, and does not only reorder texts."""
+    """Raise ``MethodError`` unless a method can reorder texts without a model."""
     if isinstance(method, ReorderingMethod):
         method.rank([[1], [2], [3]], _NoModel(method))
     elif not isinstance(method, NoMethod):

@@ -23,7 +23,7 @@ def warm(
     render: Callable[[Sequence[T]], str],
     progress: Callable[[int], None] | bool = False,
 ) -> int:
-    """Compute documents and store them in the model's cache. Cached documents are skipped.
+    """Compute the documents' keys and values and store them in the model's cache. Cached documents are skipped.
 
     Args:
         get_text: a function that returns the text of a document as it occurs in prompts.

@@ -256,7 +256,7 @@ class RecordedRequest:
 
 @contextmanager
 def recording() -> Iterator[list[RecordedRequest]]:
-    """In this context, record the requests to all ``DebiasedLM`` objects of the process, from all threads."""
+    """Record the requests to all ``DebiasedLM`` objects of the process, from all threads, while the context is open."""
     records: list[RecordedRequest] = []
     with _lock:
         _open_recordings.append(records)

@@ -170,7 +170,7 @@ def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, to
 
 
 def copy_states(cache: DynamicCache, begin: int, end: int) -> States:
-    """Copy the keys and values of the tokens ``begin`` to ``end - 1`` of the first sequence in a cache to the CPU."""
+    """Copy the keys and values of the first sequence's tokens ``begin`` to ``end - 1`` from a cache to the CPU."""
     keys, values = (
         tuple(getattr(layer, part)[0, :, begin:end].to("cpu", copy=True) for layer in cache.layers)
         for part in ("keys", "values")

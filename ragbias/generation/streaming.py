@@ -41,7 +41,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The complete result. Raise ``RagBiasError`` before the last piece."""
+        """The complete result. Raise ``RagBiasError`` unless the stream was read to its end."""
         if self._generation is None:
             raise RagBiasError("the stream is not exhausted; iterate to its end, or read its report")
         return self._generation

@@ -16,7 +16,7 @@ RATIO = Bounds(0.001, 1_000_000)
 
 @dataclass(frozen=True)
 class PositionInterpolation(AttentionMethod):
-    """Divide positions by a ratio. It is the same in all layers, or differs by layer.
+    """Divide positions by a ratio, which may differ by layer.
 
     With a ratio per layer, this is LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional
     Embedding Scaling, Findings of ACL 2026, arXiv 2606.27705). Ms-PoE has a ratio per head instead.

@@ -7,7 +7,7 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
-    """A method in which documents see the prefix and themselves, and later tokens see all tokens before them.
+    """A method in which a document sees the prefix and itself. Later tokens see all tokens before them.
 
     The prefix runs as in the plain model. Subclasses determine three things: whether documents also see each other, the
     positions of the documents for each query, and the position of the first token after the documents.
@@ -25,7 +25,7 @@ class SegmentMethod(AttentionMethod):
 
     @property
     def follows_query(self) -> bool:
-        """Whether the positions of the documents depend on the token after them, or on the head."""
+        """Whether the positions of the documents differ between later tokens, or between heads."""
         return False
 
     def document_starts(self, seq: SequenceCall) -> Tensor:

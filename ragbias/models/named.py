@@ -25,7 +25,7 @@ class PackagedModel:
     method: str = ""  # the best measured method, with its reader; empty for the general default
 
     def parts(self, name: str) -> list[Path]:
-        """Return the paths of the parts of the file, in order. Return none if no package is installed."""
+        """Return the paths of the file's parts, in order, or an empty list if no package is installed."""
         files = [file for module in self.modules for file in _files(module)]
         if 0 < len(files) < len(self.modules):
             raise ModelFileError(

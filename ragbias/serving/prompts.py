@@ -73,7 +73,7 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
 
 
 def check_documents_found(request: Request, on_missing: str) -> None:
-    """Raise a 400 if ``on_missing`` is ``"raise"`` and the method cannot run, because documents are missing."""
+    """With ``on_missing="raise"``, raise a 400 if documents are missing so that the method cannot run."""
     origin = request.origin
     if on_missing != "raise" or not origin.method_requested.needs_documents:
         return
@@ -151,7 +151,7 @@ def _locate_inserted(render_texts: Callable[[Sequence[str]], str], texts: Sequen
 
 
 def missing_documents(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
-    """Return a 400 response for documents that do not all occur in ``text``, which is the field ``param``."""
+    """Return a 400 response: some of the documents do not occur in ``text``, the value of the field ``param``."""
     names = ", ".join(chat_documents.name_absent([document.text for document in documents], text)) or "the documents"
     message = f"{param}: {names} not found in it; add each verbatim in one text, or add a user message"
     return bad_request("documents", message, "invalid_documents")

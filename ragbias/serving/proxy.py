@@ -215,7 +215,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _find_text_with_documents(
     texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ServerSettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains all documents, or None, and the spans of the documents."""
+    """Return the last text that contains all documents, and their spans in it. The text is None if there is none."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")

@@ -121,7 +121,7 @@ class RagBiasModel(BaseModel):
         """Whether the fields name another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
 
         Raises:
-            ArgumentError: they name another model, but the caller passed ``lm``, so it must not be replaced.
+            ArgumentError: the caller passed ``lm``, but the fields name another model.
         """
         if lm in arguments.loading_arguments:
             loaded = dict(zip(("model_id", "model_kwargs"), arguments.loading_arguments[lm], strict=True))

@@ -52,7 +52,7 @@ class PaddedBatch:
         return future
 
     def skip(self) -> None:
-        """Stop waiting for the request of one run. If no other run is outstanding, start the computation."""
+        """Stop waiting for the request of one run. If no other run must still submit one, start the computation."""
         with self._lock:
             self._n_outstanding -= 1
             complete = self._n_outstanding == 0 and bool(self._waiting)
@@ -96,12 +96,12 @@ def _set_outcome(future: Future[Any], outcome: object) -> None:
 
 
 Slot = list[tuple[object, PaddedBatch]]
-"""A model, and the batch to which the run's first request to this model belongs. Empty after this request."""
+"""A pair of a model and the batch for the run's first request to this model. Empty after this request."""
 _slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
 def take_batch(model: object) -> PaddedBatch | None:
-    """Return the batch for the first request of this run to ``model``. Later, or outside batches, return ``None``."""
+    """Return the batch for the run's first request to ``model``, or ``None`` for later requests and outside batches."""
     slot = _slot.get()
     return slot.pop()[1] if slot and slot[0][0] is model else None
 
@@ -179,7 +179,7 @@ async def arun_batched(
 
 @contextmanager
 def _cancel_on_error(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
-    """Cancel the batch if the block raises an error, such as after Ctrl-C, and wait briefly until its runs end.
+    """If the block raises an error (such as Ctrl-C), cancel the batch and wait briefly for its runs to end.
 
     Warnings of the runs name the line of user code that started the batch.
     """

@@ -186,7 +186,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """Return a function for each input that invokes the model, and the batch size."""
+        """Return one function per input, which invokes the model with this input. Also return the batch size."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, *pair) for pair in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))

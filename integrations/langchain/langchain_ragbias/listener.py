@@ -43,7 +43,7 @@ reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the id of a request's parent run. Streams have no run manager, so it is taken from their config."""
+    """Return the id of a request's parent run. Streams have no run manager, so their id is in their config."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
@@ -71,7 +71,7 @@ class RunTree:
     def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
         """Add the texts of one retrieval. Equal texts share their metadata.
 
-        ``retrieved`` is false for documents in inputs and outputs of chains. They count only if one of them is new.
+        ``retrieved`` is false for documents in inputs and outputs of chains. These count only if one is new.
         """
         merged: dict[str, str] = {}
         for text in texts:
@@ -95,7 +95,7 @@ class RunTree:
 
 
 def _report_failures(event: Callable[..., None]) -> Callable[..., None]:
-    """Ignore an event while the listener is uninstalled. Add failures to reports, because LangChain only logs them."""
+    """Wrap an event handler. Do nothing while the listener is uninstalled, and add errors of the handler to reports."""
 
     @functools.wraps(event)
     def guarded(
@@ -223,7 +223,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
     def _open_run(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Register a run. For a root run, call ``begins``, which begin state that the steps of the run share."""
+        """Register a run. For a root run, call ``begins``: functions that begin state which all its steps share."""
         with self._lock:
             now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id

@@ -158,7 +158,7 @@ def response_format(schema: Schema, method: str) -> dict[str, Any]:
 
 
 def parse_answers(llm: Runnable[Any, Any], schema: Schema, include_raw: bool) -> Runnable[Any, Any]:
-    """Return a runnable that parses answers: into objects of a pydantic class, or into dicts for other schemas.
+    """Return a runnable that parses answers into objects of a pydantic class, or into dicts for other schemas.
 
     With ``include_raw``, its result is a dict of ``raw``, ``parsed`` and ``parsing_error``.
     """

@@ -156,7 +156,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         self._tracked[request.request_id] = TrackedRequest(request, plan, parts, load_end=load_end, loaded=plan.end)
 
     def _check(self, request: Request, plan: Plan) -> None:
-        """Raise ``RefusedError`` for a request whose answer could be wrong."""
+        """Raise ``RefusedError`` if the answer to the request could be wrong."""
         if request.cache_salt != plan.cache_salt(request.prompt_token_ids or []):
             raise RefusedError("salt", "cache_salt does not match the method, the lengths and the scope")
         if plan.store and request.lora_request is not None:

@@ -32,7 +32,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json")
 
 
 def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
-    """Raise ``ArgumentError`` for an engine whose answers could be wrong."""
+    """Raise ``ArgumentError`` if answers of the engine could be wrong."""
     transfer, cache_dtype = config.kv_transfer_config, config.cache_config.cache_dtype
     specs = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
     full = len(specs) == 1 and type(specs[0]) is FullAttentionSpec
@@ -100,7 +100,7 @@ def digest_of_files(model: str, revision: str | None) -> str:
 
 
 def encodings_of(config: VllmConfig) -> list[Encoding]:
-    """Return each layer's encoding. Raise ``UnsupportedModelError`` if one is not rotary, or depends on the length."""
+    """Return each layer's encoding. Raise ``UnsupportedModelError`` if one is not rotary or depends on the length."""
     hf_config = config.model_config.hf_config
     with torch.device("meta"):  # no weights
         model = AutoModelForCausalLM.from_config(hf_config)

@@ -19,7 +19,7 @@ REFUSAL = "refused:"  # prefix of counts of refused requests; the reason follows
 
 
 class Counts(KVConnectorStats):
-    """Counts since the last report. A key is one of ``DESCRIPTIONS``, or ``REFUSAL`` and a reason."""
+    """Counts since the last report. A key is a key of ``DESCRIPTIONS``, or the text ``REFUSAL`` plus a reason."""
 
     data: dict[str, int]
 

@@ -63,9 +63,9 @@ class Plan:
     def cache_salt(self, ids: Sequence[int]) -> str:
         """Return the salt that separates requests in vLLM's prefix cache. ``ids`` are the prompt's tokens.
 
-        For an answer, the rotation of keys depends on all lengths. So requests share blocks only if their lengths are
-        equal and, if documents attend to each other, their documents too. Documents to store need no such separation,
-        because their keys are those of the plain model.
+        For an answer, the rotation of keys depends on all lengths. Therefore requests share blocks only if all lengths
+        are equal. If documents attend to each other, the documents must be equal too. Documents to store need no
+        separation, because their keys are those of the plain model.
         """
         parts: list[object] = ["store", self.scope]
         if not self.store:

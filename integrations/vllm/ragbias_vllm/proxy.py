@@ -330,7 +330,7 @@ class VllmModel(ServedModel):
     def _body(
         self, request: Request, settings: GenerationSettings, salt: str, streamed: bool
     ) -> tuple[Json, Sequence[int], Segments | None]:
-        """Return the body for vLLM, the tokens that end an answer, and the segments to store before.
+        """Return the body for vLLM, the tokens that end an answer, and the segments to store first.
 
         Defaults for sampling are those of ``DebiasedLM``, not of vLLM.
         """

@@ -192,7 +192,7 @@ class Segments:
 
 @dataclass(eq=False)
 class _Job:
-    """One document, or all documents of a prompt, to compute and store."""
+    """A job that computes and stores one document, or all documents of a prompt."""
 
     compute: Callable[[], Awaitable[int]]
     stored: asyncio.Future[int]  # the result of ``compute``
@@ -252,7 +252,7 @@ class StoredDocuments:
                 self._retries.inc()
 
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
-        """Forget documents, or all if ``keys`` is None, and those that are being stored. They are then stored again."""
+        """Forget the documents in ``keys`` (all if None) and any being stored, so that they are stored again."""
         self._generation += 1
         self._reported = self._reported and keys is not None
         for key in list(self._known) if keys is None else keys:

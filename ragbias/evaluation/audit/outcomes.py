@@ -68,7 +68,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method. The first method, with which it is compared, is that of the unchanged pipeline.
+    """Measurements of one method. It is compared with the first method, which is the unchanged pipeline's.
 
     Attributes:
         answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.

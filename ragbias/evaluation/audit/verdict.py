@@ -68,10 +68,10 @@ def define_flip(audit: Audit) -> str:
 def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
     """Return the verdict on the unchanged pipeline, and recommend a method.
 
-    A method helps if its verdict is ``NO_PROBLEM``, or if its excess of flips is at most half of the pipeline's and the
-    high end of its interval is below the pipeline's excess. Methods that ``may_lose`` accuracy are excluded. Of the
-    other methods that help, the one with the largest gain in accuracy is recommended, and with equal gains the one with
-    the fewest flips. ``consistent`` ignores accuracy.
+    A method with the verdict ``NO_PROBLEM`` helps. Other methods help if two conditions hold: their excess of flips is
+    at most half of the pipeline's, and the high end of its interval is below the pipeline's excess. Methods that
+    ``may_lose`` accuracy are excluded. Of the rest, the method with the largest gain in accuracy is recommended, and
+    with equal gains the one with the fewest flips. ``consistent`` ignores accuracy.
     """
     label = audit.unchanged_label
     unchanged = audit.outcomes[label]

@@ -41,8 +41,8 @@ class Unit:
     def source_indices(self, method: Method) -> list[int]:
         """Return, for each case, the index of the case whose answer it gets.
 
-        It is the first case with the same documents if ``invariant_once`` is set and the method is order-invariant,
-        otherwise the case itself.
+        Usually this is the case itself. If ``invariant_once`` is set and the method is order-invariant, it is the first
+        case with the same documents.
         """
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
@@ -191,7 +191,7 @@ def _new_cases(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
 
 
 def first_cases(cases: Iterable[Case], count: int) -> Iterator[Case]:
-    """For each number of documents, yield one case of each of the first ``count`` questions."""
+    """Yield one case of each of the first ``count`` questions, for each number of documents."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

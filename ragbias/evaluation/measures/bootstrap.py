@@ -128,9 +128,9 @@ def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> In
     """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of such figures.
 
     The minimum of noisy scores is too low, and the minimum of a resample is even lower. Therefore percentile intervals
-    often miss the true value on flat curves. Two other intervals correct this bias, but can be too short: the
-    percentile interval shifted by twice the bias, on flat curves; the basic (reverse percentile) interval, near
-    accuracies of 0 and 1. The result is the union of both, limited to the ``bounds``.
+    often miss the true value on flat curves. Two other intervals correct this bias. The percentile interval
+    shifted by twice the bias can be too short on flat curves. The basic (reverse percentile) interval can be too short
+    near accuracies of 0 and 1. The result is the union of both, limited to the ``bounds``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
     If there was no gap, the interval of the gap contained 0 in only 64 to 81% of runs. To test for a gap, use

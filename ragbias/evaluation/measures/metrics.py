@@ -60,8 +60,8 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 def find_source(answer: str, documents: Sequence[str], question: str) -> int | None:
     """Return the index of the document that an answer comes from, or None if this is ambiguous.
 
-    It is the only document that contains the normalised answer as whole words. If no document contains the answer, it
-    is the document with the most words of the answer, at least half, not counting words of the question.
+    It is the only document that contains the normalised answer as whole words. If there is none, it is the
+    document with the most words of the answer, if these are at least half. Words of the question do not count.
     """
     words = " ".join(_split_words(answer))
     if not words:

@@ -180,7 +180,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """The context window and the capabilities, by which LlamaIndex chooses chunks and prompts."""
+        """The context window and the model's capabilities. LlamaIndex uses them to choose chunk sizes and prompts."""
         assert self.context_window is not None
         assert self.is_chat_model is not None
         return LLMMetadata(
@@ -315,7 +315,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.messages_to_prompt(messages)
 
     def _prepare_prompt(self, text: str, call: Mapping[str, Any], found: Boundaries | None = None) -> PreparedCall:
-        """Prepare a call. Its documents are located here, because a stream may be read after the synthesis ended."""
+        """Prepare a call. Its documents are located now, because the synthesis may end before the stream is read."""
         given = arguments.merge_arguments(self._defaults(), call, self.options.stopping_ids)
         method = methods.get(given.method, self.lm.name)
         found = found or listener.locate_documents(text, given.documents, self.segmenter)
@@ -367,7 +367,7 @@ class RagBiasLLM(FunctionCallingLLM):
     ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
         """Return the prompt, the call, and the boundaries of the documents if the chat template renders them.
 
-        If the call has no documents, the returned call has those of content blocks.
+        If the call has no documents, the returned call has the documents in content blocks.
         """
         given = call.get("documents")
         if given is None:

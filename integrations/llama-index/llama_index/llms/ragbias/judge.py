@@ -87,7 +87,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> EvaluationResult:
-        """Like ``aevaluate``. LlamaIndex's version would replace all ``RuntimeError``s, such as errors of ragbias."""
+        """Like ``aevaluate``. LlamaIndex's version would replace the errors of ragbias, which are ``RuntimeError``s."""
 
         async def result_or_error() -> EvaluationResult | RagBiasError:
             try:

@@ -162,7 +162,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None
 
     def _record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Record the nodes' texts with and without metadata as retrievals. Return those with metadata, and failures.
+        """Record the nodes' texts with and without metadata as retrievals. Return texts with metadata, and failures.
 
         A node of a document that joins retrieved texts is replaced by these texts, because their order matters.
         """
@@ -277,7 +277,7 @@ def end_of_run_registrar() -> Callable[[Callable[[], None]], None] | None:
 
 
 def is_extracting() -> bool:
-    """Whether a metadata extractor calls the LLM. Its prompts contain one node by design."""
+    """Whether a metadata extractor is calling the LLM. By design, its prompts contain only one node."""
     return _extraction.get() is not None
 
 
@@ -314,7 +314,7 @@ def texts_for_prompts(documents: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """If there is one text, return the retrieved texts that it joins with line breaks. Otherwise return no texts."""
+    """Split a single text into the retrieved texts that it joins with line breaks. Return nothing for several texts."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"

@@ -22,7 +22,7 @@ def warm(
     template: BasePromptTemplate | None = None,
     progress: bool = True,
 ) -> int:
-    """Compute documents for the LLM's ``document_cache``. Cached documents are skipped.
+    """Compute the documents' keys and values and store them in ``document_cache``. Cached documents are skipped.
 
     Args:
         llm: the LLM.
@@ -46,7 +46,7 @@ def warm(
 
 
 class WarmDocuments(TransformComponent):
-    """The last step of an ``IngestionPipeline``: computes the nodes and stores them in an LLM's ``document_cache``."""
+    """A last step of an ``IngestionPipeline``. It stores the nodes' keys and values in an LLM's ``document_cache``."""
 
     llm: RagBiasLLM = Field(exclude=True)
     template: BasePromptTemplate | None = Field(default=None, exclude=True)
