@@ -165,7 +165,7 @@ def _attend(
 def _attend_moved(
     query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention to keys encoded at their positions. ``mask_of(i)`` is the mask of queries from index ``i``."""
+    """Compute attention to ``moved``, keys at their positions. ``mask_of(i)`` is the mask of queries from ``i`` on."""
     (heads, queries, dim), bounds = query.shape, visible.bounds
     # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)

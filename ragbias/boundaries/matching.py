@@ -67,7 +67,7 @@ class Occurrence:
 
     @property
     def span(self) -> CharSpan:
-        """``(begin, end)`` as a span that carries the margins."""
+        """The span ``(begin, end)``, which also stores the margins."""
         return add_margins((self.begin, self.end), self.margins)
 
     def is_in(self, spans: Sequence[CharSpan]) -> bool:

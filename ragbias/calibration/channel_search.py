@@ -41,9 +41,9 @@ class SearchRange:
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
         """Return the authors' range: layers 2 to n-2, without the first positions.
 
-        The released code skips 300 positions for the fit and 200 for smoothing. The paper skips 30 for both. If there
-        are fewer than 1000 positions, these numbers decrease in proportion. If there are fewer than 8 layers, all
-        layers except the last are tested.
+        The released code omits the first 300 positions from the fit and the first 200 from smoothing. The paper omits
+        the first 30 from both. If there are fewer than 1000 positions, these numbers decrease in proportion. If there
+        are fewer than 8 layers, all layers except the last are tested.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")

@@ -81,7 +81,7 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
 
 
 def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
-    """Return the value of a block's only field with content. Raise an error unless it is one of ``fields``."""
+    """Return the content of a block. Raise an error unless exactly one of ``fields`` has content, and nothing else."""
     if not isinstance(part, dict) or part.get("type") not in types:
         raise _block_error(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"

@@ -150,7 +150,10 @@ def affinity(body: RequestBody) -> str:
 
 
 async def _call_replica(send: Callable[..., Any], *arguments: object, streamed: bool = False) -> tuple[Any, Any]:
-    """Send a request to a replica, and send it again if the replica dies. Return the response and its first result."""
+    """Send a request to a replica, and send it again if the replica dies.
+
+    Return the response and its result or, if ``streamed``, its first item.
+    """
     for tries_left in reversed(range(MAX_ATTEMPTS)):
         response = send(*arguments)
         try:

@@ -56,7 +56,7 @@ class Load:
 
 @dataclass
 class Save:
-    """Parts of a prompt to read from a request's blocks and to store."""
+    """The parts of a prompt that are stored after they were read from the blocks of its request."""
 
     parts: list[Part]
     blocks: list[int]
