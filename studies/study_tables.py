@@ -126,5 +126,5 @@ def _format_estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "")
 
 
 def format_interval(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format a figure like ``with_interval``, or as ``NO_VALUE`` if it has no interval."""
+    """Format a figure like ``tables.format_figure``, or as ``NO_VALUE`` if it has no interval."""
     return tables.NO_VALUE if not figure or None in figure else tables.format_figure(figure, form, prefix)
