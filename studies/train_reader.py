@@ -67,7 +67,7 @@ from studies.windows import (
 
 TOGETHER = 128  # lessons whose answers are generated together
 GROUP = 256  # lessons with the same prefix and form
-MOST = 10, 20  # documents of a prompt with long and with short passages
+SHORT = 20  # most documents of a prompt with short passages
 OWN_ANSWERS = "distil", "free", "ranked"  # objectives with answers of the teacher
 
 
@@ -87,15 +87,13 @@ def shuffle_windows(row: Row, rng: random.Random) -> Row:
     return Row(row.prefix, rng.sample(row.windows, len(row.windows)), row.suffix, row.target).plain
 
 
-def make_groups(
-    model: PreTrainedModel, questions: Questions, objective: str, count: int, size: int
-) -> list[list[Lesson]]:
+def make_groups(model: PreTrainedModel, questions: Questions, objective: str, options: Any) -> list[list[Lesson]]:
     """Return groups of lessons, with the teacher's answers if the objective uses them."""
     groups, rng = [], random.Random(1)
-    for _ in range(count):
-        lessons = questions.lessons(size, rng)
+    for _ in range(options.groups):
+        lessons = questions.lessons(options.group, rng)
         if objective in OWN_ANSWERS:
-            set_own_answers(model, questions, lessons, objective, rng)
+            set_own_answers(model, questions, lessons, objective, options.documents, rng)
         groups.append(lessons)
     if objective in OWN_ANSWERS:
         rights = [lesson.right for lessons in groups for lesson in lessons]
@@ -104,12 +102,17 @@ def make_groups(
 
 
 def set_own_answers(
-    model: PreTrainedModel, questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
+    model: PreTrainedModel,
+    questions: Questions,
+    lessons: Sequence[Lesson],
+    objective: str,
+    most: int,
+    rng: random.Random,
 ) -> None:
     """Generate the teacher's answers from the documents that it reads."""
     read = []
     for lesson in lessons:
-        documents = questions.documents(lesson, MOST[lesson.short], rng)
+        documents = questions.documents(lesson, SHORT if lesson.short else most, rng)
         top = questions.most_similar(lesson.entry["question"], documents)
         if objective == "distil":
             top = documents.index(lesson.entry["documents"][0])
@@ -125,10 +128,10 @@ def set_own_answers(
 
 
 def make_rows(
-    questions: Questions, lessons: Sequence[Lesson], objective: str, rng: random.Random
+    questions: Questions, lessons: Sequence[Lesson], objective: str, most: int, rng: random.Random
 ) -> list[tuple[Row, int]]:
     """Return the prompts of a step with their targets, and the index of the document that the teacher reads."""
-    count = rng.randint(11, 20) if lessons[0].short and rng.random() < 0.5 else rng.randint(2, 10)
+    count = rng.randint(11, SHORT) if lessons[0].short and rng.random() < 0.5 else rng.randint(2, most)
     drawn = []
     for lesson in lessons:
         if objective == "free" and lesson.row:
@@ -201,7 +204,7 @@ def train(
             break
         for group in optimiser.param_groups:
             group["lr"] = options.rate * min(1.0, (step + 1) / WARM_UP) * max(0.02, 1 - share_done)
-        drawn = make_rows(questions, rng.sample(rng.choice(groups), options.batch), objective, rng)
+        drawn = make_rows(questions, rng.sample(rng.choice(groups), options.batch), objective, options.documents, rng)
         with autocast(model):
             loss = compute_loss(model, reader, drawn, objective, rng, options.mixture)
         loss.backward()
@@ -228,7 +231,7 @@ def write_reader(reader: Reader, questions: Questions, options: Any, settings: d
     lm, method = questions.lm, get("mixture" if options.mixture else "pcw")
     held_out = [Question(**questions.by_length[1][question]) for question in questions.held_out[:MOST_HELD_OUT]]
     compared = [held_out_example(lm, question, AdaptSettings(), labelled=True) for question in held_out]
-    used = ("batch", "rank", "rate", "one_form")
+    used = ("batch", "documents", "rank", "rate", "one_form")
     record = {
         "method": method.name,
         "model": {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)},
@@ -258,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=32, help="examples in a step")
     parser.add_argument("--groups", type=int, default=24, help="groups of lessons")
     parser.add_argument("--group", type=int, default=GROUP, help="lessons in a group")
+    parser.add_argument("--documents", type=int, default=10, help="most documents of a prompt")
     parser.add_argument("--rank", type=int, default=8, help="rank of the LoRA")
     parser.add_argument("--mixture", action="store_true", help='train for "mixture" instead of parallel windows')
     parser.add_argument("--one-form", action="store_true", help="one prefix and format, so that documents are cached")
@@ -303,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name, objective, steps, seed = [*text.split(":"), "0"][:4]
         weight = int(steps) / sum(int(other.split(":")[2]) for other in left[index:])
         if objective not in groups:
-            groups[objective] = make_groups(model, questions, objective, options.groups, options.group)
+            groups[objective] = make_groups(model, questions, objective, options)
         deadline = time.monotonic() + max(1.0, (stop - time.monotonic()) * weight)
         reader, done = train(model, questions, groups[objective], objective, int(steps), int(seed), options, deadline)
         save(reader, options.out / f"{name}.safetensors")

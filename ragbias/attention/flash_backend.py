@@ -24,7 +24,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``. ``visible.starts`` is ``[H or 1, n]`` or None.
 
-    A bias or bounds are not supported.
+    ``visible.bias`` and ``visible.bounds`` must be None.
     """
     encoded = scoring.encoding(query, positions)
     starts = positions.new_zeros(1, len(visible.segments)) if visible.starts is None else visible.starts

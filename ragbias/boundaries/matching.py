@@ -186,7 +186,7 @@ def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence fills its lines or its quotation marks. A label, tag, bullet or number may precede it."""
+    """Whether the occurrence has its lines or quotation marks to itself, except for a label, tag, bullet or number."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)

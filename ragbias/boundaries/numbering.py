@@ -261,7 +261,7 @@ class _Regions:
                         yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
 
     def heading_series(self, taken: Collection[CharSpan]) -> Iterator[Series]:
-        """Yield series of numbers in headings, such as ``Chapter 1``. A series of only two must count from 0 or 1."""
+        """Yield series of numbers in headings, such as ``Chapter 1``. A series of two numbers must start at 0 or 1."""
         for series in self.even_series(taken):
             few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
             alike = len({candidate.line for candidate in series}) == 1

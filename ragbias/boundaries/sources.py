@@ -72,7 +72,7 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def merge_fields(old: str, new: str) -> str:
-    """Return a text with the metadata of two equal texts. If there are too many fields, prefer those of ``new``."""
+    """Return the text, which both arguments contain, with the metadata of both. The fields of ``new`` come first."""
     old_fields, new_fields = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(old_fields) <= set(new_fields) else KnownText(new, (*new_fields, *old_fields))
 

@@ -45,7 +45,7 @@ PRINTED = "Document("  # beginning of a document as LangChain prints it; the tex
 
 
 class Margins(NamedTuple):
-    """Whether white space at the ``left`` or ``right`` ends of the documents differs. Then the borders are unclear."""
+    """Whether documents begin (``left``) or end (``right``) with different white space, so that borders are unclear."""
 
     left: bool = False
     right: bool = False

@@ -43,7 +43,7 @@ class States:
     """Keys and values of ``T`` adjacent tokens.
 
     Attributes:
-        keys, values: tensors ``[G, T, d]`` by layer, on the CPU, in the model's dtype. Keys are not encoded.
+        keys, values: tensors ``[G, T, d]`` by layer, on the CPU, in the model's dtype. Keys have no position encoding.
     """
 
     keys: tuple[Tensor, ...]

@@ -1,4 +1,4 @@
-"""Measure mean hidden states, attention to the gold document, and the loss of right answers."""
+"""Measure mean hidden states, attention to the gold document, and the cross-entropy of right answers."""
 
 from __future__ import annotations
 

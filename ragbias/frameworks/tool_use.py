@@ -128,7 +128,7 @@ class AnswerFormat:
         tools: tools that the prompt lists. Without tools, answers are not searched for tool calls.
         beginning: beginning of the answer, which is appended to the prompt.
         instruction: text that is added to the user's last message.
-        request_fields: fields for a server, which formats answers itself. ``tools`` are not among them.
+        request_fields: fields, without ``tools``, that tell a server which format to enforce.
     """
 
     tools: Sequence[Tool] = ()

@@ -75,7 +75,7 @@ def prepared_model(
 ) -> Iterator[PreparedCache]:
     """Attach a method for a batch of left-padded prompts, and yield the cache from which generation starts.
 
-    ``spans`` are the columns of documents, including padding. ``lora`` replaces the reader of the method in training.
+    ``spans`` are the columns of documents, including padding. During training, ``lora`` replaces the method's reader.
     """
     if lora is None and method.reader:
         lora = reader_of(model, method)

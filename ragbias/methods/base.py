@@ -239,7 +239,10 @@ class Method(_WithReader):
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the orders for a vote, as indices into ``documents`` (token ids). Empty for methods without a vote."""
+        """Return the orders of the documents to vote over, or an empty list for methods without a vote.
+
+        ``documents`` are token ids, and an order is a list of indices into them.
+        """
         return []
 
 

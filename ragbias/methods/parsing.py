@@ -154,7 +154,7 @@ def _parse_single(label: str, model_name: str | None) -> Method:
 
 
 def parse_call(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
-    """Parse ``name(parameter=value,...)`` without blanks. Return ``find(name)`` and the parameters."""
+    """Parse a label such as ``name(parameter=value,...)``. Return ``find(name)`` and the parameters."""
     match = _ENTRY.fullmatch(label)
     if match is None:
         raise MethodError(f"{kind} {label!r}: expected a name, or name(parameter=value,...)")

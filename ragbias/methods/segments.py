@@ -77,7 +77,10 @@ class SegmentMethod(AttentionMethod):
         return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of later tokens if all see the documents at the same positions. Encode each key once."""
+        """Compute attention of tokens after the documents if all of them see the documents at the same positions.
+
+        Each key is encoded once.
+        """
 
         def at_positions(new: Tensor, first: int) -> Tensor:
             if "starts" not in seq.memory:  # all tokens have the same starts

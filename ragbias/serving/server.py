@@ -256,7 +256,7 @@ class Guard:
             self._record(scope, status if ended else GONE, time.perf_counter() - begin, fields)
 
     def _key_of(self, headers: Headers) -> str | None:
-        """Return the client's API key, or None if it is wrong or missing. Empty if the server needs no key."""
+        """Return the client's API key, None if it is wrong or missing, or "" if the server needs no key."""
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         sent = credentials.strip(" ").encode("latin-1")  # other whitespace bytes may be part of a UTF-8 letter
         matches = [key for encoded, key in self._keys.items() if hmac.compare_digest(sent, encoded)]

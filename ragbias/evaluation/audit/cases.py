@@ -85,7 +85,7 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
     """Generate one answer per request with the settings of the case.
 
-    If the settings sample with a seed, requests run one by one. Request ``i`` uses ``seed + first_attempt + i``.
+    If answers are sampled with a seed, requests run one by one, and request ``i`` uses ``seed + first_attempt + i``.
     """
     lm, settings = case.recorded.lm, case.recorded.settings
     if case.greedy or settings.seed is None:

@@ -39,7 +39,7 @@ class ModelLoader:
 
 
 def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
-    """Run all units whose records are missing, and return the content of ``summary.json``.
+    """Run every batch of cases whose records are missing, and return the content of ``summary.json``.
 
     Settings that cannot run raise an error, if possible before files are written.
     """

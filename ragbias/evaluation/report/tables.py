@@ -210,7 +210,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Group]:
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """Yield a table per measure with differences from the method ``label``. ``minus`` is from ``differences_from``."""
+    """Yield a table per measure of differences from the method ``label``. ``differences_from`` returns ``minus``."""
     for measure, methods in minus.items():
         rows = [
             [name, *(format_figure(figures[of], "+.2f") for of in ("mean", "worst"))]

@@ -1,8 +1,8 @@
-"""A listener that records the retrieved nodes of LlamaIndex's root dispatcher and of direct searches.
+"""A listener that records retrieved nodes, from events of LlamaIndex's root dispatcher and from direct searches.
 
 It stores the nodes of the current synthesis of each context. For agents and the user's own prompts, it also stores a
 limited number of recent retrievals of each context. LlamaIndex calls the LLM of a stream only when the stream is read,
-perhaps in another thread. Then the synthesis is found by the stream's frame on the stack.
+perhaps in another thread. In that case, the stream's frame on the call stack identifies the synthesis.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self._runs_with_retrieval.discard(id_)
 
     def _streaming_synthesis(self) -> Synthesis | None:
-        """Return the synthesis of the stream that is read on the current stack, if any."""
+        """Return the synthesis whose stream the current call stack is reading, or None."""
         with self._state_lock:
             read = [(_frame_of(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
