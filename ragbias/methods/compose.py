@@ -14,7 +14,7 @@ class Reweightable(AttentionMethod):
     """Base class of the methods that ``Compose`` combines with SIW."""
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """Compute the attention of a prompt with the weights that SIW changes: ``[batch, queries, heads, d]``."""
+        """Compute the attention of a prompt with SIW's changes to its weights: ``[batch, queries, heads, d]``."""
         raise NotImplementedError
 
 
@@ -22,8 +22,8 @@ class Reweightable(AttentionMethod):
 class Compose(AttentionMethod):
     """SIW combined with channel scaling or with Self-Extend.
 
-    In layers where both act, SIW changes the attention weights of the other method. With channel scaling, SIW changes
-    the weights of plain attention. Then channel scaling replaces the attention of the last tokens.
+    In layers where both act, SIW changes the attention weights of Self-Extend. If the other method is channel scaling,
+    SIW changes the weights of plain attention. Then channel scaling replaces the attention of the last tokens.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.
@@ -70,7 +70,7 @@ def _reason(methods: Sequence[object]) -> str:
     if any(not isinstance(method, AttentionMethod) for method in methods):
         return "only methods inside the model can be composed; documents are reordered before the model runs"
     if sum(method.positions == "none" for method in methods if isinstance(method, AttentionMethod)) > 1:
-        return "both assign positions to the same keys, and a key can have only one"
+        return "both assign positions to the same keys, and a key can have only one position"
     if len({type(method) for method in methods}) < len(methods):
         return "a method cannot be composed with itself"
     return "expected SIW with ChannelScaling, or SIW with SelfExtend; no paper defines other compositions"

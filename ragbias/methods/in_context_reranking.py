@@ -53,9 +53,9 @@ def _sum_without_outliers(contrast: Sequence[float]) -> float:
 class QueryContrast(AttentionMethod):
     """The plain model, which also measures ``x(t)`` of in-context re-ranking in one forward pass.
 
-    The prompt's end, after the documents, is appended once more, with "N/A" as the query. This second end begins at the
-    same position as the first, and does not see it. ``queries`` is the span of the first end. ``contrast`` is ``x``,
-    float64 ``[begin of queries]``.
+    The text after the documents is appended once more, with "N/A" as the query. This copy begins at the same position
+    as the original text, and does not attend to it. ``queries`` is the span of the original text. ``contrast`` is ``x``
+    for all tokens before ``queries``, float64.
     """
 
     name = "query-contrast"

@@ -22,7 +22,7 @@ class MsPoE(AttentionMethod):
     """Divide positions by a ratio per head: ``t / r_h`` in head ``h``. The prefill determines the ratios of each layer.
 
     The score of a head is the share of keys whose weight for the prompt's last token is above ``alpha`` times the mean.
-    The head with the highest score is the most position-aware, and gets ``min_ratio``. Ratios grow in equal steps.
+    The head with the highest score gets ``min_ratio``. Heads with lower scores get larger ratios, in equal steps.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
@@ -32,7 +32,7 @@ class MsPoE(AttentionMethod):
             is the authors' code: weights are computed without positions, and head ``h`` has the ratio
             ``min + (max - min) * order[h] / H``, where ``order`` lists the heads by score. Keys have the ratio of the
             first query head of their group. ``"ranked"`` uses the rank of head ``h`` instead of ``order[h]``.
-        heads: the order of the heads, from the smallest ratio. ``"by-awareness"`` is the rule above. The paper also
+        heads: the order of the heads, smallest ratio first. ``"by-awareness"`` is the rule above. The paper also
             evaluates ``"entropy"`` (lowest entropy of the weights first), ``"sequential"`` (by index) and ``"random"``
             (drawn for each layer). ``"reversed"`` (by index, last first) is from the authors' script.
         alpha: weights above this multiple of the mean are outliers, 0.001 to 1,000,000.

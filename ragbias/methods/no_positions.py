@@ -11,7 +11,7 @@ from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, Ten
 class NoPositions(AttentionMethod):
     """Attention without rotation of queries and keys. Only the causal mask then depends on positions.
 
-    This is for experiments. Models that were trained with positions answer badly.
+    Use this only in experiments: models that were trained with positional encoding answer badly.
 
     Args:
         layers: first and last layer, both included; ``None`` for all layers.

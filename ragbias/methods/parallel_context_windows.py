@@ -12,8 +12,9 @@ from ragbias.methods.segments import SegmentMethod, starts_after_prefix
 class ParallelContextWindows(SegmentMethod):
     """Documents cannot attend to each other, and all start at position ``P``, the length of the prefix.
 
-    Later tokens see all tokens before them. Their positions start at ``P + max L_j``, where ``L_j`` is the length of
-    document ``j``. Set-Based Prompting (McIlroy-Young et al., arXiv 2406.06581) has the same positions and mask.
+    Tokens after the documents see all tokens before them. Their positions start at ``P + max L_j``, where ``L_j`` is
+    the length of document ``j``. Set-Based Prompting (McIlroy-Young et al., arXiv 2406.06581) has the same positions
+    and mask.
     """
 
     name = "pcw"

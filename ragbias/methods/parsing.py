@@ -53,7 +53,7 @@ def method_class(name: str) -> type[Method]:
 
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of other distributions by name, except names of methods in this package."""
+    """Return the entry points of other distributions by name. Leave out names of methods in this package."""
     return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in methods.METHODS}
 
 
@@ -75,7 +75,7 @@ def _load_entry_point(name: str) -> type[Method]:
 
 
 def get(method: str | Method | None, model_name: str | None = None, reader: str = "") -> Method:
-    """Create a method from text, or return an instance. If a reader is given, add it to the method.
+    """Create a method from text, or return the given instance. If ``reader`` is not empty, add it to the method.
 
     Args:
         method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), a combination of two
@@ -98,12 +98,12 @@ def get(method: str | Method | None, model_name: str | None = None, reader: str 
         raise MethodError(f"reader={reader!r}; expected the path of a folder as text")
     method = replace(method, reader=reader) if reader else method
     if method.reader and not method.takes_reader:
-        raise MethodError(f"{method.name} takes no reader; expected none, pine, pcw or another method inside attention")
+        raise MethodError(f"{method.name} takes no reader; use 'none', 'pine', 'pcw' or another attention method")
     return method
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list. Return them by their text, without white space."""
+    """Create the methods of a comma-separated list. The keys of the result are their texts without white space."""
     parsed: dict[str, Method] = {}
     for label in split_outside_brackets(without_blanks(text), ",", text):
         method = _parse(label, model_name)

@@ -29,8 +29,9 @@ class Pine(SegmentMethod):
     - For a token after the documents, the importance is computed over all documents. The most important document ends
       at ``E - 1``. The token has its true position and sees all tokens before it.
 
-    Outside of ``from_layer`` to ``to_layer``, document ``i`` sees only the prefix and itself. It begins at ``P``, or at
-    its true position with ``order="input"``. Below ``from_layer``, its keys and values depend on no other document.
+    In layers outside ``from_layer`` to ``to_layer``, document ``i`` sees only the prefix and itself. It begins at
+    ``P``, or, with ``order="input"``, at its true position. Below ``from_layer``, a document's keys and values do not
+    depend on the other documents.
 
     Args:
         order: ``"importance"`` is the rule above. ``"reverse"`` and ``"input"`` are ablations in the paper.
@@ -57,7 +58,7 @@ class Pine(SegmentMethod):
         return self.order in ("importance", "reverse")
 
     def __post_init__(self) -> None:
-        fixed = "'canonical': a fixed order by token ids; 'input': no re-assignment, which is not invariant"
+        fixed = "'canonical' sorts by token ids; 'input' moves no document and is not order-invariant"
         check_choice("pine: order", self.order, get_args(Order), fixed)
         check_whole_between("pine: from_layer", self.from_layer, LAYER_INDEX)
         if self.to_layer is not None:
@@ -108,6 +109,6 @@ class Pine(SegmentMethod):
         return importance if self.order == "importance" else -importance
 
     def _starts_by_nearness(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Return starts ``[H or 1, Q or 1, n]`` of documents up to ``E`` by ``nearness``. The sort is stable."""
+        """Sort the documents stably by ``nearness``, nearest last. Return their starts ``[H or 1, Q or 1, n]``."""
         nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
         return starts_up_to(seq.documents_end, seq.lengths, nearest_first)

@@ -22,7 +22,7 @@ class Segmented(Method):
     """The plain model on separately tokenised documents.
 
     Methods that need documents tokenise each document separately, so that its tokens do not depend on its position.
-    Compare them with this baseline to measure the effect of the method without that of tokenisation.
+    Comparing such a method with this baseline isolates the effect of the method from the effect of tokenisation.
     """
 
     name = "segmented"

@@ -7,7 +7,7 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
-    """A method in which a document sees the prefix and itself. Later tokens see all tokens before them.
+    """A method in which a document sees the prefix and itself. Tokens after the documents see all tokens before them.
 
     The prefix runs as in the plain model. Subclasses determine three things: whether documents also see each other, the
     positions of the documents for each query, and the position of the first token after the documents.
@@ -25,7 +25,7 @@ class SegmentMethod(AttentionMethod):
 
     @property
     def follows_query(self) -> bool:
-        """Whether the positions of the documents differ between later tokens, or between heads."""
+        """Whether the documents' positions differ between heads, or between tokens after the documents."""
         return False
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
@@ -35,7 +35,7 @@ class SegmentMethod(AttentionMethod):
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         """Return the starts of the documents for ``query`` ``[H, Q, d]``, whose tokens follow the documents.
 
-        The result is int64 ``[H or 1, Q or 1, n]``. The default is the starts for tokens of the first document.
+        The result is int64 ``[H or 1, Q or 1, n]``. By default, it equals the starts for tokens of the first document.
         """
         return self.document_starts(seq)[:, :1]
 
@@ -44,7 +44,7 @@ class SegmentMethod(AttentionMethod):
         return seq.documents_end
 
     def document_bias(self, seq: SequenceCall) -> float:
-        """Return the bias that is added to the scores of documents for the tokens after them."""
+        """Return a bias. It is added to the scores of document keys for queries after the documents."""
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ class SegmentMethod(AttentionMethod):
         return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of tokens after the documents if all of them see the documents at the same positions.
+        """Compute attention of the tokens after the documents, with documents at the same positions for all of them.
 
         Each key is encoded once.
         """
@@ -108,7 +108,7 @@ class SegmentMethod(AttentionMethod):
         return seq.attend(query, keys, positions=positions, segments=segments, starts=starts, bias=biases, causal=True)
 
     def _starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Return the starts of prefix, documents and suffix for later tokens: ``[H or 1, Q or 1, n + 2]``."""
+        """Return the starts of prefix, documents and suffix for ``query``: ``[H or 1, Q or 1, n + 2]``."""
         from torch.nn.functional import pad
 
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
@@ -137,13 +137,13 @@ def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
 
 
 def input_starts(seq: SequenceCall) -> Tensor:
-    """Return ``document_starts`` ``[1, n, n]`` at the positions that the documents have in the prompt."""
+    """Return ``document_starts`` ``[1, n, n]`` for documents at their positions in the prompt."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
 def starts_after_prefix(seq: SequenceCall) -> Tensor:
-    """Return ``document_starts`` ``[1, n, n]`` at the end of the prefix, for all documents."""
+    """Return ``document_starts`` ``[1, n, n]`` for documents that all start at the end of the prefix."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 

@@ -10,7 +10,7 @@ from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, attend_each
 
-HIGHEST = 0.3  # share of tokens that count as those with the highest weights
+HIGHEST = 0.3  # share of tokens in step 1 of SIW
 
 # (sequence, query [H, Q, d], its positions [Q], K) -> scores for the first K keys, float32 [H, Q, K]
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
@@ -22,8 +22,8 @@ class SIW(AttentionMethod):
 
     ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for prompt tokens ``0 < i <= n``. In each layer:
 
-    1. Average the weights of the prompt's last token ``n`` on all tokens over heads. Count the tokens with the highest
-       30% of these weights in each document.
+    1. Average the attention weights of the prompt's last token ``n`` over heads. Select the 30% of tokens with the
+       highest weights, and count the selected tokens in each document.
     2. Documents with more than ``sigma`` times the mean count are dense.
     3. ``alpha`` is ``dense`` for tokens of dense documents and ``sparse`` for all other tokens, including the last
        token. With ``outside="keep"``, our addition, ``alpha`` is 1 before and after the documents.
@@ -35,7 +35,7 @@ class SIW(AttentionMethod):
         dense, sparse: values of ``alpha``, 0.001 to 1,000,000. Usually ``dense`` < 1 < ``sparse``.
         sigma: documents with more than this multiple of the mean count are dense, 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` for the middle half.
-        outside: ``"sparse"`` or ``"keep"``, for tokens outside the documents, see 3.
+        outside: ``"sparse"`` or ``"keep"``, for tokens outside the documents, see step 3.
     """
 
     dense: float = 0.9
@@ -96,7 +96,7 @@ class SIW(AttentionMethod):
 
 
 def count_highest(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Count the tokens of each document ``[n]`` among those with the highest weights ``[T]``."""
+    """Return how many tokens of each document ``[n]`` are among the 30% with the highest ``weights`` ``[T]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))

@@ -62,7 +62,7 @@ def test_channel_scaling_takes_a_profile_or_all_parameters():
         ("pine,pine()", "same as 'pine'"),
         ("siw+", "nothing before or after '\\+'"),
         ("siw+pine", "expected SIW with ChannelScaling"),
-        ("channel-scaling(profile=p.json,factor=2)", "a profile has channel, factor and layers already"),
+        ("channel-scaling(profile=p.json,factor=2)", "a profile sets channel, factor and layers"),
         ("channel-scaling(profile=no/such.json)", "cannot be read"),
         ("channel-scaling(profile='')", "no channel-scaling profile for ''"),
         ("channel-scaling(profile=/a b.json)", "'/a b.json' is neither a Python literal nor a word"),

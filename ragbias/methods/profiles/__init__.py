@@ -22,7 +22,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 @dataclass(frozen=True)
 class Profile:
-    """The result of ``ragbias calibrate`` for a model, or of the paper (arXiv 2406.02536).
+    """Channel, factor and layers for one model, found by ``ragbias calibrate`` or by the paper (arXiv 2406.02536).
 
     Args:
         model: name of the calibrated model.
@@ -114,7 +114,7 @@ def shipped_profiles() -> dict[str, Profile]:
 def find_profile(profile: str | os.PathLike[str] | Profile) -> Profile:
     """Return a profile by model name or file. A ``Profile`` is returned unchanged.
 
-    Text is a path if the file exists or the text ends with ``.json``. Names ignore organisation and case.
+    Text is a path if the file exists or the text ends with ``.json``. Model names match without organisation and case.
     """
     if isinstance(profile, Profile):
         return profile
