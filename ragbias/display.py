@@ -21,7 +21,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    """Replace control characters, such as those that begin terminal escape codes, by U+FFFD."""
+    """Replace control characters, such as those that begin terminal escape codes, with U+FFFD."""
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
@@ -41,7 +41,7 @@ def shown(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python does not print integers of more than 4,300 digits
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 

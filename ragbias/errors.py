@@ -88,7 +88,7 @@ class BackendError(RagBiasError):
 
 
 class BindingError(RagBiasError):
-    """A forward pass uses another prompt or another thread than its ``debias`` block."""
+    """A forward pass runs in a thread without ``debias``, or with an input that ``debias`` does not support."""
 
 
 class CancelledError(RagBiasError):

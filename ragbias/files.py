@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NAMELESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writes, which lack the file name
+NAMELESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # write errors, whose messages lack the file name
 KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -21,7 +21,7 @@ KINDS = {
 
 
 def irregular_kind(path: Path) -> str:
-    """Return the kind of an irregular file, such as ``"a named pipe"``, else an empty string. Its reads may block."""
+    """Return the kind of an irregular file, such as ``"a named pipe"``. Return an empty string for other paths."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # the caller gets the same error when it opens the file

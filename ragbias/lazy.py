@@ -1,6 +1,6 @@
 """Import the public names of a package on first use, so that ``import ragbias`` does not import torch.
 
-The file ``__init__.pyi`` of the package lists the names. Type checkers and the reference read it as well.
+The file ``__init__.pyi`` of the package lists the names. Type checkers and the API reference also read this file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from ragbias.checks import Bounds
 
-# The upper bounds are far above real use. They catch typing errors before memory runs out.
+# The upper bounds are far above real use. They catch mistyped numbers before memory runs out.
 CHANNEL = Bounds(0, 1_000_000)
 FACTOR = Bounds(-1_000_000, 1_000_000)  # factor of a channel
 SEED = Bounds(0, 2**32 - 1)  # the range of NumPy's seeds

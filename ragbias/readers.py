@@ -1,6 +1,6 @@
 """Reader adapters: LoRA on the tokens after the documents. The states of the documents do not change.
 
-A reader is a folder in peft's format with an additional ``reader.json``, which names its method and its base model.
+A reader is a folder in peft's format with an additional ``reader.json``, which names the method and the base model.
 Hooks on the model's linear layers apply the reader to the tokens after the documents. They have no effect on other
 threads and tasks.
 """
@@ -63,7 +63,7 @@ _active: ContextVar[_ActiveReader | None] = ContextVar("ragbias_reading", defaul
 
 @contextmanager
 def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader in this thread or task, from position ``starts[b]`` of sequence ``b`` on, counting padding."""
+    """Apply a reader in this thread or task, in sequence ``b`` from column ``starts[b]`` on (counting padding)."""
     state = _ActiveReader(starts)
 
     def record_cached_columns(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
@@ -194,8 +194,8 @@ def _read_record(method: Method, folder: Path) -> tuple[str, str, bool, int, flo
     if get(trained_for) != replace(method, reader=""):
         chosen = method.name if trained_for != method.name else format_method(replace(method, reader=""))
         raise ReaderError(
-            f"reader {str(folder)!r} was trained for {trained_for}, and the method is {chosen}; use method="
-            f"{trained_for!r} (--method {trained_for}), or train another with `ragbias adapt --method {chosen}`"
+            f"reader {str(folder)!r} was trained for {trained_for}, but the method is {chosen}; use method="
+            f"{trained_for!r} (--method {trained_for}), or train a reader with `ragbias adapt --method {chosen}`"
         )
     return name, weights, supported, rank, scaling
 
@@ -206,7 +206,7 @@ def _load_reader(model: PreTrainedModel, method: Method, folder: Path, name: str
         raise ReaderError("readers need the whole model on its devices; load it without offloading")
     if (weights := fingerprint(model)) != expected:
         raise ReaderError(
-            f"reader {str(folder)!r} was trained for {trained_on}, and this model is {name}: its weights in "
+            f"reader {str(folder)!r} was trained for {trained_on}, but this model is {name}: its weights in "
             f"{model.dtype} have the fingerprint {weights}, not {expected}; load {trained_on} in float32 or bfloat16, "
             "or train another reader with `ragbias adapt`"
         )

@@ -36,7 +36,7 @@ def test_langchain_runs_it_in_every_order(lm, reader, shared):
     answers = [llm.invoke(TEXT.format("\n\n".join(docs)), documents=docs) for docs in (DOCS, DOCS[::-1])]
     assert [answer.response_metadata["ragbias"]["reader"] for answer in answers] == ["reader"] * 2
     assert answers[0].content == answers[1].content
-    with pytest.raises(ReaderError, match="was trained for pcw, and the method is ape"):
+    with pytest.raises(ReaderError, match="was trained for pcw, but the method is ape"):
         llm.invoke(TEXT.format("\n\n".join(DOCS)), documents=DOCS, method=f"ape(reader={reader})")
 
 
@@ -94,7 +94,7 @@ def test_a_missing_reader_is_named_before_the_model_is_loaded(command, tmp_path,
 def test_bench_refuses_a_reader_of_another_model_before_it_runs(tmp_path, cli):
     folder = write_reader(tmp_path / "reader", random_model("llama"))
     code, _, errors = cli(*command_with("bench", folder, tmp_path))
-    assert code == 2 and "was trained for a model, and this model is tiny" in errors
+    assert code == 2 and "was trained for a model, but this model is tiny" in errors
     assert not (tmp_path / "run").exists()
 
 

@@ -169,12 +169,12 @@ def test_text_names_it(lm, reader):
 
 
 def test_another_method_or_model_is_refused(lm, reader):
-    with pytest.raises(ReaderError, match=r"for pcw, and the method is ape; use method='pcw' \(--method pcw\)"):
+    with pytest.raises(ReaderError, match=r"for pcw, but the method is ape; use method='pcw' \(--method pcw\)"):
         DebiasedLM(lm.model, lm.tokenizer, "ape", reader=reader)
-    with pytest.raises(ReaderError, match="was trained for pcw, and the method is mixture; use method='pcw'"):
+    with pytest.raises(ReaderError, match="was trained for pcw, but the method is mixture; use method='pcw'"):
         lm.generate(PROMPT, method=f"mixture(reader={reader})")
     other = random_model("llama")
-    with pytest.raises(ReaderError, match="was trained for a model, and this model is mine: its weights in "):
+    with pytest.raises(ReaderError, match="was trained for a model, but this model is mine: its weights in "):
         DebiasedLM(other, lm.tokenizer, "pcw", name="mine", reader=reader)
     with pytest.raises(MethodError, match="attention-sorting takes no reader; use 'none', 'pine', 'pcw' or another"):
         DebiasedLM(lm.model, lm.tokenizer, "attention-sorting", reader=reader)

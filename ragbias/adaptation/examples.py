@@ -49,11 +49,11 @@ class Example:
         return f" {self.answers[0]}" if self.prompt.suffix.endswith(":") else self.answers[0]
 
     def teacher_prompts(self, orders: int | None, rng: random.Random) -> list[Prompt]:
-        """Return the prompts that the teacher, which is the plain model, reads.
+        """Return the prompts that the teacher (the plain model) reads.
 
-        If the gold document is known, there is one prompt with only this document. If it is unknown and ``orders`` is
-        None, there is one prompt with only the most similar document. Otherwise, there are ``orders`` prompts with all
-        documents in random order, or one such prompt if ``orders`` is None.
+        If the gold document is known, there is one prompt with only this document. Otherwise, there are ``orders``
+        prompts with all documents in random order. If ``orders`` is None, there is one prompt: with only the most
+        similar document, or, if it is unknown too, with all documents in random order.
         """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
         only = self.similar if self.gold is None and orders is None else self.gold

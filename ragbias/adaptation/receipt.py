@@ -29,7 +29,7 @@ def make_receipt(
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 
     All numbers are log-probabilities of an answer in nats. If the right answers are unknown, the plain model's answers
-    replace them. Then a gain means that the method is closer to the plain model, not that it is more accurate.
+    replace the right answers. A gain then means that the method is closer to the plain model, not more accurate.
     ``supported`` is whether the 95% interval of the reader's gain is above zero. ``progress`` is called with the number
     of finished examples.
     """

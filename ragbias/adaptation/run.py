@@ -37,8 +37,8 @@ HELD_OUT = 0.2  # share of the questions
 FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
 FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
 HELD_OUT_FILE = "held-out.jsonl"
-SETTINGS = "settings.json"  # of an unfinished training
-TEMPORARY_FILES = "lesson-", "checkpoint.", "reader"  # prefixes of its other files
+SETTINGS = "settings.json"  # file of an unfinished training
+TEMPORARY_FILES = "lesson-", "checkpoint.", "reader"  # prefixes of the other files of an unfinished training
 CHECKPOINT_STEPS = 10  # steps between checkpoints
 CACHE_MEMORY = "6GB"  # for states of documents
 Progress = Callable[[str, int, int], None]  # phase, finished steps, all steps
@@ -143,15 +143,15 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
     for path in (folder, folder / PARTIAL, *([] if restart else [folder / PARTIAL / "reader"])):
         if os.path.lexists(path) and not path.is_dir():  # also a dangling link
-            raise ReaderError(f"{str(path)!r} is not a folder; name another")
+            raise ReaderError(f"{str(path)!r} is not a folder; name another path")
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
     known = (SETTINGS, *TEMPORARY_FILES) if restart else (SETTINGS,)
     foreign = [path.name for path in others if path.exists() and not path.name.startswith(known)]
     if foreign and not finished and not unfinished:
         raise ReaderError(
-            f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder, or, if they are left "
-            f"from a training, add {RESTART}"
+            f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder, or, if a training "
+            f"left these files, add {RESTART}"
         )
     if finished and not restart:
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # left by a training that was killed in its last step
@@ -175,8 +175,8 @@ def _open_training(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Pat
         changed = sorted(key for key in expected if before.get(key) != expected[key])
     if changed:
         raise ReaderError(
-            f"{str(plan.folder)!r} contains an unfinished training with other {', '.join(changed)}; finish it with "
-            f"those, name another folder, or add {RESTART}"
+            f"{str(plan.folder)!r} contains an unfinished training with other {', '.join(changed)}; rerun its command "
+            f"to finish it, name another folder, or add {RESTART}"
         )
     write_atomically(file, json.dumps(expected).encode())
     return partial
@@ -213,7 +213,7 @@ def _check_question(question: Question) -> Question:
 def _load_or_make_targets(
     lm: DebiasedLM, examples: Sequence[Example], options: AdaptSettings, folder: Path, progress: Progress
 ) -> list[Lesson]:
-    """Load each example's teacher targets from its file, or create both. Equal examples share a file."""
+    """Load each example's teacher targets from a file, or compute and write them. Equal examples share a file."""
     prompts = [example.teacher_prompts(options.orders, random.Random(index)) for index, example in enumerate(examples)]
     files = []
     for example, texts in zip(examples, prompts, strict=True):
@@ -244,7 +244,7 @@ def _load_or_make_targets(
 def held_out_example(
     lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
 ) -> tuple[Example, Lesson]:
-    """Return a held-out example and its lesson: for the known answer if ``labelled``, else the plain model's."""
+    """Return a held-out example and its lesson: for its answer if ``labelled``, else for the plain model's answer."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1

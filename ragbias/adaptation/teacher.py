@@ -17,7 +17,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
 
-TOP = 64  # number of most probable tokens that are stored; all others are merged into one
+TOP = 64  # number of most probable tokens that are stored; all other tokens count as one token
 ANSWER_TOKENS = 24  # maximum number of tokens of an answer by the plain model
 BATCH = 16  # number of answers that are generated together
 FORWARD = 0.6  # share of KL(teacher || student); the rest is KL(student || teacher)
@@ -59,8 +59,8 @@ def make_lessons(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prom
 
     Args:
         examples: each example with the prompts that the teacher reads.
-        distil: store the teacher's distributions. Then the target is the teacher's answer, unless a known answer shows
-            that it is wrong. Without ``distil``, the target is the known answer, or else the teacher's.
+        distil: store the teacher's distributions. The target is then the teacher's answer, unless a known answer shows
+            that it is wrong. Without ``distil``, the target is the known answer, or, if unknown, the teacher's answer.
     """
     requests = [[lm.prepare(prompt, method="none") for prompt in prompts] for _, prompts in examples]
     indices = [index for index, (example, _) in enumerate(examples) if distil or not example.answers]

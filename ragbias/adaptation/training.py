@@ -99,7 +99,7 @@ def _joint_logits(
         if start.cache is None:
             raise MethodError(
                 f"{method.name}: no reader can be trained for {lm.name!r}, because its rotary frequencies depend on "
-                "the length; use another model"
+                "the prompt's length; use another model"
             )
         ids = after[:-1].expand(len(prompts), -1)
         logits = lm.model(ids, past_key_values=start.cache, use_cache=True).logits.float()
@@ -172,7 +172,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
-    """Return the indices of the examples of a step. Each epoch contains every example once, in another order."""
+    """Return the indices of the examples in a step. Each epoch contains every example once, in a different order."""
     chosen = []
     for position in range(step * settings.batch, (step + 1) * settings.batch):
         epoch, offset = divmod(position, count)

@@ -43,7 +43,7 @@ PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # the long
 TOKENS = DOCUMENTS[-1][1] + SUFFIX
 
 _auto_device = "cuda"  # device type on which ``auto`` may use triton; tests change it
-_reasons_against_triton: dict[tuple[torch.device, torch.dtype, int], str] = {}  # empty text: ``auto`` uses triton
+_reasons_against_triton: dict[tuple[torch.device, torch.dtype, int], str] = {}  # if empty, ``auto`` uses triton
 _lock = threading.Lock()
 
 
@@ -120,10 +120,10 @@ def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
 def _unsupported_device(backend: str, device: torch.device) -> str:
     if device.type != "cuda":
         interpreted = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
-        return "" if interpreted else f"runs on CUDA, and the tensors are on {device.type!r}"
+        return "" if interpreted else f"runs on CUDA, but the tensors are on {device.type!r}"
     if backend == "flash" and (capability := torch.cuda.get_device_capability(device)) < FLASH_CAPABILITY:
         needed, found = (".".join(map(str, version)) for version in (FLASH_CAPABILITY, capability))
-        return f"needs a GPU of compute capability {needed} or newer, and this one has {found}"
+        return f"needs a GPU of compute capability {needed} or newer, but this one has {found}"
     return ""
 
 
@@ -143,7 +143,7 @@ def describe_difference(backend: str, device: torch.device, dtype: torch.dtype, 
                 error = float((result.float() - right.float()).abs().nan_to_num(torch.inf).max())
                 if error > tolerance:
                     where = f"{str(dtype)[6:]} with head dimension {dim} on {device}"
-                    return f"computes {name} off by {error:.2g} in {where}; at most {tolerance:g} is allowed"
+                    return f"computes {name} with an error of {error:.2g} in {where}; at most {tolerance:g} is allowed"
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:  # compilers and drivers raise errors of any class

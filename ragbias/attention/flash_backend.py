@@ -74,7 +74,7 @@ def _attend_encoded(
     encoded, key = scoring.encoding.with_adjacent_pairs(encoded), scoring.encoding.with_adjacent_pairs(key)
     moved = torch.cat([scoring.encoding.move(key, segments, starts) for segments, starts in visible], dim=1)
     values = torch.cat([select(value, segments) for segments, _ in visible], dim=1)
-    heads = max(len(moved), len(values))  # if one has all query heads, both need them
+    heads = max(len(moved), len(values))  # keys and values need the same number of heads
     moved, values = repeat_heads(moved, heads), repeat_heads(values, heads)
     lengths = [sum(end - begin for begin, end in segments) for segments, _ in visible]
     with kernel_errors("flash"):

@@ -29,7 +29,7 @@ from ragbias.attention.keys import (
 )
 
 BLOCK = 256  # queries per mask
-MAX_MOVED = 2**21  # maximum elements of keys to move in one call, per thread; they should fit into a CPU cache
+MAX_MOVED = 2**21  # maximum number of key elements that a call moves, per thread; they should fit into a CPU cache
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

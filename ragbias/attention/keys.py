@@ -51,7 +51,7 @@ class Encoding:
         """Move keys ``[G, K, d]``, which are encoded at their offsets, to the positions of their segments.
 
         The keys have adjacent pairs. ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result
-        ``[..., H or G, K', d]`` has ``G`` heads if all heads share the starts, or if keys have no positions.
+        ``[..., H or G, K', d]`` has ``G`` heads if all heads share the starts, or if keys have no position encoding.
         """
         moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return moved.expand(*starts.shape[:-2], *moved.shape)
@@ -299,7 +299,7 @@ class Visible:
 
 
 class EncodedKeys:
-    """A growing buffer of encoded keys. Each decoding step encodes only its new keys."""
+    """A growing buffer of encoded keys. Each decoding step encodes only the new keys."""
 
     SPARE = 64  # a full buffer grows by at least this many keys
 

@@ -1,10 +1,11 @@
 """The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
-``segment_mass`` and ``document_mass`` measure attention to documents without positions. Methods order documents by it.
+``segment_mass`` and ``document_mass`` measure the attention to documents. Methods order documents by this measure.
+"Without positions" means that queries and keys have no position encoding.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
 dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
-``(begin, end)`` of keys. Segments may have gaps and be in any order, which results preserve.
+``(begin, end)`` of keys. Segments may have any order and gaps between them. Results have the same order.
 Scores, softmaxes and log-sum-exps (LSE) are float32. Outputs have the dtype of the values.
 """
 
@@ -38,8 +39,8 @@ from ragbias.attention.keys import (
 )
 from ragbias.errors import ArgumentError
 
-FEW_QUERIES = 16  # for up to this many queries per key head, multiplying keys by queries is faster
-MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number in memory; on a CPU they should fit into a cache
+FEW_QUERIES = 16  # up to this number of queries per key head, K @ Q.T is faster than Q @ K.T
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number of scores in memory; on a CPU they should fit into a cache
 
 
 def attend(
@@ -196,7 +197,7 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Multiply the keys of each segment by the queries ``[n, H, Q, d]`` for it. Return float32 ``[H, Q, K]``."""
+    """Multiply each segment's keys by its queries, given as ``[n, H, Q, d]``. Return float32 ``[H, Q, K]``."""
     count, heads, rows, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
     if folded.shape[2] > FEW_QUERIES:
@@ -314,7 +315,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _batches(spans: Segments, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``(first, end)`` of one or more documents. Only single ones have over ``limit`` scores per head."""
+    """Yield ranges ``(first, end)`` of documents with at most ``limit`` scores per head, or of one larger document."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0

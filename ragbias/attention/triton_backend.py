@@ -29,7 +29,7 @@ PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a 
 SPLITS = 64  # maximum number of parts into which keys are split, to use the whole GPU for few queries
 KEYS_PER_PIECE = 128  # number of keys in a piece if keys are split
 PACKED_ROWS = 64  # up to this number of rows, a tile contains all query heads of a key head
-WASTE = 1.2  # maximum growth of all segments when their last blocks are padded to 64 keys
+WASTE = 1.2  # maximum growth of the total number of keys if the last block of each segment is padded to 64 keys
 MAX_LSES = 2**25  # maximum number of LSEs in memory
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
@@ -250,7 +250,7 @@ def _block_size(size: int) -> int:
 
 
 def _dot_options(query: Tensor) -> dict[str, Any]:
-    precision = "ieee" if query.dtype == torch.float32 else "tf32"  # has no effect on 16 bits
+    precision = "ieee" if query.dtype == torch.float32 else "tf32"  # has no effect on 16-bit inputs
     return {"PRECISION": precision, "UPCAST": INTERPRETED and query.dtype == torch.bfloat16}
 
 

@@ -1,18 +1,19 @@
 """Triton kernels for attention and for the importance of documents. ``triton_backend`` launches them.
 
-A row is a query of one head. A tile is a block of rows that one program computes. In a packed launch, a tile contains
+A row is one query in one head. A tile is a block of rows that one program computes. In a packed launch, a tile contains
 all query heads of one key head, query after query. The program reads each key once for all these heads, and positions
 and starts may differ by row. In other launches, a tile contains neighbouring queries of one head, and all its rows see
 a segment at the same position.
 
 The table of tiles has the columns ``begin, count, first, out, pieces_begin, pieces_end, split``. The tile's group has
 ``count`` queries from index ``begin``. The tile begins at row ``first`` of the group. The results of the group are
-stored from index ``out``. The tile sees a range of pieces. If tiles share the keys of a row, ``split`` numbers them.
+stored from index ``out``. The tile sees a range of pieces. If several tiles share the keys of a row, ``split`` is the
+index of the tile among them.
 
 A piece is a part of a segment. The table of pieces has the columns ``begin, count, offset, column, length``. A piece
 has ``count`` keys from index ``begin``. Its first key is at ``offset`` in the segment. ``column`` is the index of the
-segment in ``starts`` and ``bias``. ``length`` is the length of the whole segment if it is the last of its group, and -1
-otherwise. Both tables are int32.
+segment in ``starts`` and ``bias``. ``length`` is the length of the whole segment if the segment is the last one of its
+group, and -1 otherwise. Both tables are int32.
 """
 
 import triton

@@ -27,7 +27,7 @@ class Architecture:
     Attributes:
         attention: name of the attention module inside a decoder layer.
         layers: name of the list of layers inside the decoder.
-        fused: name of the one projection of queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
+        fused: name of the fused projection of queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
         per_head: whether the output of the fused projection lists query, key and value head by head.
         norm: whether ``q_norm`` and ``k_norm`` apply to each head or to the whole projection; None without them.
         positions: the positional encoding.
@@ -47,7 +47,7 @@ class Architecture:
     window: str = "max_position_embeddings"
 
     def project(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """Project hidden states to queries or keys without positions: ``[batch, heads or key heads, T, d]``."""
+        """Project hidden states to unrotated queries or keys, ``[batch, heads or key heads, T, d]``."""
         if self.fused is not None:
             output = module.get_submodule(self.fused)(hidden)
             return self.split(module, self.clipped(module, output))[of == "key"].transpose(1, 2)
@@ -168,7 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family of a config. Raise ``UnsupportedModelError``, which quotes ``name``, if it is not supported."""
+    """Return the family of a config. If it is not supported, raise ``UnsupportedModelError``, which quotes ``name``."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(

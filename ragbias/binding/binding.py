@@ -1,4 +1,4 @@
-"""Bindings of a method to a model, with the state of forward passes. Each thread or task has its active bindings."""
+"""Bindings of a method to a model, with the state of forward passes. Every thread or task has its own bindings."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Session:
 
 
 class _ForwardPass(threading.local):
-    """The current forward pass of a thread. Threads with copies of one context share a binding."""
+    """The current forward pass of a thread. Threads that run in copies of one context share a binding."""
 
     session: Session | None = None
     prefill: bool = True
@@ -85,7 +85,7 @@ class _ForwardPass(threading.local):
 
 
 class Binding(PlainBinding):
-    """A method on a model, for prompts with documents at given spans.
+    """A method that is attached to a model, for prompts with documents at given spans.
 
     While a binding with ``private=False`` is attached, a forward pass in a thread without a binding raises
     ``BindingError``. Otherwise a helper thread would silently run without the method.
@@ -113,7 +113,7 @@ class Binding(PlainBinding):
         method.validate(config.hidden_size, len(modules))
         if method.needs_rotary and self.architecture.positions != "rotary":
             raise UnsupportedModelError(
-                f"{method.name} changes rotary positions, and {type(model).__name__} has {self.architecture.positions}"
+                f"{method.name} changes rotary positions, but {type(model).__name__} has {self.architecture.positions}"
             )
         # a sliding layer's cache drops distant keys, but a method may move them close to the query
         self._slides = getattr(config, "sliding_window", None) is not None
@@ -277,12 +277,12 @@ class Binding(PlainBinding):
         return self.method.attention(call)
 
     def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
-        """Project hidden states to queries or keys ``[batch, heads, T, d]``, without positions or the method."""
+        """Project hidden states to unrotated queries or keys ``[batch, heads, T, d]``, as in the plain model."""
         with self.unchanged_inputs():
             return self.architecture.project(module, hidden.to(device), of)
 
     def _rotate(self, rotation: Rotation, x: Tensor) -> Tensor:
-        if rotation is None:  # the layer has no positions
+        if rotation is None:  # the layer has no position encoding
             return x
         cos, sin = (part[..., -x.shape[2] :, :] for part in rotation)
         return rotate(x, cos, sin, self.architecture.interleaved)
@@ -359,7 +359,7 @@ def _check_spans(method: AttentionMethod, spans: list[Span], pad: int, length: i
                 "include the separator in each document's span"
             )
     if spans[0][0] < pad or spans[-1][1] > length:
-        raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, columns {pad} to {length}")
+        raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, which has columns {pad} to {length}")
     if spans[-1][1] == length:
         raise SpanError(f"the last span {spans[-1]} ends the prompt; expected at least one token after the documents")
 
@@ -376,7 +376,7 @@ def _count_padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, 
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         raise BindingError("expected a 2-D attention_mask [batch, length]; custom masks are not supported")
     if attention_mask.shape[1] != length:
-        raise BindingError(f"the attention mask has {attention_mask.shape[1]} columns, the prompt {length} tokens")
+        raise BindingError(f"attention_mask has {attention_mask.shape[1]} columns, but the prompt has {length} tokens")
     mask = attention_mask.bool().expand(batch, -1)
     pads: list[int] = (length - mask.sum(-1)).tolist()
     for index, pad in enumerate(pads):

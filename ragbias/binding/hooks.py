@@ -2,7 +2,7 @@
 
 While a binding acts on a module, the module has hooks and a copy of its config. The copy names an attention function of
 this library. MPT has no attention function, so its ``forward`` is replaced. Each call looks up the active binding.
-Therefore threads with different bindings can share a model. When its last binding closes, a module is restored.
+Therefore threads with different bindings can share a model. A module is restored when its last binding closes.
 
 An interrupt may occur between any two steps of attaching and detaching. Therefore the hooks on the model are the only
 record of attached bindings. ``remove_unused_hooks`` runs when a binding closes, before a binding is attached, and when
@@ -40,7 +40,7 @@ _lock = threading.RLock()  # reentrant, because the garbage collector may close 
 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
-    """Return the name of the backend that runs. Raise ``BackendError`` if a named one does not support the model."""
+    """Choose the backend. Raise ``BackendError`` if a backend other than ``auto`` does not support the model."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     module = attention_modules(decoder, architecture)[0]
@@ -82,15 +82,15 @@ def debias(
 ) -> Iterator[PreTrainedModel]:
     """Run a transformers model with a method. The model is restored when the context ends, even after an error.
 
-    In this context, ``model(...)`` and ``model.generate(...)`` run with the method, also if other code calls them. Pass
+    In this context, ``model(...)`` and ``model.generate(...)`` run with the method, even if other code calls them. Pass
     each prompt in one forward pass. Several prompts may run in succession. Other threads may use the same model at the
-    same time, if each opens ``debias`` itself.
+    same time if each of them opens ``debias``.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
-        spans: ``(begin, end)`` of each document in columns of ``input_ids``, including padding, without gaps; or a list
-            of such lists, one per prompt of the batch. Do not repeat spans for beams of a prompt.
+        spans: ``(begin, end)`` of each document in columns of ``input_ids``, counting padding. Spans must be adjacent.
+            For a batch, pass one list of spans per prompt. Do not repeat spans for beams of a prompt.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``.
 
     Raises:
@@ -101,7 +101,7 @@ def debias(
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not supported.
         BackendError: the backend is unknown, not installed, or, in the first forward pass, does not support the model.
-        BindingError: a forward pass has a cache that was filled elsewhere, or runs in a thread without ``debias``.
+        BindingError: a forward pass uses a cache that was filled elsewhere, or runs in a thread without ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
     if resolved.selective:
@@ -269,7 +269,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _WithOriginalConfig:
-    """A view of a module with its original config. Attention functions read the name of the implementation there."""
+    """A view of a module with its original config, in which attention functions read the implementation's name."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)

@@ -29,7 +29,8 @@ class CacheStats:
     """Contents and usage of a cache. An entry is a document or a prefix.
 
     Attributes:
-        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents. Those on disk are from all processes.
+        memory_entries, memory_bytes: contents of this process's memory.
+        disk_entries, disk_bytes: contents of the folder, from all processes.
         memory_hits, disk_hits, misses: number of lookups since the cache was created.
         tokens_reused, tokens_computed: number of tokens in entries that were found, and in entries that were computed.
         broken: number of damaged files, which the cache has renamed.
@@ -48,7 +49,7 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of reused tokens. 0 before the first lookup."""
+        """Share of tokens that were reused; 0 before the first lookup."""
         total = self.tokens_reused + self.tokens_computed
         return self.tokens_reused / total if total else 0.0
 
@@ -60,8 +61,8 @@ class CacheStats:
 class DocumentCache:
     """A cache of the keys and values of documents after their prefix, for methods with reusable documents.
 
-    The cache is thread-safe, and processes can share its folder. It contains no text. Entries are found by a digest of
-    model, prefix and document. Therefore models can share a cache, and never read each other's entries.
+    The cache is thread-safe, and processes can share its folder. The cache contains no text. Models can share a cache
+    without reading each other's entries, because the key of an entry is a digest of model, prefix and document.
 
     Args:
         memory: maximum size in memory, in bytes or as text such as ``"4GB"``; None stores nothing in memory.
@@ -82,9 +83,9 @@ class DocumentCache:
         portable: bool = False,
     ) -> None:
         if memory is None and folder is None:
-            raise ArgumentError("memory=None and folder=None cache nothing; give at least one")
+            raise ArgumentError("memory=None and folder=None cache nothing; give at least one of them")
         if disk is not None and folder is None:
-            raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave it out")
+            raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave disk out")
         if not isinstance(portable, bool):
             raise ArgumentError(f"portable={portable!r}; expected True or False")
         self._memory = MemoryStore(0 if memory is None else parse_size("memory", memory))
@@ -114,7 +115,7 @@ class DocumentCache:
             self._warn_once(
                 "models",
                 f"{self.folder} contains documents of other models (other weights, dtype, device, threads or backend) "
-                "but none of this one; use another folder, or clear this one if the other models are no longer used",
+                "but none of this model; use another folder, or clear it if the other models are no longer used",
             )
         self._models.add(model)
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
-VERSION = 3  # changes with the computation of states or their names
+VERSION = 3  # increase it if the computation or the names of states change
 IGNORED_CONFIG = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
 ENVIRONMENT = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
-DEPTH = 4  # levels of nested containers and objects in an attribute that are part of the digest
+DEPTH = 4  # maximum depth of nested containers and objects in an attribute that the digest includes
 # attributes that do not change results, or that ragbias and accelerate replace while they run a model
 _OF_MODULES = vars(nn.Module()).keys() - {"training"}
 _OF_MODELS = {"config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"}
@@ -38,7 +38,7 @@ def digest_of_model(model: PreTrainedModel) -> str:
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
     and the scales of quantised weights. A tensor is hashed again only if it was replaced or changed.
 
-    The digest does not detect these changes. After one of them, create a new model object or clear the cache:
+    The digest does not detect the changes below. After such a change, create a new model object or clear the cache.
 
     - a change in place through ``parameter.data`` or a numpy view;
     - a change of inference tensors, or of weights that accelerate has offloaded;
@@ -164,6 +164,6 @@ def identity_of(model: PreTrainedModel, backend: str, portable: bool = False) ->
 
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
-    """Return the key of states: the model's identity, and a digest of the prefix, the tokens and the salt."""
+    """Return the key of an entry: the model's identity, and a digest of the prefix, the tokens and the salt."""
     parts = [list(prefix), list(tokens), *([salt] if salt else [])]
     return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

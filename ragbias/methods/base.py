@@ -108,7 +108,7 @@ class AttentionCall:
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
         prefill: whether this forward pass contains the whole prompt.
         layouts, scorings: layout and scoring of each sequence.
-        memory_of: returns the method's state in this layer for one sequence, given its index; for the batch, given None.
+        memory_of: maps the index of a sequence, or None for the batch, to the method's state in this layer.
         project: projects hidden states to unrotated queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]``.
         rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
         plain: computes the attention of the plain model, ``[batch, Q, H, d]``, from queries, keys and optional values.
@@ -153,13 +153,13 @@ class DocumentScorer(Protocol):
     def __call__(self, order: Sequence[int]) -> list[float]:
         """Return the attention of the prompt's last token to each document if the documents have this order.
 
-        Attention is summed over a document's tokens and averaged over layers and heads. Each call costs a prefill.
+        Attention is summed over a document's tokens, and averaged over layers and heads, in one prefill.
         """
 
     def contrast(self) -> list[list[float]]:
         """Return the attention to each token of each document, minus the attention with "N/A" as the query.
 
-        Attention is averaged over the tokens after the documents and summed over layers and heads. A call costs a prefill.
+        Attention is averaged over the tokens after the documents, and summed over layers and heads, in one prefill.
 
         Raises:
             MethodError: no query was found after the documents.

@@ -41,7 +41,7 @@ class ControlTokens:
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
         """Mark all control-token strings in a text, or only those that overlap one of the spans.
 
-        The existing marks of a ``ChatText`` remain.
+        Marks that a ``ChatText`` already has remain.
         """
 
         def mark(match: re.Match[str]) -> str:
@@ -56,7 +56,7 @@ class ControlTokens:
 
     @cached_property
     def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
-        """A copy that splits control-token strings. Threads share the original, so its options must not change."""
+        """A copy that tokenises control-token strings as text. Threads share the original, so it must not change."""
         copied = copy.deepcopy(self._tokenizer())
         assert copied is not None
         copied.split_special_tokens = True

@@ -31,7 +31,7 @@ from ragbias.files import digest_of_file, irregular_kind, sync, sync_folder
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
 MANIFEST = "files.json"  # sizes of the files of a copy
-NEEDED = ("gguf", "accelerate")  # packages with which transformers reads GGUF files
+NEEDED = ("gguf", "accelerate")  # packages that transformers needs to read GGUF files
 MIB = 2**20
 
 
@@ -53,7 +53,7 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
     Without ``gguf_file``, ``name`` is the path of the file, or ``owner/repo/file.gguf``.
     """
     if gguf_file is not None and (not isinstance(gguf_file, str) or not gguf_file):
-        raise ModelFileError(f"model {name!r}: gguf_file={gguf_file!r}; expected the name of a file in it")
+        raise ModelFileError(f"model {name!r}: gguf_file={gguf_file!r}; expected the name of a file")
     if gguf_file is None:
         path, pieces = Path(name), name.split("/")
         if path.is_file():
@@ -100,7 +100,7 @@ def _is_complete(copy: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
         return all((copy / file).stat().st_size == size for file, size in sizes.items())
-    except (FileNotFoundError, ValueError, AttributeError):  # the JSON may not be an object
+    except (FileNotFoundError, ValueError, AttributeError):  # AttributeError if the JSON is not an object
         return False
 
 
@@ -177,14 +177,14 @@ def _write_model(file: Path, name: str, folder: Path) -> None:
     model.generation_config = packed.generation_config
     needed = sum(weight.nbytes for weight in model.state_dict().values())
     if (free := shutil.disk_usage(folder).free) < needed:
-        raise ModelFileError(_cannot_write(name, folder.parent, f"needs {needed // MIB} MiB, {free // MIB} are free"))
+        raise ModelFileError(_cannot_write(name, folder.parent, f"needs {needed // MIB} MiB, has {free // MIB} MiB"))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 @contextmanager
 def _gguf_errors(file: Path, name: str) -> Iterator[None]:
-    """Convert errors while transformers loads a GGUF file to errors of one line."""
+    """Convert errors that transformers raises for a GGUF file to errors of one line."""
     if not _begins_as_gguf(file):
         raise ModelFileError(f"model {name!r}: {file} is not a GGUF file; expected a file that begins with 'GGUF'")
     try:

@@ -24,7 +24,7 @@ from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_pat
 GGUF = "gguf_file"
 HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file in the hub
 _UNKNOWN_ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
-CONFIGS = ("config.json", "adapter_config.json")  # of a model, of an adapter
+CONFIGS = ("config.json", "adapter_config.json")  # the first is of models, the second of adapters
 STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # values of ``device_map`` besides devices
 HUB_SECONDS = 10  # timeout for a response of the hub
 
@@ -45,7 +45,7 @@ def load(
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer. ``kwargs`` are arguments of ``AutoTokenizer.from_pretrained``, or select a GGUF file."""
+    """Load a tokenizer. ``kwargs`` are ``gguf_file`` and arguments of ``AutoTokenizer.from_pretrained``."""
     path, arguments = _resolve_name(name, kwargs)
     with _load_errors(name, path):
         _check_hub(path, arguments)
@@ -56,7 +56,7 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
 
 
 def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
-    """Load a model. ``kwargs`` are ``device``, arguments of transformers' ``from_pretrained``, or select a GGUF file.
+    """Load a model. ``kwargs`` are ``device``, ``gguf_file``, and arguments of transformers' ``from_pretrained``.
 
     Models of PyPI packages (``ragbias.models.named.PACKAGED``) load in float32 unless ``dtype`` is given.
     """
@@ -77,7 +77,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None, name: str = "device") -> torch.device | None:
-    """Return an available torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None without one."""
+    """Return an available torch device by name or index. -1 is the CPU. ``"auto"`` is the GPU, or None if none."""
     if device is None or device == "auto":
         return torch.device("cuda") if device and torch.cuda.is_available() else None
     try:
@@ -166,8 +166,8 @@ def _convert_error(name: str, path: Path, error: Exception) -> RagBiasError:
         )
     if isinstance(error, TypeError) and (unknown := _UNKNOWN_ARGUMENT.search(reason)):
         return ArgumentError(
-            f"model {name!r} takes no argument {unknown[1]!r}; expected one of DebiasedLM.from_pretrained, or of "
-            "transformers' AutoModelForCausalLM.from_pretrained"
+            f"model {name!r} takes no argument {unknown[1]!r}; expected an argument of DebiasedLM.from_pretrained or "
+            "of transformers' AutoModelForCausalLM.from_pretrained"
         )
     if isinstance(error, OSError) and name in PACKAGED and not installed(name):
         return ModelFileError(

@@ -54,7 +54,7 @@ EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
 def no_model_message(example: str) -> str:
-    """Return the message of an error for a missing model name. ``example`` shows how to pass one."""
+    """Return the error message for a missing model name. ``example`` shows how to pass a name."""
     return f"no model given; name one, e.g. {example}; expected {EXPECTED}"
 
 

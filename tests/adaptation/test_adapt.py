@@ -106,7 +106,7 @@ def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkey
         file.write_bytes(whole)
     files[0].unlink()  # as after a kill during restart=True
     with pytest.raises(
-        ReaderError, match=r"checkpoint.safetensors.* if they are left from a training, add restart=True"
+        ReaderError, match=r"checkpoint.safetensors.* if a training left these files, add restart=True"
     ):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=True)
@@ -198,7 +198,7 @@ def test_wrong_data_leaves_a_finished_reader(lm, questions, tmp_path):
 
 def test_parameters_of_the_method_are_kept(lm, questions, tmp_path):
     adapt(lm, questions, tmp_path, AdaptSettings(method="ape(temperature=0.5)", **{**SHORT, "steps": 1}))
-    with pytest.raises(ReaderError, match="was trained for ape.*0.5.*, and the method is ape"):
+    with pytest.raises(ReaderError, match="was trained for ape.*0.5.*, but the method is ape"):
         DebiasedLM(lm.model, lm.tokenizer, "ape", reader=str(tmp_path))
 
 

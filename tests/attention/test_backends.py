@@ -58,7 +58,7 @@ def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
         (torch.zeros(4, 8, requires_grad=True), scoring("triton"), "computes no gradients"),
         (on_cuda(torch.float32), scoring("flash"), "'flash' computes in float16, bfloat16, not in float32"),
         (on_cuda(), scoring("flash", window=8), "sliding windows"),
-        (torch.zeros(4, 8).half(), scoring("flash"), "runs on CUDA, and the tensors are on 'cpu'"),
+        (torch.zeros(4, 8).half(), scoring("flash"), "runs on CUDA, but the tensors are on 'cpu'"),
     ],
 )
 def test_a_named_backend_that_cannot_raises_and_says_why(query, how, reason, monkeypatch):

@@ -333,10 +333,10 @@ def wrong(operation):
 @pytest.mark.parametrize(
     ("name", "replacement", "reason"),
     [
-        ("attend", wrong, "computes plain attention off by 1 in float32 with head dimension 24 on .*0.002 is allowed"),
-        ("attend_groups", wrong, "computes attention of documents off by 1 in float32"),
+        ("attend", wrong, "plain attention with an error of 1 in float32 with head dimension 24 on .*0.002 is allowed"),
+        ("attend_groups", wrong, "computes attention of documents with an error of 1 in float32"),
         ("document_mass", lambda real: lambda *args: real(*args) * float("nan"), "importances of documents off by inf"),
-        ("segment_mass", lambda real: lambda *args: 1 - real(*args), "computes importances for a token off by"),
+        ("segment_mass", lambda real: lambda *args: 1 - real(*args), "importances for a token with an error of"),
     ],
 )
 def test_auto_computes_with_torch_where_triton_is_wrong(name, replacement, reason, auto, monkeypatch):

@@ -1,7 +1,7 @@
-"""The embedded model ``tiny``: a small Llama that answers questions about passages, and often misses middle passages.
+"""The embedded model ``tiny``: a small Llama that answers questions about passages, but often ignores middle passages.
 
-This position bias is from its training data, in which the answer is usually near either end. The repository has the
-training code and results in ``training/``. ``ragbias.models.tiny.world`` generates the questions.
+The training data causes this position bias: the answer is usually in one of the first or last passages. The folder
+``training/`` of the repository has the training code and results. ``ragbias.models.tiny.world`` draws the questions.
 """
 
 from pathlib import Path

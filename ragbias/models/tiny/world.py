@@ -33,7 +33,7 @@ class Attribute:
     words: list[str]  # names of word lists; a value has one word from each list
     facts: list[str]  # templates
     questions: list[str]  # templates
-    distinct: int = 0  # if positive, a value is this number of different words of the first list instead
+    distinct: int = 0  # if positive, a value instead has this number of different words, all from the first list
 
     def value(self, rng: random.Random) -> str:
         """Return a random value."""
@@ -122,9 +122,9 @@ def draw_entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -
 
 
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
-    """Draw passages about different entities. Like retrieved passages, they often have the same attributes.
+    """Draw passages about different entities. Like retrieved passages, they often state the same attributes.
 
-    ``attributes`` is the number of different attributes in all passages; None draws this number.
+    ``attributes`` is the number of different attributes in all passages. If it is None, it is drawn at random.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -171,7 +171,7 @@ def prompt(documents: Sequence[str], question: str) -> str:
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
-    """Draw ``count`` questions, each with ``documents - 1`` distractors that mostly have the same attributes."""
+    """Draw ``count`` questions with ``documents - 1`` distractors each. Most distractors state the same attributes."""
     rng = random.Random(f"evaluation {seed}")
     drawn: list[tuple[WorldQuestion, list[Passage]]] = []
     while len(drawn) < count:
