@@ -31,7 +31,7 @@ def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question
     """Make questions that quote a passage. The answer is the passage's next words."""
     long = [passage for passage in passages if len(passage.split()) >= MIN_WORDS]
     if not long or len(passages) < 2:
-        raise DataError(f"--documents needs two passages or more, and {MIN_WORDS} words in one of them; add longer texts")
+        raise DataError(f"--documents needs two or more passages, one of them with {MIN_WORDS} words; add longer texts")
     questions = []
     for passage in rng.sample(long, min(MAX_QUESTIONS, len(long))):
         words = passage.split()

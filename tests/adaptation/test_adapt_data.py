@@ -135,5 +135,5 @@ def test_the_held_out_questions_are_written_for_an_audit(lm, questions, tmp_path
 
 def test_passages_that_are_too_short_are_named(tmp_path):
     (tmp_path / "notes.txt").write_text("A mill.\n\nA wall.")
-    with pytest.raises(DataError, match="--documents needs two passages or more, and 28 words in one of them"):
+    with pytest.raises(DataError, match="--documents needs two or more passages, one of them with 28 words"):
         read_sources([], [tmp_path / "notes.txt"], seed=0)

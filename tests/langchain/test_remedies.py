@@ -166,7 +166,7 @@ def test_the_remedy_for_a_chain_that_spreads_documents_works(llama, byte_tokeniz
         by = RetrievalQAWithSourcesChain.from_chain_type(llm, kind, retriever=retriever, chain_type_kwargs=kwargs)
         by.invoke({"question": "Who?"})
 
-    with pytest.warns(MissingDocumentsWarning, match="If the chain rewrites .* use chain_type='stuff', and print"):
+    with pytest.warns(MissingDocumentsWarning, match="If the chain rewrites .* use chain_type='stuff' and print"):
         ask("map_reduce", combine_prompt=prompt, question_prompt=PromptTemplate.from_template("{context} {question}"))
     ask("stuff", prompt=prompt)
     assert llm.last_report["n_found"] == 3

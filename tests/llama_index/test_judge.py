@@ -144,7 +144,7 @@ async def test_template_that_rewrites_the_answers_is_an_error(make_llm: Callable
         "{query}\n{answer_1}\n{answer_2}", function_mappings={"answer_1": lambda **given: given["answer_1"].upper()}
     )
     judge = PairwiseJudge(make_llm(on_missing="ignore"), eval_template=shouted)
-    with pytest.raises(RagBiasError, match="pine could not treat the two answers"):
+    with pytest.raises(RagBiasError, match="pine did not run on the two answers"):
         await judge.aevaluate(query="Which?", response="Red.", second_response="Blue.")
 
 

@@ -128,7 +128,7 @@ def test_parts_of_a_document_of_joined_nodes_count_as_nodes(
         return llm.last_report["method_ran"], llm.last_report["n_found"], llm.last_report["n_expected"]
 
     assert found(400) == ("pine", 3, 3)
-    with pytest.warns(MissingDocumentsWarning, match="splits a Document that joins them, index the nodes;"):
+    with pytest.warns(MissingDocumentsWarning, match="splits a Document that joins nodes, index the nodes;"):
         assert found(100) == ("none", 0, 3)
 
 

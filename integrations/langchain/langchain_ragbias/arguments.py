@@ -25,7 +25,7 @@ from ragbias.generation.arguments import SAMPLING, SamplingArguments, rename_max
 from ragbias.methods import Method
 
 FORMAT = ("tools", "tool_choice", "response_format")  # arguments that only the chat model has
-SAME_NAMES = tuple(name for name in SAMPLING if name != "seed")  # ``pipeline_kwargs`` with the names of fields
+SAME_NAMES = tuple(name for name in SAMPLING if name != "seed")  # ``pipeline_kwargs`` that have the name of a field
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 STOCK_BACKENDS = ("default", "pipeline")  # names that HuggingFacePipeline accepts
@@ -156,7 +156,7 @@ def convert_pipeline_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[s
         fields.setdefault("temperature", 1.0)
     if settings:
         known = ", ".join(["max_new_tokens", *SAME_NAMES, *STOPS, "do_sample", "return_full_text"])
-        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(settings))} has no counterpart; known: {known}")
+        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(settings))} has no counterpart; supported: {known}")
     return fields
 
 

@@ -50,7 +50,7 @@ class RagBiasModel(BaseModel):
     model_id: str = ""
     """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
     method: str | Method | None = None
-    """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best one measured."""
+    """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best measured method."""
     max_tokens: int = 256
     """Maximum number of tokens in an answer. ``max_new_tokens`` is an alias."""
     temperature: float | None = None
@@ -58,8 +58,8 @@ class RagBiasModel(BaseModel):
     stop: StopStrings | None = None
     """Strings that end the answer and are not part of it."""
     logprobs: bool = False
-    """Whether to return each token's log-probability, in OpenAI's format without ``top_logprobs``. Temperature is not
-    applied. The result is in ``response_metadata["logprobs"]`` or, for completions, ``generation_info["logprobs"]``."""
+    """Whether to return each token's log-probability before temperature, in OpenAI's format without ``top_logprobs``.
+    The result is in ``response_metadata["logprobs"]``, or in ``generation_info["logprobs"]`` of completions."""
     batch_size: int = Field(default=8, ge=1)
     """Maximum number of prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -81,9 +81,9 @@ class RagBiasModel(BaseModel):
     _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
-            "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff', and print "
-            "page_content unchanged; otherwise, pass documents= as they occur in the prompt, or retrieve inside the "
-            "chain"
+            "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff' and print "
+            "page_content unchanged; otherwise, retrieve inside the chain, or pass documents= as they occur in the "
+            "prompt"
         )
     )
 
@@ -118,7 +118,7 @@ class RagBiasModel(BaseModel):
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
-        """Whether the fields name another model than ``lm``, e.g. because a chain's configuration set ``model_id``.
+        """Whether the fields name a model other than ``lm``, e.g. because a chain's configuration set ``model_id``.
 
         Raises:
             ArgumentError: the caller passed ``lm``, but the fields name another model.
@@ -129,7 +129,7 @@ class RagBiasModel(BaseModel):
         if "model_id" in self.model_fields_set and lm.name and self.model_id != lm.name:
             raise ArgumentError(f"model_id={self.model_id!r}, but the lm given is {lm.name!r}; give one of them")
         if self.model_kwargs:
-            raise ArgumentError("model_kwargs are for loading a model, but lm is given; leave them out")
+            raise ArgumentError("model_kwargs are for loading a model, but lm is given; leave out model_kwargs")
         return False
 
     @classmethod
@@ -230,7 +230,7 @@ class RagBiasModel(BaseModel):
 
         Args:
             artifacts: the documents' texts for each message with documents, the latest message first.
-            boundaries: boundaries of the documents if the chat template rendered them; ``None``: locate them.
+            boundaries: boundaries of the documents if the chat template rendered them; ``None`` to locate them.
         """
         tree = listener.tree(parent_run_id)
         boundaries = boundaries or locate(

@@ -1,8 +1,8 @@
 """Answer the requests of several runs as one padded batch.
 
 LangChain starts a run for each conversation of a batch, because callbacks, cache and errors belong to runs. Each run
-submits its request to the batch and waits. When all runs have submitted a request, or ended without one because of a
-cached answer or an error, the requests are answered together.
+submits its request to the batch and waits. A run with a cached answer or an error ends without a request. When all
+runs have submitted a request or ended, the requests are answered together.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PaddedBatch:
         return future
 
     def skip(self) -> None:
-        """Stop waiting for the request of one run. If no other run must still submit one, start the computation."""
+        """Stop waiting for the request of one run. If the batch waits for no other run, start the computation."""
         with self._lock:
             self._n_outstanding -= 1
             complete = self._n_outstanding == 0 and bool(self._waiting)

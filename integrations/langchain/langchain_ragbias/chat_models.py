@@ -171,8 +171,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[ToolLike] | None = None) -> int:
         """Count the tokens of the rendered prompt.
 
-        If the template rejects the messages, such as part of a conversation, the tokens of each message and its role
-        are counted. For a model behind a server, the number is approximate, because only the server has the template.
+        If the template rejects the messages, e.g. because they are only part of a conversation, the tokens of each
+        message and its role are counted. For a model behind a server, the number is approximate, because only the
+        server has the template.
         """
         try:
             text = self.lm.chat_text(join_parts(template_messages(messages)), tool_schemas(tools)) if messages else ""
@@ -285,11 +286,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         Args:
             tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
             tool_choice: ``"auto"``, ``"none"``, ``"any"`` (also ``"required"`` or ``True``), or the name of a tool.
-                For ``"any"`` and names, the answer begins with a call. The rest of the call may be malformed.
+                With ``"any"`` or a name, the answer begins with a tool call. The rest of the call may be malformed.
             kwargs: other arguments for each call of the model.
 
         Raises:
-            NotImplementedError: the chat template does not support tools, or its format of required calls is unknown.
+            NotImplementedError: the chat template does not support tools, or writes required calls in an unknown format.
             ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)

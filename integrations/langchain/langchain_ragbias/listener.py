@@ -71,7 +71,7 @@ class RunTree:
     def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
         """Add the texts of one retrieval. Equal texts share their metadata.
 
-        ``retrieved`` is false for documents in inputs and outputs of chains. These count only if one is new.
+        ``retrieved`` is false for documents in inputs and outputs of chains. These count only if one of them is new.
         """
         merged: dict[str, str] = {}
         for text in texts:
@@ -223,7 +223,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
     def _open_run(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Register a run. For a root run, call ``begins``: functions that begin state which all its steps share."""
+        """Register a run. For a root run, call the functions ``begins``, which create state that its steps share."""
         with self._lock:
             now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id

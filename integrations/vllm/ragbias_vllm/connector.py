@@ -77,7 +77,7 @@ class TrackedRequest:
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: number of leading tokens to load: those of all parts, or of stored parts if a new document is stored.
+        load_end: number of leading tokens to load. A request that stores a document loads only parts already stored.
         matched: number of tokens that vLLM's prefix cache contains.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker saves the entries.
@@ -97,7 +97,7 @@ class RagBiasConnector(KVConnectorBase_V1):
     """Store documents that vLLM computes, and load stored documents into other prompts.
 
     ``kv_connector_extra_config`` contains arguments of ``ragbias.DocumentCache``: ``folder``, which is required, and
-    ``disk``, ``memory`` and ``portable``. If ``portable`` is true, ``DocumentCache(portable=True)`` shares the entries.
+    ``disk``, ``memory`` and ``portable``. If ``portable`` is true, ``DocumentCache(portable=True)`` finds the entries.
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -145,8 +145,8 @@ class RagBiasConnector(KVConnectorBase_V1):
             if len(tokens) == 1:  # a load must leave one token to compute
                 request.prompt_token_ids, request.num_prompt_tokens = tokens * 2, 2
                 request._all_token_ids.append(tokens[0])
-            request.skip_reading_prefix_cache = True  # leaves a token for the failing load
-            request.cache_salt = request.request_id  # other requests must not share its failing blocks
+            request.skip_reading_prefix_cache = True  # leaves a token for the load that fails
+            request.cache_salt = request.request_id  # other requests must not share the blocks that fail
             request.block_hashes.clear()
             request.update_block_hashes()
             return
@@ -167,7 +167,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             )
         if self._max_adapters is not None and len(self._adapters) > self._max_adapters:
             raise RefusedError(
-                "lora_slots", f"{len(self._adapters)} adapters were used; start vLLM with more max_loras"
+                "lora_slots", f"{len(self._adapters)} adapters were used; start vLLM with a larger max_loras"
             )
         if request.mm_features:
             raise RefusedError("malformed", "only text can be loaded")
@@ -209,7 +209,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return step
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Remove blocks whose load failed from vLLM's prefix cache, also if the request was aborted."""
+        """Remove blocks whose load failed from vLLM's prefix cache, even if the request was aborted."""
         if failed := connector_output.invalid_block_ids:
             self._kv_cache_manager.evict_blocks(failed)
 

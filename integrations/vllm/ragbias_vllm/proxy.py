@@ -101,7 +101,7 @@ def connector_method(method: Method) -> str:
 
 
 def check_runs(method: Method, joint: bool) -> None:
-    """Raise ``MethodError`` unless the connector can run the method, or the method only reorders text.
+    """Raise ``MethodError`` unless the connector can run the method, or the method only reorders documents.
 
     ``joint`` is whether this proxy can compute documents together, which rotor needs.
     """
@@ -273,7 +273,7 @@ class VllmModel(ServedModel):
         return request, formatter, settings
 
     def _reader_of(self, request: Request) -> str:
-        """Return the reader for a request. It is empty if the request does not use the default method."""
+        """Return the reader for a request, or an empty string if the request does not use the default method."""
         return self._reader if request.method == self.lm.method else ""
 
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:

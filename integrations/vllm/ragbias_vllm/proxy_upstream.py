@@ -57,7 +57,7 @@ class Vllm:
     """A client of one vLLM server.
 
     Args:
-        key: API key of the server; empty if the server needs none.
+        key: API key of the server, or "" if the server needs no key.
         timeout: maximum number of seconds to wait for the next byte.
     """
 

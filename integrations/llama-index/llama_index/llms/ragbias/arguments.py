@@ -31,7 +31,7 @@ class RagBiasLLMOptions(RagBiasOptions):
     stopping_ids: list[int] = Field(default_factory=list)
     """Token ids that end an answer."""
     tokenizer_outputs_to_remove: list[str] = Field(default_factory=list)
-    """Has no effect, because the model only gets ``input_ids`` and ``attention_mask``. As in ``HuggingFaceLLM``."""
+    """An argument of ``HuggingFaceLLM`` without effect: the model only gets ``input_ids`` and ``attention_mask``."""
 
     @field_validator("tokenizer_outputs_to_remove")
     @classmethod

@@ -69,8 +69,8 @@ class RagBiasLLM(FunctionCallingLLM):
     """A local Hugging Face model that answers without position bias over the retrieved documents.
 
     It replaces ``HuggingFaceLLM``. The retriever, prompts and synthesizers do not change. The retrieved documents are
-    located in the final prompt. By default, they are the nodes of the current synthesis, or recent retrievals. To
-    choose them yourself, pass ``documents=`` to the call, or use ``ragbias.documents(...)``.
+    located in the final prompt. By default, they are the nodes of the current synthesis or of recent retrievals. To
+    choose the documents yourself, pass ``documents=`` to the call, or use ``ragbias.documents(...)``.
 
     Calls take ``documents``, ``method``, ``max_tokens`` (or ``max_new_tokens``), ``temperature``, ``top_p``,
     ``top_k``, ``stop``, ``seed``, ``logprobs`` and any setting of transformers' ``GenerationConfig``. Agents and
@@ -92,7 +92,7 @@ class RagBiasLLM(FunctionCallingLLM):
         default="", description="Hub name, path, 'tiny' for the embedded model, or the model's name at `base_url`."
     )
     method: str | Method | None = Field(
-        default=None, description="Method: a name or an instance. None: the server's, or the best one measured."
+        default=None, description="Method: a name or an instance. None: the server's or the best measured method."
     )
     max_new_tokens: int = Field(default=256, description="Maximum number of tokens in an answer.")
     temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None is greedy.")
@@ -129,8 +129,8 @@ class RagBiasLLM(FunctionCallingLLM):
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
             "If LlamaIndex passes the documents to several calls, use response_mode='compact' or a larger "
-            "context_window; if a node parser splits a Document that joins them, index the nodes; if a template "
-            "rewrites them, or your own code retrieves them, pass documents=... or use `with ragbias.documents(...)`",
+            "context_window; if a node parser splits a Document that joins nodes, index the nodes; if a template "
+            "rewrites nodes, or your code retrieves them, pass documents=... or use `with ragbias.documents(...)`",
             complete=frozenset({"run"}),  # the prompt of a synthesis contains all its nodes
         )
     )

@@ -42,7 +42,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
     answer with the smaller SHA-256 as A, and the label is part of the answer's document. Both orders of the answers
     give the same set of documents. Therefore order-invariant methods, such as pine, give the same verdict, token for
     token. The judge may still prefer a letter, so ``enforce_consensus`` compares again with exchanged letters. If the
-    verdicts disagree, the result is a tie. Equal answers are a tie without evaluation.
+    verdicts disagree, the result is a tie. Equal answers are a tie, and the judge is not called.
 
     Args:
         llm: the judge. A method that computes the answers separately, such as ape with a ``document_cache``, causes a
@@ -159,8 +159,8 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             text, report = completion.text, completion.additional_kwargs["ragbias"]
         if report["method_ran"] != report["method_requested"]:
             raise RagBiasError(
-                f"{report['method_requested']} could not treat the two answers ({report['reason']}), so the verdict "
-                "may depend on their order; use templates that print them unchanged"
+                f"{report['method_requested']} did not run on the two answers ({report['reason']}), so the verdict "
+                "may depend on their order; use templates that print the answers unchanged"
             )
         return text
 

@@ -1,7 +1,7 @@
 """A listener that records retrieved nodes, from events of LlamaIndex's root dispatcher and from direct searches.
 
-It stores the nodes of the current synthesis of each context. For agents and the user's own prompts, it also stores a
-limited number of recent retrievals of each context. LlamaIndex calls the LLM of a stream only when the stream is read,
+For each context, it stores the nodes of the current synthesis. For agents and the user's own prompts, it also stores a
+limited number of recent retrievals. If an answer is streamed, LlamaIndex calls the LLM only when the stream is read,
 perhaps in another thread. In that case, the stream's frame on the call stack identifies the synthesis.
 """
 
@@ -133,7 +133,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return lambda check: ends.append(lambda: None if id_ in self._runs_with_retrieval else check())
 
     def _begin_run(self, id_: str, empty: bool) -> None:
-        """Begin a run, whose steps share retrievals and reports. With ``empty``, drop earlier reports."""
+        """Begin a run, whose steps share retrievals and reports. If ``empty`` is true, drop earlier reports."""
         ends = [self._retrievals.begin(), reports.begin(empty)]
         with self._state_lock:
             self._runs[id_] = ends
@@ -164,7 +164,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def _record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the nodes' texts with and without metadata as retrievals. Return texts with metadata, and failures.
 
-        A node of a document that joins retrieved texts is replaced by these texts, because their order matters.
+        If a node's document joins retrieved texts, these texts replace the node, because their order matters.
         """
         texts: list[str] = []
         bare: list[str] = []
@@ -314,7 +314,7 @@ def texts_for_prompts(documents: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """Split a single text into the retrieved texts that it joins with line breaks. Return nothing for several texts."""
+    """Split a single text into the retrieved texts that it joins with line breaks. Otherwise, return no texts."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
