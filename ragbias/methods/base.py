@@ -190,12 +190,12 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty for none.
 
-    The library checks for the classes ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``, not for methods.
+    Other code distinguishes methods by the classes ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``.
 
     Attributes:
         name: the name that users type.
-        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (chosen from the logits of several
-            prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
+        acts_on: what the method changes: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (chosen from the
+            logits of several prompts), ``"answers"`` (a vote over several answers), or ``"nothing"``.
         needs_documents: whether the method needs the spans of the documents.
         fewest_documents: minimum number of documents if ``needs_documents``. With fewer, the plain model runs.
         invariant: whether the answer is order-invariant.
@@ -239,7 +239,7 @@ class Method(_WithReader):
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the orders of the documents whose answers vote, or an empty list for methods without a vote.
+        """Return the document orders to vote on. Methods without a vote return an empty list.
 
         ``documents`` are token ids. An order is a list of indices into ``documents``.
         """
@@ -272,11 +272,11 @@ class AttentionMethod(Method):
         raise NotImplementedError
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        """Return the input of the query projection, ``[batch, queries, hidden_size]``, by default ``hidden``."""
+        """Return the query projection's input, ``[batch, queries, hidden_size]``. By default, this is ``hidden``."""
         return hidden
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return the input of the key projection, ``[batch, queries, hidden_size]``, by default ``hidden``."""
+        """Return the key projection's input, ``[batch, queries, hidden_size]``. By default, this is ``hidden``."""
         return hidden
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
@@ -288,7 +288,7 @@ class AttentionMethod(Method):
 
 
 def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
-    """Return the indices of a range of layers. Raise ``MethodError`` if it does not fit a model of ``n_layers``."""
+    """Return the indices of a range of layers. Raise ``MethodError`` if a model of ``n_layers`` lacks some of them."""
     if layers is None:
         return range(n_layers)
     if not isinstance(layers, tuple) or len(layers) != 2:
@@ -357,7 +357,7 @@ class JointMethod(Method):
         """Compute the scores of the next token, float32 ``[V]``, from the logits ``[prompts, V]`` of all prompts.
 
         ``previous`` is the id of the previous token; None at the first token. ``memory`` is the state between tokens.
-        If ``needs_likelihoods``, ``memory["likelihoods"]`` is the log-probability of the text after the documents in
-        each prompt, ``[prompts]``, without the text's first token.
+        If ``needs_likelihoods``, ``memory["likelihoods"]`` ``[prompts]`` is the log-probability of the text after the
+        documents in each prompt, excluding the text's first token.
         """
         raise NotImplementedError

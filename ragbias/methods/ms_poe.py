@@ -29,7 +29,7 @@ class MsPoE(AttentionMethod):
         layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
         variant: ``"paper"`` is the rule above; the last head gets ``max_ratio``. With grouped queries, each key head
             has one ratio, from the mean score of its query heads, so that relative positions are exact. ``"released"``
-            is the authors' code: weights are computed without positions, and head ``h`` has the ratio
+            is the authors' code: weights are computed without position encoding, and head ``h`` has the ratio
             ``min + (max - min) * order[h] / H``, where ``order`` lists the heads by score. Keys have the ratio of the
             first query head of their group. ``"ranked"`` uses the rank of head ``h`` instead of ``order[h]``.
         heads: the order of the heads, smallest ratio first. ``"by-awareness"`` is the rule above. The paper also

@@ -77,7 +77,7 @@ class SegmentMethod(AttentionMethod):
         return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of the tokens after the documents, with documents at the same positions for all of them.
+        """Compute attention of the tokens after the documents if all these tokens see a document at one position.
 
         Each key is encoded once.
         """

@@ -290,7 +290,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             kwargs: other arguments for each call of the model.
 
         Raises:
-            NotImplementedError: the chat template does not support tools, or writes required calls in an unknown format.
+            NotImplementedError: the chat template does not support tools, or its format for required calls is unknown.
             ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)
