@@ -82,7 +82,7 @@ def test_without_answers_it_learns_from_the_model_itself(lm, questions, tmp_path
 def test_another_training_in_the_folder_is_refused(lm, questions, tmp_path):
     with pytest.raises(InterruptedTrainingError):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Plain", 8))
-    with pytest.raises(ReaderError, match="contains an unfinished training with other settings; finish it"):
+    with pytest.raises(ReaderError, match="contains an unfinished training with other settings; rerun its command"):
         adapt(lm, questions, tmp_path, AdaptSettings(**{**SHORT, "seed": 1}))
     with pytest.raises(ReaderError, match="contains an unfinished training with other data"):
         adapt(lm, questions[:-1], tmp_path, AdaptSettings(**SHORT))
@@ -105,9 +105,7 @@ def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkey
             adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
         file.write_bytes(whole)
     files[0].unlink()  # as after a kill during restart=True
-    with pytest.raises(
-        ReaderError, match=r"checkpoint.safetensors.* if a training left these files, add restart=True"
-    ):
+    with pytest.raises(ReaderError, match=r"checkpoint.safetensors.* if a training left these files, add restart=True"):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=True)
 

@@ -335,7 +335,7 @@ def wrong(operation):
     [
         ("attend", wrong, "plain attention with an error of 1 in float32 with head dimension 24 on .*0.002 is allowed"),
         ("attend_groups", wrong, "computes attention of documents with an error of 1 in float32"),
-        ("document_mass", lambda real: lambda *args: real(*args) * float("nan"), "importances of documents off by inf"),
+        ("document_mass", lambda real: lambda *args: real(*args) * float("nan"), "documents with an error of inf"),
         ("segment_mass", lambda real: lambda *args: 1 - real(*args), "importances for a token with an error of"),
     ],
 )

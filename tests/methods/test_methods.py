@@ -271,5 +271,5 @@ def test_pine_ablations_differ_all_invariant_but_input_order(llama):
 
 
 def test_a_wrong_order_of_pine_names_those_without_importances():
-    with pytest.raises(MethodError, match="order='none'; expected one of .*'canonical': a fixed .*'input': no re-"):
+    with pytest.raises(MethodError, match="order='none'; expected one of .*'canonical' sorts by .*'input' moves no"):
         Pine(order="none")

@@ -82,8 +82,8 @@ class RagBiasModel(BaseModel):
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
             "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff' and print "
-            "page_content unchanged; otherwise, retrieve inside the chain, or pass documents= as they occur in the "
-            "prompt"
+            "page_content unchanged; otherwise, pass documents= as they occur in the prompt, or retrieve inside the "
+            "chain"
         )
     )
 
