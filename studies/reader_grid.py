@@ -66,12 +66,12 @@ class Training:
     lessons: Sequence[Lesson]
 
 
-def make_training(lm: DebiasedLM, questions: Sequence[Question], seed: int, count: int) -> Training:
+def make_training(lm: DebiasedLM, questions: Sequence[Question], seed: int, count: int, distil: bool) -> Training:
     examples = draw_examples(lm, questions, AdaptSettings(seed=seed, examples=count))
     asked = [(example, example.teacher_prompts(None, random.Random(seed))) for example in examples]
     lessons: list[Lesson] = []
     for begin in range(0, len(asked), BATCH):
-        lessons += make_lessons(lm, asked[begin : begin + BATCH], distil=True)
+        lessons += make_lessons(lm, asked[begin : begin + BATCH], distil)
     return Training([lm.prepare(example.prompt, method="none").tokens for example in examples], lessons)
 
 
@@ -125,15 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     labelled = read_questions(options.questions)
     unlabelled = [replace(question, answers=(), gold=None) for question in labelled]
     cases, cache = read_cases(options.evaluation, options.words, options.evaluated), DocumentCache(memory="4GB")
-    trainings: dict[tuple[int, bool], Training] = {}
+    trainings: dict[tuple[int, bool, bool], Training] = {}
     for text, run in runs.items():
         folder, free = options.out / text.replace(":", "-"), run.objective == FREE
         if not (folder / READER).exists():
             print(text, flush=True)
-            if (run.seed, free) not in trainings:
+            key = run.seed, free, run.objective != "labels"
+            if key not in trainings:
                 questions = unlabelled if free else labelled
-                trainings = {(run.seed, free): make_training(lm, questions, run.seed, options.examples)}
-            train_reader(lm, run, trainings[run.seed, free], cache, folder)
+                trainings = {key: make_training(lm, questions, run.seed, options.examples, distil=key[-1])}
+            train_reader(lm, run, trainings[key], cache, folder)
         method = get(run.method, None, str(folder))
         show_scores(measure(lm, cases, {text: method}, options.prompt, results, options.results))
     print("averaged over seeds")
