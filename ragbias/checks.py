@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, CancelledError, MethodError, RagBiasError, WrongTypeError
@@ -23,6 +23,10 @@ class Bounds(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.least:,} to {self.most:,}"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Let pydantic check the bounds of a field ``Annotated[int, bounds]``."""
+        return {**handler(source), "ge": self.least, "le": self.most}
 
 
 def is_number(value: object) -> TypeGuard[float]:

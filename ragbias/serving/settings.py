@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +15,6 @@ from ragbias.boundaries.locating import NOTHING_GIVEN
 from ragbias.boundaries.recognisers import document_elements
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
-from ragbias.checks import Bounds
 from ragbias.frameworks import OnMissing
 from ragbias.lm import DebiasedLM
 from ragbias.models.gguf import find_gguf_file, is_gguf
@@ -24,10 +23,6 @@ from ragbias.models.named import installed
 from ragbias.readers import check_readers
 
 NOT_NAMED = f"{NOTHING_GIVEN}; send the field 'documents', or start the server with --separator or --segmenter"
-
-
-def _within(bounds: Bounds, default: int | None) -> Any:
-    return Field(default=default, ge=bounds.least, le=bounds.most)
 
 
 class ServerSettings(BaseModel):
@@ -39,16 +34,16 @@ class ServerSettings(BaseModel):
     share_cache: bool = False  # whether tenants share cached documents
     tenant_header: str = ""  # header with the tenant's name, set by a gateway
     max_body_bytes: int = Field(default=4 * 2**20, ge=1, le=limits.MEGABYTES.most * 2**20)
-    max_documents: int = _within(limits.COUNTS, 1_000)
-    max_new_tokens: int | None = _within(limits.TOKENS, None)  # None: only the context window limits it
-    max_waiting: int = _within(limits.COUNTS, 256)  # queued requests
-    max_connections: int = _within(limits.COUNTS, 1_000)  # at most half of the process's limit of open files
-    max_batch: int = _within(limits.COUNTS, 8)
-    max_batch_tokens: int = _within(limits.TOKENS, 65_536)  # including padding and new tokens
+    max_documents: Annotated[int, limits.COUNTS] = 1_000
+    max_new_tokens: Annotated[int, limits.TOKENS] | None = None  # None: only the context window limits it
+    max_waiting: Annotated[int, limits.COUNTS] = 256  # queued requests
+    max_connections: Annotated[int, limits.COUNTS] = 1_000  # at most half of the process's limit of open files
+    max_batch: Annotated[int, limits.COUNTS] = 8
+    max_batch_tokens: Annotated[int, limits.TOKENS] = 65_536  # including padding and new tokens
     batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # time that a batch waits for more requests
-    max_streams: int = _within(limits.COUNTS, 4)  # streams that run in parallel to a batch
+    max_streams: Annotated[int, limits.COUNTS] = 4  # streams that run in parallel to a batch
     strict: bool = False  # run each request alone, so that answers are bit-identical
-    grace_seconds: int = _within(limits.SECONDS, 30)
+    grace_seconds: Annotated[int, limits.SECONDS] = 30
     on_missing: OnMissing = "warn"
     separator: str = ""  # between documents, for requests without `documents`
     segmenter: re.Pattern[str] | None = None  # matches a document; replaces the separator

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import yaml  # a dependency of transformers
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError, model_validator
 
 from ragbias import limits
 from ragbias.display import validation_message
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, Measure
 from ragbias.evaluation.tasks import TASKS, make_task
-from ragbias.evaluation.tasks.task import Limit, Seed, Task, check_distinct, within
+from ragbias.evaluation.tasks.task import Limit, Seed, Several, Task
 from ragbias.files import irregular_kind
 from ragbias.models.named import no_model_message
-
-
-def _split_commas(value: Any) -> Any:
-    """Split a string at its commas, or put a single number into a list."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
-    return [value] if type(value) is int else value
 
 
 def _join_commas(value: Any) -> Any:
@@ -47,9 +30,6 @@ REQUIRED_SETTINGS = {
     "tasks": "--task (tasks:), e.g. mdqa",
     "out": "--out (out:), a folder for the results",
 }
-
-T = TypeVar("T")
-Several = Annotated[tuple[T, ...], BeforeValidator(_split_commas), AfterValidator(check_distinct), Field(min_length=1)]
 
 
 class TaskSettings(BaseModel, extra="allow", frozen=True):
@@ -111,7 +91,7 @@ class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     measure: Several[Measure] = (ACCURACY,)
     seeds: Several[Seed] = (0,)
     limit: Limit | None = None
-    batch_size: Annotated[StrictInt, within(limits.BATCH)] = 8
+    batch_size: Annotated[StrictInt, limits.BATCH] = 8
     invariant_once: StrictBool = False
     dtype: StrictStr = "auto"
     cost: StrictBool = True

@@ -17,7 +17,6 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
 from ragbias import limits
-from ragbias.checks import Bounds
 from ragbias.errors import RunError
 from ragbias.generation import Report, Request
 from ragbias.generation.request import check_length
@@ -29,30 +28,28 @@ T = TypeVar("T")
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if type(value) in (int, str) or isinstance(value, Path) else value
+    return [value] if isinstance(value, (int, str, Path)) else value
 
 
-def check_distinct(values: tuple[T, ...]) -> tuple[T, ...]:
-    """Raise ``ValueError`` for a repeated value."""
+def _split_commas(value: Any) -> Any:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else _as_list(value)
+
+
+def _check_distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) < len(values):
         raise ValueError(f"one value is given twice, got {values}")
     return values
 
 
-def within(bounds: Bounds) -> Any:
-    """Return the pydantic constraint for a number within the bounds."""
-    return Field(ge=bounds.least, le=bounds.most)
-
-
 # types of common fields; a single value becomes a list
 Files = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
-Several = Annotated[tuple[T, ...], BeforeValidator(_as_list), AfterValidator(check_distinct), Field(min_length=1)]
-Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
-Positions = Several[Annotated[StrictInt, within(limits.POSITIONS)]]
-Orders = Annotated[StrictInt, within(limits.ORDERS)]
-Limit = Annotated[StrictInt, within(limits.QUESTIONS)]
-Seed = Annotated[StrictInt, within(limits.SEED)]
-Words = Annotated[StrictInt, within(limits.WORDS)]
+Several = Annotated[tuple[T, ...], BeforeValidator(_split_commas), AfterValidator(_check_distinct), Field(min_length=1)]
+Documents = Several[Annotated[StrictInt, limits.DOCUMENTS]]
+Positions = Several[Annotated[StrictInt, limits.POSITIONS]]
+Orders = Annotated[StrictInt, limits.ORDERS]
+Limit = Annotated[StrictInt, limits.QUESTIONS]
+Seed = Annotated[StrictInt, limits.SEED]
+Words = Annotated[StrictInt, limits.WORDS]
 
 
 @dataclass(frozen=True)
