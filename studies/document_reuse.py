@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if parsed.pipeline is None:
             cases = from_questions(DebiasedLM.from_pretrained(parsed.model, "none"), questions)
         else:
-            cases, _ = from_pipeline(load_pipeline(parsed.pipeline), questions)
+            cases = from_pipeline(load_pipeline(parsed.pipeline), questions)
         methods = parse_methods(parsed.methods, parsed.model)
         if refused := [label for label, method in methods.items() if not method.reusable_documents]:
             raise RunError(f"{', '.join(refused)}: documents depend on each other; use e.g. pcw or ape")

@@ -21,6 +21,10 @@ TEXT_METHODS = "canonical-order,long-context-reorder"  # only reorder text, so t
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ragbias.data.questions import Question
+    from ragbias.evaluation.audit.audit_report import AuditReport
+    from ragbias.evaluation.audit.cases import AuditCase
+
 
 def audit(
     questions: Annotated[Path, typer.Option(help="JSON lines with question, documents and, if known, answer.")],
@@ -61,52 +65,39 @@ def audit(
     repeat one order. Right answers are optional.
     """
     from ragbias.data.questions import read_questions
-    from ragbias.evaluation.audit.audit_report import as_dict, as_html, build_tables, find_flipped_questions
-    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
+    from ragbias.evaluation.audit.audit_report import AuditReport, find_flipped_questions
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
-    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.evaluation.audit.verdict import define_flip, recommend_method
+    from ragbias.evaluation.audit.verdict import recommend_method
     from ragbias.evaluation.cost import measure_costs
-    from ragbias.evaluation.report.tables import fit_terminal
     from ragbias.frameworks.remote import check_orders_text
-    from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 
     terminal.quiet_libraries()
     if upstream is not None and pipeline is not None:
         raise typer.BadParameter("--upstream and --pipeline are both given; give one of them")
-    if model is None and pipeline is None and upstream is None:
-        raise typer.BadParameter(no_model_message("--model smollm2, or give --pipeline or --upstream"))
     for option, path in (("--json", json_path), ("--html", html)):
         if path is not None and path.resolve() == questions.resolve():
             raise typer.BadParameter(f"{option} {path} is the file of --questions; give another file")
     if model is not None:
         terminal.console.print(f"Model: {model}")
+    elif pipeline is None and upstream is None:
+        raise typer.BadParameter(no_model_message("--model smollm2, or give --pipeline or --upstream"))
     listed = read_questions(questions, documents=pipeline is None)
     distinct = list(dict.fromkeys(listed))
     check_count(len(distinct))
-    chosen = parse_methods(
-        methods or (TEXT_METHODS if upstream else f"segmented,{default_method(model)}"),
-        None if pipeline or upstream else model,
-    )
+    default = TEXT_METHODS if upstream else f"segmented,{default_method(model)}"
+    chosen = parse_methods(methods or default, None if pipeline or upstream else model)
     check_readers(chosen.values())
+    if upstream is not None:
+        for method in chosen.values():
+            check_orders_text(method)
     with terminal.progress() as bar:
-        skipped = 0
-        if upstream is not None:
-            for method in chosen.values():
-                check_orders_text(method)
-            cases = from_upstream(UpstreamLM(upstream, model, upstream_key), distinct)
-        elif pipeline is not None:
-            loaded = load_pipeline(pipeline)
-            task = bar.add_task("running the pipeline", total=len(distinct))
-            cases, skipped = from_pipeline(loaded, distinct, lambda done: bar.update(task, advance=done))
-        else:
-            assert model is not None  # checked above
-            cases = from_questions(DebiasedLM.from_pretrained(model, "none"), distinct)
+        cases = _make_cases(distinct, model, pipeline, upstream, upstream_key, bar)
+        lm = cases[0].recorded.lm
         if model is None:
-            terminal.console.print(f"Model: {cases[0].recorded.lm.name} ({pipeline or upstream})")  # above the bar
+            terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")  # above the bar
     if len(distinct) < len(listed):
         terminal.console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     as_is = cases[0].recorded.request.origin.method_requested
@@ -115,38 +106,58 @@ def audit(
     costs = {}
     if upstream is None:  # before the audit, whose estimate of the remaining time does not include it
         with terminal.status("Measuring the cost of the methods"):
-            prompts = [case.prompt for case in cases[:2]]
-            costs = measure_costs(cases[0].recorded.lm, prompts, compared, len(prompts))
+            costs = measure_costs(lm, [case.prompt for case in cases[:2]], compared, min(2, len(cases)))
     with terminal.progress() as bar:
         result = measure(cases, compared, orders, seed, _make_reporter(bar, len(cases), len(compared)))
-    stopped = result.questions < len(cases)
     advice = recommend_method(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
-    if skipped:
-        terminal.console.print(f"{skipped} questions left out: their prompts have fewer than two documents")
+    if left_out := len(distinct) - len(cases):
+        terminal.console.print(f"{left_out} questions left out: their prompts have fewer than two documents")
+    stopped = result.questions < len(cases)
     if stopped:
         terminal.console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
-    settings = {
-        "questions": str(questions),
-        "evaluated": result.questions,
-        "left_out": skipped,
-        "model": cases[0].recorded.lm.name,
-        "pipeline": pipeline,
-        "upstream": upstream,
-        "orders": orders,
-        "seed": seed,
-    }
-    for grid in build_tables(result, costs).values():
-        terminal.console.print(fit_terminal(grid))
+    sources = {"model": lm.name, "pipeline": pipeline, "upstream": upstream}
+    settings = {"questions": str(questions), "evaluated": result.questions, "left_out": left_out, **sources}
+    settings |= {"orders": orders, "seed": seed}
     flipped = find_flipped_questions(result, [case.question for case in cases])
-    for line in (define_flip(result), *(example.as_line() for example in flipped[:2]), "", advice.text):
-        terminal.console.print(line, highlight=False)
-    terminal.write_json(as_dict(result, costs, advice, settings, flipped), json_path)
-    if html is not None:
-        terminal.write_text(as_html(result, costs, advice, settings, flipped), html)
-    if paths := [str(path) for path in (json_path, html) if path is not None]:
-        terminal.console.print(f"Written: {', '.join(paths)}")
+    _print_report(AuditReport(result, costs, advice, settings, flipped), json_path, html)
     if stopped:
         raise KeyboardInterrupt
+
+
+def _make_cases(
+    questions: list[Question], model: str | None, pipeline: str | None, upstream: str | None, key: str, bar: Progress
+) -> list[AuditCase]:
+    """Make cases with the prompts of the pipeline, or with a stock prompt for the model or the server."""
+    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions
+    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
+    from ragbias.lm import DebiasedLM
+
+    if upstream is not None:
+        return from_questions(UpstreamLM(upstream, model, key), questions)
+    if pipeline is None:
+        assert model is not None  # the command checked it
+        return from_questions(DebiasedLM.from_pretrained(model, "none"), questions)
+    loaded = load_pipeline(pipeline)
+    task = bar.add_task("running the pipeline", total=len(questions))
+    return from_pipeline(loaded, questions, lambda done: bar.update(task, advance=done))
+
+
+def _print_report(report: AuditReport, json_path: Path | None, html: Path | None) -> None:
+    """Print the results, and write them to the files."""
+    from ragbias.evaluation.audit.audit_report import as_dict, as_html, build_tables
+    from ragbias.evaluation.audit.verdict import define_flip
+    from ragbias.evaluation.report.tables import fit_terminal
+
+    for grid in build_tables(report.audit, report.costs).values():
+        terminal.console.print(fit_terminal(grid))
+    examples = [example.as_line() for example in report.flipped[:2]]
+    for line in (define_flip(report.audit), *examples, "", report.advice.text):
+        terminal.console.print(line, highlight=False)
+    terminal.write_json(as_dict(report), json_path)
+    if html is not None:
+        terminal.write_text(as_html(report), html)
+    if paths := [str(path) for path in (json_path, html) if path is not None]:
+        terminal.console.print(f"Written: {', '.join(paths)}")
 
 
 def _make_reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:

@@ -40,16 +40,25 @@ PREFERENCE_LEGEND = (
 NO_PREFERENCE = "Not shown: too few answers have a known source document. Preferences may still exist."
 
 
-def as_dict(
-    audit: Audit, costs: Costs, advice: Recommendation, settings: Mapping[str, Any], examples: Sequence[FlippedQuestion]
-) -> dict[str, Any]:
+class AuditReport(NamedTuple):
+    """The results of an audit, with the costs by method and the settings of the command."""
+
+    audit: Audit
+    costs: Costs
+    advice: Recommendation
+    settings: Mapping[str, Any]
+    flipped: Sequence[FlippedQuestion]
+
+
+def as_dict(report: AuditReport) -> dict[str, Any]:
     """Convert all results to JSON data. Intervals are lists ``[estimate, low, high]``."""
+    audit, costs, advice, settings, flipped = report
     return {
         "model": settings["model"],
         "settings": dict(settings),
         "verdict": advice.verdict.value,
         "threshold": THRESHOLD,
-        "flip": {"definition": define_flip(audit), "examples": [flip.as_line() for flip in examples[:JSON_EXAMPLES]]},
+        "flip": {"definition": define_flip(audit), "examples": [flip.as_line() for flip in flipped[:JSON_EXAMPLES]]},
         "recommended": advice.method,
         "recommendation": advice.text,
         "methods": {
@@ -87,7 +96,7 @@ def build_tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
     for label, outcome in audit.outcomes.items():
         preference = outcome.preference
         shares = [f"{part.estimate:+.1%}" for part in preference.excess] or ["-"] * parts
-        counts = f"{preference.answer_count} of {preference.total_count}"
+        counts = f"{preference.answers} of {preference.total}"
         preferences.append([label, counts if preference.excess else f"{counts}: too few", *shares])
     headings = ["method", "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
     grids["positions"] = Grid("Positions: answers from each part, minus the expected share", headings, preferences)
@@ -117,10 +126,9 @@ def format_percent(interval: Interval) -> str:
     return f"{interval.estimate:.0%} [{low:.0f}, {high:.0f}]"
 
 
-def as_html(
-    audit: Audit, costs: Costs, advice: Recommendation, settings: Mapping[str, Any], flipped: Sequence[FlippedQuestion]
-) -> str:
+def as_html(report: AuditReport) -> str:
     """Render the report as one HTML page, which includes the questions and has no links."""
+    audit, costs, advice, settings, flipped = report
     grids = {name: replace(grid, title="") for name, grid in build_tables(audit, costs).items()}
     flips = (figures.data_url(draw_flips(audit), "flips"), "Share of questions that flip")
     sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[define_flip(audit), LEGEND])]
@@ -163,8 +171,8 @@ def draw_flips(audit: Audit) -> Figure:
     figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {
-        "documents in other orders": [outcome.headline.flips.as_list() for outcome in outcomes],
-        "same order again (noise)": [outcome.headline.floor.as_list() for outcome in outcomes],
+        "documents in other orders": [outcome.headline.flips for outcome in outcomes],
+        "same order again (noise)": [outcome.headline.floor for outcome in outcomes],
     }
     figures.draw_bars(axis, list(audit.outcomes), series)
     axis.axvline(THRESHOLD, color=figures.PALE, linestyle=":", linewidth=1.2)
@@ -180,7 +188,7 @@ def draw_preferences(audit: Audit) -> Figure:
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
         if excess := outcome.preference.excess:
             xs = [position + 0.05 * index for position in range(len(excess))]  # equal curves would overlap
-            figures.draw_line(axis, xs, [value.as_list() for value in excess], styles[label], label, band=False)
+            figures.draw_line(axis, xs, excess, styles[label], label, band=False)
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     axis.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
     axis.set(xlabel="part of the positions, from first to last", ylabel="share of answers, minus the expected share")

@@ -60,13 +60,16 @@ class AuditCase:
         return lm.variant(self.recorded.request, order, method)
 
 
-def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
+def from_questions(lm: DebiasedLM | UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
     """Build cases with the stock prompt and no method, from questions with documents."""
     settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
     cases = []
     for question in questions:
-        text = stock_prompt(lm, question.documents, question.question, INSTRUCTION)
-        request = lm.prepare(text, documents=question.documents, method="none")
+        if isinstance(lm, UpstreamLM):
+            request = lm.request(question)
+        else:
+            text = stock_prompt(lm, question.documents, question.question, INSTRUCTION)
+            request = lm.prepare(text, documents=question.documents, method="none")
         cases.append(AuditCase(question, RecordedRequest(lm, request, settings)))
     return cases
 
@@ -128,12 +131,6 @@ class UpstreamLM:
         system, _, question = request.origin.flat.text.rpartition(END)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
         return {"model": self.name, "messages": messages, "max_tokens": max_new_tokens, "temperature": 0}
-
-
-def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Build cases for a model behind a server, from questions with documents."""
-    settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
-    return [AuditCase(question, RecordedRequest(lm, lm.request(question), settings)) for question in questions]
 
 
 def _generation(request: Request, body: dict[str, Any]) -> Generation:

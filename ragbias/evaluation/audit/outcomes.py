@@ -25,20 +25,19 @@ MAX_PARTS = 5  # maximum number of equal parts into which positions are grouped
 Progress = Callable[[Mapping[str, int]], None]
 
 
-@dataclass(frozen=True)
-class PositionPreference:
+class PositionPreference(NamedTuple):
     """The positions of the documents that answers come from, compared with a model that ignores the order.
 
     Attributes:
+        answers: number of answers with a known source document, to questions where two or more answers have one.
+        total: number of all answers.
         questions: number of questions whose source document is known in two or more orders.
-        answer_count: number of answers to these questions whose source document is known.
-        total_count: number of all answers.
         excess: share of answers from each part of the positions, minus the expected share. Empty if there are too
             few questions.
     """
 
-    answer_count: int
-    total_count: int
+    answers: int
+    total: int
     questions: int
     excess: list[Interval]
 
@@ -97,10 +96,11 @@ class Outcome:
         return self.rightness or self.answer_flips
 
     def as_dict(self) -> dict[str, Any]:
-        """Convert the results to JSON data. Intervals are lists ``[estimate, low, high]``."""
+        """Convert the results to JSON data."""
         right = {} if self.rightness is None else vars(self.rightness)
         values = {**vars(self), **vars(self.answer_flips), **{f"right_{name}": value for name, value in right.items()}}
-        return {name: _to_json(values[name]) for name in values if name not in ("answer_flips", "rightness", "answers")}
+        values |= {"method": str(self.method), "preference": self.preference._asdict()}
+        return {name: values[name] for name in values if name not in ("answer_flips", "rightness", "answers")}
 
 
 @dataclass(frozen=True)
@@ -249,17 +249,6 @@ def _measure_flips(questions: Sequence[Question], rows: Sequence[Answers]) -> Fl
         [float(answers_differ(question, answers.by_order)) for question, answers in pairs],
         [float(answers_differ(question, answers.repeated)) for question, answers in pairs],
     )
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Interval):
-        return value.as_list()
-    if isinstance(value, PositionPreference):
-        counts = {"answers": value.answer_count, "total": value.total_count, "questions": value.questions}
-        return {**counts, "excess": _to_json(value.excess)}
-    if isinstance(value, Method):
-        return str(value)
-    return [_to_json(item) for item in value] if isinstance(value, list) else value
 
 
 def is_right(question: Question, answer: str) -> bool:

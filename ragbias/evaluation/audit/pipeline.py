@@ -8,10 +8,10 @@ import inspect
 import operator
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ragbias.data.questions import Question
 from ragbias.errors import RunError
@@ -30,6 +30,7 @@ LLM_REMEDY = (
     "use a ragbias LLM in it: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
 )
+Calls = dict[str, Callable[[str], Any]]  # ways to call a pipeline with a question, by their names in errors
 
 
 def load_pipeline(location: str) -> Any:
@@ -47,7 +48,7 @@ def load_pipeline(location: str) -> Any:
         found: Any = operator.attrgetter(path)(importlib.import_module(module_name))
         if inspect.isroutine(found) and not inspect.signature(found).parameters:
             found, which = wait_for_result(found()), "is a function without arguments and returns"
-        callable_ = any(True for _ in possible_calls(found))
+        callable_ = bool(possible_calls(found))
     except PIPELINE_ERRORS as error:
         raise RunError(f"pipeline {location!r} cannot be loaded: {_describe_error(error)}") from error
     if not callable_:
@@ -62,17 +63,17 @@ def load_pipeline(location: str) -> Any:
 
 def from_pipeline(
     pipeline: Any, questions: Sequence[Question], progress: Callable[[int], None] = lambda count: None
-) -> tuple[list[AuditCase], int]:
+) -> list[AuditCase]:
     """Run a pipeline on each question. Record the last request that has two or more documents.
 
-    Return the cases, and the number of questions without such a request.
+    Questions without such a request are left out.
     """
-    candidates = list(possible_calls(pipeline))
+    candidates = possible_calls(pipeline)
     cases: list[AuditCase] = []
     without_documents: list[RecordedRequest] = []
     for question in questions:
-        call, records = _try_calls(candidates, question.question)
-        candidates = [call]
+        name, records = _try_calls(candidates, question.question)
+        candidates = {name: candidates[name]}
         if not records:
             raise RunError(f"the pipeline answered {question.question!r:.80} without a ragbias LLM; {LLM_REMEDY}")
         suitable = [record for record in records if len(record.request.origin.tokens.documents) > 1]
@@ -89,20 +90,20 @@ def from_pipeline(
             f"no prompt of the pipeline contains two or more documents ({reason or 'none were retrieved'}); let the "
             "retriever return several, or describe them with the LLM's segmenter or documents"
         )
-    return cases, len(without_documents)
+    return cases
 
 
-def _try_calls(candidates: Sequence[Invocation], question: str) -> tuple[Invocation, list[RecordedRequest]]:
-    """Try the calls in turn. Return the first that succeeds, and the requests that it sent to the model."""
+def _try_calls(candidates: Calls, question: str) -> tuple[str, list[RecordedRequest]]:
+    """Try the calls in turn. Return the name of the first that succeeds, and the requests that it sent to the model."""
     failures: dict[str, BaseException] = {}
-    for call in candidates:
+    for name, call in candidates.items():
         with recording() as records:
             try:
-                call.run(question)
+                call(question)
             except PIPELINE_ERRORS as error:
-                failures[call.name] = error
+                failures[name] = error
                 continue
-        return call, records
+        return name, records
     listed = "; ".join(f"{name}: {_describe_error(error)}" for name, error in failures.items())
     raise RunError(f"the pipeline fails on {question!r:.80}: {listed}") from next(iter(failures.values()))
 
@@ -111,44 +112,33 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class Invocation(NamedTuple):
-    """A way to call a pipeline: ``name`` shows the call in error messages, ``run(question)`` makes it."""
-
-    name: str
-    run: Callable[[str], Any]
-
-
-def possible_calls(pipeline: Any) -> Iterator[Invocation]:
-    """Yield the ways to call a pipeline, in the order to try them. Yield nothing if the object cannot be called."""
+def possible_calls(pipeline: Any) -> Calls:
+    """Return the ways to call a pipeline, in the order to try them. Return none if the object cannot be called."""
     if isinstance(pipeline, type):
-        return
+        return {}
     if callable(chat := getattr(pipeline, "chat", None)):
         reset = getattr(pipeline, "reset", lambda: None)
         # the reset makes the engine forget earlier questions
-        yield Invocation("chat(question)", lambda question: (reset(), wait_for_result(chat(question))))
-    elif callable(query := getattr(pipeline, "query", None)):
-        yield Invocation("query(question)", lambda question: wait_for_result(query(question)))
-    elif callable(getattr(pipeline, "invoke", None)):
-        yield from _invoke_calls(pipeline)
-    elif callable(getattr(pipeline, "run", None)):
+        return {"chat(question)": lambda question: (reset(), wait_for_result(chat(question)))}
+    if callable(query := getattr(pipeline, "query", None)):
+        return {"query(question)": lambda question: wait_for_result(query(question))}
+    if callable(getattr(pipeline, "invoke", None)):
+        keys = ("", *INPUT_KEYS, MESSAGES_KEY)
+        names = {key: f"invoke({{{key!r}: question}})" if key else "invoke(question)" for key in keys}
+        return {names[key]: partial(_invoke, pipeline, key) for key in keys}
+    if callable(getattr(pipeline, "run", None)):
         fields = list(getattr(getattr(pipeline, "start_event_class", None), "model_fields", ()))
-        for key in fields if len(fields) == 1 else WORKFLOW_KEYS:
-            yield Invocation(f"run({key}=question)", partial(_run_workflow, pipeline, key))
-    elif callable(pipeline):
-        yield Invocation("calling it", lambda question: wait_for_result(pipeline(question)))
+        parameters = fields if len(fields) == 1 else WORKFLOW_KEYS
+        return {f"run({key}=question)": partial(_run_workflow, pipeline, key) for key in parameters}
+    return {"calling it": lambda question: wait_for_result(pipeline(question))} if callable(pipeline) else {}
 
 
-def _invoke_calls(runnable: Any) -> Iterator[Invocation]:
+def _invoke(runnable: Any, key: str, question: str) -> Any:
+    content = [{"role": "user", "content": question}] if key == MESSAGES_KEY else question
     # a graph with a checkpointer remembers the questions of a thread, so each question gets a new thread
     remembers = getattr(runnable, "checkpointer", None) not in (None, False)
-
-    def invoke(key: str, question: str) -> Any:
-        content = [{"role": "user", "content": question}] if key == MESSAGES_KEY else question
-        config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
-        return wait_for_result(runnable.invoke({key: content} if key else question, config))
-
-    for key in ("", *INPUT_KEYS, MESSAGES_KEY):
-        yield Invocation(f"invoke({f'{{{key!r}: question}}' if key else 'question'})", partial(invoke, key))
+    config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
+    return wait_for_result(runnable.invoke({key: content} if key else question, config))
 
 
 def _run_workflow(workflow: Any, key: str, question: str) -> Any:

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml  # a dependency of transformers
-from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 from ragbias import limits
 from ragbias.display import validation_message

@@ -29,8 +29,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """An estimate and its 95% bootstrap interval. With too few questions, ``low`` and ``high`` are NaN."""
 
     estimate: float

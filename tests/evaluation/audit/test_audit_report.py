@@ -8,6 +8,7 @@ from rich.console import Console
 from ragbias.data.questions import Question
 from ragbias.evaluation.audit.audit_report import (
     HTML_EXAMPLES,
+    AuditReport,
     as_html,
     build_tables,
     draw_preferences,
@@ -45,7 +46,8 @@ def reported(answers):
 
 def html_of(audit):
     flipped = find_flipped_questions(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
-    return as_html(audit, dict.fromkeys(audit.outcomes, COST), recommend_method(audit, {}), {"model": "oak"}, flipped)
+    costs = dict.fromkeys(audit.outcomes, COST)
+    return as_html(AuditReport(audit, costs, recommend_method(audit, {}), {"model": "oak"}, flipped))
 
 
 def test_a_model_without_bias_has_nothing_to_pay_for():

@@ -27,8 +27,7 @@ def test_the_last_request_with_documents_has_its_settings(tiny):
             super().__call__(question)
             tiny.generate("Rephrase: " + question, max_new_tokens=2)
 
-    cases, skipped = from_pipeline(Condensing(tiny), QUESTIONS)
-    assert skipped == 0
+    cases = from_pipeline(Condensing(tiny), QUESTIONS)
     for case, question in zip(cases, QUESTIONS, strict=True):
         assert [text.strip() for text in case.prompt.documents] == TEXTS[question.question]
         assert case.recorded.settings == GenerationSettings(max_new_tokens=5)
@@ -36,7 +35,7 @@ def test_the_last_request_with_documents_has_its_settings(tiny):
 
 
 def test_other_orders_only_move_the_documents_of_the_prompt(tiny):
-    (case, _), _ = from_pipeline(Unframed(tiny), QUESTIONS)
+    case, *_ = from_pipeline(Unframed(tiny), QUESTIONS)
     order = [3, 1, 5, 0, 4, 2]
     again = case.request(order)
     recorded_tokens = case.recorded.request.tokens
@@ -56,13 +55,13 @@ def test_reordering_methods_start_from_the_retrieved_order(tiny):
 
 @pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])
 def test_langchain_chains_are_invoked_with_the_key_they_take(tiny, build):
-    cases, _ = from_pipeline(build(chat(tiny)), QUESTIONS)
+    cases = from_pipeline(build(chat(tiny)), QUESTIONS)
     assert [[text.strip() for text in each.prompt.documents] for each in cases] == list(TEXTS.values())
 
 
 def test_runnable_that_takes_the_question_itself(tiny):
     first = RunnableLambda(lambda question: {"input": question})
-    cases, _ = from_pipeline(first | chain(chat(tiny)), QUESTIONS)
+    cases = from_pipeline(first | chain(chat(tiny)), QUESTIONS)
     assert len(cases) == 2
 
 
@@ -75,7 +74,7 @@ def test_a_streaming_pipeline_in_another_thread_is_recorded(tiny):
         thread.start()
         thread.join()
 
-    cases, _ = from_pipeline(pipeline, QUESTIONS)
+    cases = from_pipeline(pipeline, QUESTIONS)
     assert [len(each.prompt.documents) for each in cases] == [6, 6]
     assert cases[0].recorded.settings.max_new_tokens == 3
 
@@ -94,7 +93,7 @@ def test_llama_index_query_engine(tiny):
     llm = RagBiasLLM(lm=tiny, method="none", max_new_tokens=8)
     template = PromptTemplate("Context:\n{context_str}\n\nQuestion: {query_str}\nAnswer:")
     synthesizer = get_response_synthesizer(llm=llm, response_mode="compact", text_qa_template=template)
-    cases, _ = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
+    cases = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
     assert [[text.strip() for text in each.prompt.documents] for each in cases] == list(TEXTS.values())
 
 

@@ -56,8 +56,8 @@ def test_an_agent_gets_each_question_as_separate_messages(tiny_with_tools, setti
     llm = ChatRagBias(lm=tiny_with_tools, method="none", max_tokens=80)
     agent = create_agent(llm, [tool], system_prompt="Answer from what you look up.", **settings)
     with saying(tiny_with_tools, *calls(QUESTIONS)):
-        cases, skipped = from_pipeline(agent, QUESTIONS)
-    assert (documents_of(cases), skipped) == (list(TEXTS.values()), 0)
+        cases = from_pipeline(agent, QUESTIONS)
+    assert documents_of(cases) == list(TEXTS.values())
     first, second = (str(case.prompt) for case in cases)
     assert QUESTIONS[0].question in first and QUESTIONS[0].question not in second
     again = [tiny_with_tools.tokenizer.decode(ids) for ids in cases[0].request([3, 1, 5, 0, 4, 2]).tokens.documents]
@@ -81,7 +81,7 @@ def test_graphs_take_messages_or_a_question(tiny):
 
     for kind, node in ((MessagesState, answer), (State, respond)):
         graph = StateGraph(kind).add_node("node", node).add_edge(START, "node").add_edge("node", END).compile()
-        assert documents_of(from_pipeline(graph, QUESTIONS)[0]) == list(TEXTS.values())
+        assert documents_of(from_pipeline(graph, QUESTIONS)) == list(TEXTS.values())
 
 
 def llama_index_retriever():
@@ -103,7 +103,7 @@ def test_llama_index_chat_engine_forgets_the_questions_before(tiny):
     engine = ContextChatEngine.from_defaults(
         retriever=llama_index_retriever(), llm=RagBiasLLM(lm=tiny, method="none", max_new_tokens=8)
     )
-    assert documents_of(from_pipeline(engine, QUESTIONS)[0]) == list(TEXTS.values())
+    assert documents_of(from_pipeline(engine, QUESTIONS)) == list(TEXTS.values())
 
 
 def test_llama_index_agent_runs_in_a_loop_of_its_own(tiny_with_tools):
@@ -115,7 +115,7 @@ def test_llama_index_agent_runs_in_a_loop_of_its_own(tiny_with_tools):
     llm = RagBiasLLM(lm=tiny_with_tools, method="none", max_new_tokens=80)
     scripts = [each.replace('"query"', '"input"') for each in calls(QUESTIONS)]
     with saying(tiny_with_tools, *scripts):
-        cases, _ = from_pipeline(FunctionAgent(tools=[tool], llm=llm), QUESTIONS)
+        cases = from_pipeline(FunctionAgent(tools=[tool], llm=llm), QUESTIONS)
     assert documents_of(cases) == list(TEXTS.values())
 
 
@@ -131,7 +131,7 @@ def test_llama_index_workflow_is_run_under_the_key_it_takes(tiny, key):
         async def answer(self, started: event) -> StopEvent:  # type: ignore[valid-type]
             return StopEvent(result=Unframed(tiny)(getattr(started, key)))
 
-    assert documents_of(from_pipeline(Answering(), QUESTIONS)[0]) == list(TEXTS.values())
+    assert documents_of(from_pipeline(Answering(), QUESTIONS)) == list(TEXTS.values())
 
 
 def test_what_is_left_to_do_is_done_before_the_next_question(tiny):
@@ -148,7 +148,7 @@ def test_what_is_left_to_do_is_done_before_the_next_question(tiny):
         yield ask(question)
 
     for pipeline in (awaited, streamed, streamed_later):
-        assert documents_of(from_pipeline(pipeline, QUESTIONS)[0]) == list(TEXTS.values())
+        assert documents_of(from_pipeline(pipeline, QUESTIONS)) == list(TEXTS.values())
 
 
 def test_every_attempted_call_is_reported():

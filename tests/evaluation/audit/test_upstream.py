@@ -10,7 +10,7 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.data.questions import Question
 from ragbias.errors import MethodError, ServerError
-from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
+from ragbias.evaluation.audit.cases import UpstreamLM, from_questions
 from ragbias.evaluation.audit.outcomes import audit
 from ragbias.generation import GenerationSettings
 from ragbias.methods import AttentionSorting, CanonicalOrder, NoMethod
@@ -38,7 +38,7 @@ def questions() -> list[Question]:
 
 def test_the_figures_are_those_of_the_model_audited_here(lm, address, questions):
     methods = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
-    there = audit(from_upstream(UpstreamLM(address, None), questions), methods, orders=2)
+    there = audit(from_questions(UpstreamLM(address, None), questions), methods, orders=2)
     here = audit(from_questions(lm, questions), methods, orders=2)
     answers = [[each.by_order for each in audit.outcomes["none"].answers] for audit in (there, here)]
     assert answers[0] == answers[1]
