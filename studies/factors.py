@@ -88,7 +88,7 @@ class FactorSweep(Result):
         for index, (name, style) in enumerate(styles.items()):
             shift = SPREAD * ((index + 0.5) / len(styles) - 0.5)
             points = intervals(values[..., index])
-            draw_line(axis, [x + shift for x in xs], points, replace(style, dashes="none"), name, band=False)
+            draw_line(axis, [x + shift for x in xs], points, style | {"linestyle": "none"}, name, band=False)
         axis.axhline(0, color=PALE, linewidth=0.8, zorder=1)
         axis.set_title(title, fontsize=10)
         axis.set_ylabel(label)

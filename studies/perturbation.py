@@ -55,7 +55,7 @@ class Perturbations(Result):
         named = {PLAIN: PLAIN, **{name: f"{name} perturbed" for name in found.perturbations}}
         ends = ["attention to the first third", "attention to the last third"]
         styles = make_styles([*named.values(), *ends])
-        thin = {label: replace(style, marker="") for label, style in styles.items()}
+        thin = {label: style | {"marker": ""} for label, style in styles.items()}
         width = max(1, found.length // POINTS)
         first = found.span[0] // width
         middles = [begin + min(width, found.length - begin) / 2 for begin in range(0, found.length, width)]

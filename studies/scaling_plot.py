@@ -34,7 +34,7 @@ def plot_scaling(outcome: Mapping[str, Any], path: Path) -> None:
             at = [count * shift for count in counts]
             draw_line(panel, at, points, styles[label], label, band=False)
             if limit is not None and all(cost[limit] is not None for cost in costs):
-                panel.plot(at, [cost[limit] for cost in costs], color=styles[label].colour, lw=0.8, ls=(0, (2, 2)))
+                panel.plot(at, [cost[limit] for cost in costs], color=styles[label]["color"], lw=0.8, ls=(0, (2, 2)))
         panel.axhline(1, color=INK, lw=0.8)
         panel.set_xscale("log")
         panel.set_xticks(counts, [str(count) for count in counts])

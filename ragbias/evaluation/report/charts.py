@@ -35,20 +35,29 @@ TITLES = {"worst": "at the worst position", "mean": "mean over positions"}
 Curves = Mapping[str, Mapping[str, Point]]  # by method, then by position, counted from 0
 
 
+def curves_by_scale(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Point]]]:
+    """Collect the figures by position, keyed by scale and method. Relative log-probabilities need the plain model."""
+    curves: dict[str, dict[str, Mapping[str, Point]]] = {}
+    for label, method in rank_methods(result):
+        if ACCURACY in result["measures"]:
+            curves.setdefault(ACCURACY, {})[label] = method["accuracy_by_position"]
+        if figures := method["logprob"]:
+            curves.setdefault(LOGPROB, {})[label] = figures["by_position"]
+            if figures["minus_plain"]:
+                curves.setdefault(RELATIVE_LOGPROB, {})[label] = figures["minus_plain"]["by_position"]
+    return curves
+
+
 def draw_u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
     """Draw accuracy, with intervals, by position of the gold document. Many methods get a panel each."""
-    curves = {label: method["accuracy_by_position"] for label, method in rank_methods(result)}
-    return _draw_curves(curves, styles, ACCURACY)
+    return _draw_curves(curves_by_scale(result)[ACCURACY], styles, ACCURACY)
 
 
 def draw_logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
     """Draw the gold answer's log-probability by position. Subtract the plain model's mean if it is known."""
-    figures = {label: method["logprob"] for label, method in rank_methods(result) if method["logprob"]}
-    if all(method["minus_plain"] for method in figures.values()):
-        curves = {label: method["minus_plain"]["by_position"] for label, method in figures.items()}
-        return _draw_curves(curves, styles, RELATIVE_LOGPROB)
-    curves = {label: method["by_position"] for label, method in figures.items()}
-    return _draw_curves(curves, styles, LOGPROB)
+    curves = curves_by_scale(result)
+    scale = RELATIVE_LOGPROB if curves[LOGPROB].keys() == curves.get(RELATIVE_LOGPROB, {}).keys() else LOGPROB
+    return _draw_curves(curves[scale], styles, scale)
 
 
 def _draw_curves(curves: Curves, styles: Mapping[str, Style], scale: str) -> Figure:
@@ -121,10 +130,8 @@ def draw_accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]
         for label, method in methods:
             (cost, *spread), accuracy, style = costs[label], float(method[measure][0]), styles[label]
             axis.plot(spread, [accuracy] * 2, color=PALE, linewidth=1, zorder=1)
-            axis.plot(
-                cost, accuracy, marker=style.marker, color=style.colour, markerfacecolor=style.filling,
-                markeredgewidth=1.5, markersize=7, linestyle="", label=escape_dollars(label), zorder=3,
-            )  # fmt: skip
+            points = {**style, "linestyle": "", "markeredgewidth": 1.5, "markersize": 7, "zorder": 3}
+            axis.plot(cost, accuracy, label=escape_dollars(label), **points)
         xs = [cost for cost, *_ in costs.values()]
         if max(xs) > 4 * max(min(xs), 1e-9):
             axis.set_xscale("log", base=2)

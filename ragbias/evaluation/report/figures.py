@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -41,26 +40,18 @@ FONTS = ["DejaVu Sans", "Verdana"]  # Verdana is a common fallback of similar wi
 MAX_TITLE_LENGTH = 30  # maximum number of letters above a panel of a third of the width
 
 Point = Sequence[Any]  # estimate, low and high; each may be None
-
-
-@dataclass(frozen=True)
-class Style:
-    """Colour, dashes, marker and filling of one method."""
-
-    colour: str
-    dashes: Any
-    marker: str
-    filling: str
+Style = dict[str, Any]  # colour, dashes, marker and filling of a method, as arguments of ``Axes.plot``
 
 
 def make_styles(labels: Iterable[str]) -> dict[str, Style]:
     """Assign a style to each label. The plain model is black. The first 17 styles differ even without colour."""
     plain_first = sorted(dict.fromkeys(labels), key=lambda label: label != REFERENCE)
-    styles = dict.fromkeys(plain_first[:1], Style(INK, "-", "o", INK))
+    styles: dict[str, Style] = {label: {"color": INK, "linestyle": "-", "marker": "o"} for label in plain_first[:1]}
     for index, label in enumerate(plain_first[1:]):
         colour, dashes = DASHES[index % len(DASHES)]
-        filling = "white" if index // len(MARKERS) % 2 else colour
-        styles[label] = Style(colour, dashes, MARKERS[index % len(MARKERS)], filling)
+        styles[label] = {"color": colour, "linestyle": dashes, "marker": MARKERS[index % len(MARKERS)]}
+        if index // len(MARKERS) % 2:
+            styles[label]["markerfacecolor"] = "white"
     return styles
 
 
@@ -102,18 +93,16 @@ def draw_line(
     """Draw estimates with intervals, as a band or as error bars. ``wider`` counts the equal curves drawn later."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     xs_known, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
-    style_options: dict[str, Any] = dict(
-        color=style.colour, linestyle=style.dashes, marker=style.marker, markerfacecolor=style.filling,
-        markersize=4.5 + 4 * wider, linewidth=1.6 + 2.5 * wider, zorder=3, label=label and escape_dollars(label),
-    )  # fmt: skip
+    options = {**style, "markersize": 4.5 + 4 * wider, "linewidth": 1.6 + 2.5 * wider, "zorder": 3}
+    options["label"] = label and escape_dollars(label)
     lows, highs = ([point[index] for point in known] for index in (2, 3))
-    if not known or None in lows or None in highs:
-        axis.plot(xs_known, estimates, **style_options)
-    elif band:
-        axis.plot(xs_known, estimates, **style_options)
-        axis.fill_between(xs_known, lows, highs, color=style.colour, alpha=0.15, linewidth=0)
-    else:
-        axis.errorbar(xs_known, estimates, yerr=_error_bars(known), capsize=2, elinewidth=0.8, **style_options)
+    bounded = known and None not in (*lows, *highs)
+    if bounded and not band:
+        axis.errorbar(xs_known, estimates, yerr=_error_bars(known), capsize=2, elinewidth=0.8, **options)
+        return
+    axis.plot(xs_known, estimates, **options)
+    if bounded:
+        axis.fill_between(xs_known, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:

@@ -12,8 +12,7 @@ from ragbias.display import printable
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.measures.aggregates import figures_of
 from ragbias.evaluation.measures.bootstrap import LEVEL
-from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.charts import draw_accuracy_by_cost, draw_flip_rates, draw_logprob_curves, draw_u_curves
+from ragbias.evaluation.report import charts, tables
 from ragbias.evaluation.report.figures import Style, data_url, make_styles
 from ragbias.evaluation.report.read_runs import Run
 from ragbias.evaluation.report.tables import Grid
@@ -45,6 +44,11 @@ NUMBERED = (
     "The prompts of mdqa number the documents, as the official prompts do. The numbers reveal the order, so no method "
     "can make the answers independent of it. indices=False removes the numbers."
 )
+CURVE_TITLES = {
+    ACCURACY: "Accuracy",
+    charts.LOGPROB: "Log-probability of the gold answer",
+    charts.RELATIVE_LOGPROB: "Log-probability minus the plain model's mean over positions,",
+}
 CAPTIONS = {
     "logprob_curves": "Log-probability of the gold answer by position of the gold document; bands are "
     f"{LEVEL}% intervals, paired by question where the plain model's mean is subtracted. Each row has its own scale.",
@@ -117,12 +121,12 @@ def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
     figures: dict[str, Figure | None] = {}
     if ACCURACY in result["measures"]:
         figures = {
-            "u_curves": draw_u_curves(result, styles) if several else None,
-            "cost_accuracy": draw_accuracy_by_cost(result, styles),
-            "flip_rates": draw_flip_rates(result),
+            "u_curves": charts.draw_u_curves(result, styles) if several else None,
+            "cost_accuracy": charts.draw_accuracy_by_cost(result, styles),
+            "flip_rates": charts.draw_flip_rates(result),
         }
     if LOGPROB in result["measures"]:
-        figures["logprob_curves"] = draw_logprob_curves(result, styles) if several else None
+        figures["logprob_curves"] = charts.draw_logprob_curves(result, styles) if several else None
     notes = [*_chance_notes(result), *result["notes"]]
     yield Section(grids=tables.build_grids(result), notes=notes)
     pictures = [(data_url(figure, name), CAPTIONS[name]) for name, figure in figures.items() if figure is not None]
@@ -132,13 +136,13 @@ def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
 def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
     """Yield tables of figures by position, and by group. A table without data has no rows."""
     positions = [str(position) for position in result["positions"]]
-    for name, curves in _curves_by_title(result).items():
+    for scale, curves in charts.curves_by_scale(result).items():
         rows = [
             [label, *(tables.format_figure(curve.get(position)) for position in positions)]
             for label, curve in curves.items()
         ]
         head = ["method", *(str(int(position) + 1) for position in positions)]
-        yield Grid(f"{name} by position of the gold document", head, rows if positions else [])
+        yield Grid(f"{CURVE_TITLES[scale]} by position of the gold document", head, rows if positions else [])
     methods = tables.rank_methods(result)
     rows = [
         [
@@ -149,20 +153,6 @@ def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
         for group in sorted({group for _, method in methods for group in method["groups"]})
     ]
     yield Grid("Mean accuracy by group", ["group", "questions", *(label for label, _ in methods)], rows)
-
-
-def _curves_by_title(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Collect the figures by position, keyed by title and method."""
-    curves: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for label, method in tables.rank_methods(result):
-        if ACCURACY in result["measures"]:
-            curves.setdefault("Accuracy", {})[label] = method["accuracy_by_position"]
-        if figures := method["logprob"]:
-            curves.setdefault("Log-probability of the gold answer", {})[label] = figures["by_position"]
-            if figures["minus_plain"]:
-                relative = figures["minus_plain"]["by_position"]
-                curves.setdefault("Log-probability minus the plain model's mean over positions,", {})[label] = relative
-    return curves
 
 
 def _chance_notes(result: Mapping[str, Any]) -> Iterator[str]:

@@ -119,9 +119,9 @@ def rank_methods(result: Mapping[str, Any], measure: str | None = None) -> list[
 
     def rank(item: tuple[str, Mapping[str, Any]]) -> tuple[float, float, str]:
         figures = figures_of(item[1], measure)
-        mean = figures["mean"][0] if figures else None
-        worst = figures["worst"][0] if figures.get("worst") else mean
-        return -(worst if worst is not None else -math.inf), -(mean if mean is not None else -math.inf), item[0]
+        mean, worst = ((figures.get(name) or [None])[0] for name in ("mean", "worst"))
+        mean = -math.inf if mean is None else mean
+        return -(mean if worst is None else worst), -mean, item[0]
 
     return sorted(result["methods"].items(), key=rank)
 

@@ -79,12 +79,12 @@ def test_methods_are_distinguishable_without_colour():
     }
     assert len(looks) == 16
     looks = list(make_styles(result["methods"]).values())
-    assert len({(str(look.dashes), look.marker) for look in looks[:6]}) == 6
+    assert len({(str(look["linestyle"]), look["marker"]) for look in looks[:6]}) == 6
 
 
 def test_the_plain_model_alone_is_black_wherever_it_stands():
     looks = make_styles(["pine", *LABELS, "none", "pine"])
-    assert [label for label, look in looks.items() if look.colour == "#000000"] == ["none"]
+    assert [label for label, look in looks.items() if look["color"] == "#000000"] == ["none"]
     assert make_styles(["a", "b"])["a"] == looks["none"] and make_styles([]) == {}
 
 
@@ -105,7 +105,7 @@ def test_a_method_looks_the_same_in_all_figures_of_a_report():
                     if line.get_marker() != "None" and label:
                         drawn[label][kind].add((line.get_color(), line.get_marker()))
     for label, look in looks.items():
-        assert drawn[label] == {"curves": {(look.colour, look.marker)}, "costs": {(look.colour, look.marker)}}
+        assert drawn[label] == {"curves": {(look["color"], look["marker"])}, "costs": {(look["color"], look["marker"])}}
 
 
 def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
