@@ -97,6 +97,8 @@ def adapt(
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
     """Print the main figures of a training receipt."""
+    from ragbias.evaluation.report.tables import format_figure
+
     plain = receipt["plain"]
     terminal.console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")
     worst, best = plain["worst_position"], plain["best_position"]
@@ -108,10 +110,7 @@ def _print_receipt(receipt: dict[str, Any], method: str) -> None:
         ("reader_minus_plain_mean", "with the reader minus the plain model"),
         ("reader_minus_plain_best_position", "with the reader minus the plain model's best position"),
     ):
-        if receipt[name] is None:
-            continue
-        estimate, low, high = receipt[name]
-        interval = "" if low is None else f" ({low:+.2f} to {high:+.2f})"
-        terminal.console.print(f"  {title}: {estimate:+.2f}{interval}")
+        if receipt[name] is not None:
+            terminal.console.print(f"  {title}: {format_figure(receipt[name], '+.2f')}")
     if receipt["invariant"] is not None:
         terminal.console.print(f"  same answers in every order: {'yes' if receipt['invariant'] else 'NO'}")

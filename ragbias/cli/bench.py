@@ -9,7 +9,7 @@ import typer
 
 from ragbias import limits
 from ragbias.cli import terminal
-from ragbias.cli.terminal import Numbers, integer, integers
+from ragbias.cli.terminal import Numbers, integer
 from ragbias.errors import RunError
 from ragbias.evaluation import TASK_NAMES
 from ragbias.files import file_name_in_errors
@@ -36,13 +36,13 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
-    documents: Annotated[Numbers | None, integers(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[Numbers | None, integers(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.")] = None,
+    documents: Annotated[Numbers | None, integer(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.", True)] = None,
+    positions: Annotated[Numbers | None, integer(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.", True)] = None,
     orders: Annotated[
         int | None, integer(limits.ORDERS, "Orders of the other documents, for each gold position. Default: 1.")
     ] = None,
     limit: Annotated[int | None, integer(limits.QUESTIONS, "Questions per file. Default: all; 100 for tiny.")] = None,
-    seeds: Annotated[Numbers | None, integers(limits.SEED, "Seeds of the cases, e.g. 1,2,3. Default: 0.")] = None,
+    seeds: Annotated[Numbers | None, integer(limits.SEED, "Seeds of the cases, e.g. 1,2,3. Default: 0.", True)] = None,
     indices: Annotated[
         bool | None, typer.Option("--no-indices", callback=_invert, help="Do not number the documents.")
     ] = None,

@@ -162,8 +162,9 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 def select_fields(settings: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the options that are fields of the class ``settings``."""
-    return {name: value for name, value in options.items() if name in settings.__annotations__}
+    """Select the given options, which are not None, that are fields of the class ``settings``."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in given.items() if name in settings.__annotations__}
 
 
 def quiet_libraries() -> None:
@@ -186,44 +187,28 @@ def write_json(data: Any, path: Path | None) -> None:
         write_text(json.dumps(data, indent=2) + "\n", path)
 
 
-@dataclass(frozen=True)
-class Integer:
-    """Parse one whole number within the bounds."""
-
-    bounds: Bounds
-    __name__ = "whole number"  # typer shows it
-
-    def __call__(self, typed: str | int) -> int:
-        text = str(typed)  # typer also passes defaults, which are numbers
-        if _INTEGER.fullmatch(text) and self.bounds.least <= int(text) <= self.bounds.most:
-            return int(text)
-        raise typer.BadParameter(f"must be a whole number from {self.bounds}, got {shown(text)}")
-
-
 class Numbers(list[int]):
     """The numbers of a comma-separated option. With ``list[int]``, typer would expect a repeated option."""
 
 
 @dataclass(frozen=True)
-class Integers(Integer):
-    """Parse a comma-separated list such as ``2,20,100``."""
+class Integer:
+    """Parse a whole number within the bounds or, if ``several``, comma-separated ``Numbers`` such as ``2,20,100``."""
 
-    __name__ = "whole numbers"
+    bounds: Bounds
+    several: bool = False
+    __name__ = "whole number"  # typer needs a name
 
-    def __call__(self, typed: str) -> Numbers:  # type: ignore[override]
-        try:
-            return Numbers(super(Integers, self).__call__(part.strip()) for part in typed.split(","))
-        except typer.BadParameter:
-            raise typer.BadParameter(
-                f"must be comma-separated whole numbers from {self.bounds}, got {shown(typed)}"
-            ) from None
-
-
-def integer(bounds: Bounds, help: str) -> Any:
-    """Declare an option for a whole number."""
-    return typer.Option(parser=Integer(bounds), metavar=str(bounds), help=help)
+    def __call__(self, typed: str | int) -> int | Numbers:
+        text = str(typed)  # typer also passes defaults, which are numbers
+        parts = [part.strip() for part in text.split(",")] if self.several else [text]
+        if all(_INTEGER.fullmatch(part) and self.bounds.least <= int(part) <= self.bounds.most for part in parts):
+            return Numbers(map(int, parts)) if self.several else int(text)
+        expected = "comma-separated whole numbers" if self.several else "a whole number"
+        raise typer.BadParameter(f"must be {expected} from {self.bounds}, got {shown(text)}")
 
 
-def integers(bounds: Bounds, help: str) -> Any:
-    """Declare an option for comma-separated ``Numbers``."""
-    return typer.Option(parser=Integers(bounds), metavar=f"{bounds}, ...", help=help)
+def integer(bounds: Bounds, help: str, several: bool = False) -> Any:
+    """Declare an option for a whole number, or for ``several`` comma-separated ``Numbers``."""
+    metavar = f"{bounds}, ..." if several else str(bounds)
+    return typer.Option(parser=Integer(bounds, several), metavar=metavar, help=help)

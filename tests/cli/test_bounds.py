@@ -16,7 +16,7 @@ from typer.models import ParameterInfo
 
 from ragbias.checks import Bounds
 from ragbias.cli import app
-from ragbias.cli.terminal import Integer, Integers
+from ragbias.cli.terminal import Integer
 from ragbias.errors import MethodError
 from ragbias.methods import METHODS, ChannelScaling, get
 
@@ -66,14 +66,14 @@ def refused(read: Integer, text: str) -> bool:
 def test_an_option_takes_numbers_at_its_bounds_and_none_beyond(read: Integer) -> None:
     least, most = read.bounds
     for taken in (least, least + 1, most - 1, most):
-        assert read(str(taken)) == ([taken] if isinstance(read, Integers) else taken)
+        assert read(str(taken)) == ([taken] if read.several else taken)
     for beyond in (least - 1, most + 1, -(10**26), *NONSENSE):
         assert refused(read, str(beyond)), beyond
     assert refused(read, "-0") == (least > 0)
 
 
-@pytest.mark.parametrize("read", [each for each in NUMERIC.values() if isinstance(each, Integers)], ids=str)
-def test_a_list_is_refused_for_one_number_beyond(read: Integers) -> None:
+@pytest.mark.parametrize("read", [each for each in NUMERIC.values() if each.several], ids=str)
+def test_a_list_is_refused_for_one_number_beyond(read: Integer) -> None:
     least, most = read.bounds
     assert read(f"{least}, {most}") == [least, most]
     for wrong in (f"{least},{most + 1}", f"{least},,{most}", f"{least},", ","):
