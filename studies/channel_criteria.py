@@ -24,7 +24,7 @@ from ragbias.calibration.channel_search import curve_roughness, layer_outputs, r
 from ragbias.calibration.measurements import measure_losses, paper_layers, sum_states
 from ragbias.calibration.samples import Sample, draw_strings
 from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
-from ragbias.cli.terminal import console, quiet_libraries, write_json
+from ragbias.cli.terminal import console, quiet_libraries, select_fields, write_json
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = parsed.pop("json")
     quiet_libraries()
     try:
-        found = compare_criteria(CalibrationSettings(**parsed))
+        found = compare_criteria(CalibrationSettings(**select_fields(CalibrationSettings, parsed)))
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
     table = make_table(f"Loss on other questions; {found['plain']:.4f} without scaling", "left out", "method", "loss")

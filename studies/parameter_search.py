@@ -27,7 +27,7 @@ from ragbias.calibration.calibration_report import format_difference, stage_prog
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample
 from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
-from ragbias.cli.terminal import console, progress, quiet_libraries
+from ragbias.cli.terminal import console, progress, quiet_libraries, select_fields
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.report.tables import make_table
 from ragbias.files import write_atomically
@@ -221,8 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     method, out, restart = (parsed.pop(name) for name in ("method", "out", "restart"))
     quiet_libraries()
     try:
+        settings = CalibrationSettings(**select_fields(CalibrationSettings, parsed))
         with progress() as bar:
-            record = search_parameters(method, CalibrationSettings(**parsed), out, restart, stage_progress(bar))
+            record = search_parameters(method, settings, out, restart, stage_progress(bar))
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
     console.print(_make_table(record))

@@ -22,7 +22,7 @@ from ragbias.calibration.channel_search import ChannelRanking, NoPositionalChann
 from ragbias.calibration.measurements import gold_attention, layer_ranges, mean_states, measure_losses, paper_layers
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.samples import Sample
-from ragbias.calibration.settings import CalibrationPlan, CalibrationSettings, make_calibration_set
+from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, Profile
 
@@ -60,8 +60,8 @@ def calibrate(
 
 
 def _search(
-    lm: DebiasedLM, plan: CalibrationPlan, choose: Sequence[Sample], check: Sequence[Sample], results: PartialResults,
-    progress: Progress,
+    lm: DebiasedLM, plan: CalibrationSettings, choose: Sequence[Sample], check: Sequence[Sample],
+    results: PartialResults, progress: Progress,
 ) -> tuple[ChannelScaling, dict[str, Any]]:  # fmt: skip
     """Run or resume the search. Return the best setting and a record of all measurements."""
 

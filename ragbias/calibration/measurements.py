@@ -15,7 +15,7 @@ import ragbias
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, hooked
 from ragbias.calibration.samples import Sample, draw_strings
-from ragbias.calibration.settings import CalibrationPlan
+from ragbias.calibration.settings import CalibrationSettings
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefill
 from ragbias.lm import DebiasedLM
@@ -31,7 +31,7 @@ def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
 
-def mean_states(lm: DebiasedLM, plan: CalibrationPlan, progress: Callable[[int], None]) -> NDArray[np.float64]:
+def mean_states(lm: DebiasedLM, plan: CalibrationSettings, progress: Callable[[int], None]) -> NDArray[np.float64]:
     """Average hidden states ``[n_states, T, D]`` over the plan's random strings.
 
     The effect of random tokens averages out; the effect of position remains.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ragbias.calibration.samples import RENDERERS, Sample, draw_kv_question, draw_tiny_question, make_samples
-from ragbias.data.questions import Question, read_questions
+from ragbias.data.questions import read_questions
 from ragbias.errors import ArgumentError, DataError
 from ragbias.lm import DebiasedLM
 
@@ -20,14 +20,14 @@ RESERVED_TOKENS = 200  # for instruction, question and answer
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Settings of a calibration. See ``ragbias calibrate --help`` for their meaning."""
+    """Settings of a calibration. See ``ragbias calibrate --help``. ``plan`` fills in an empty or 0 setting."""
 
     model: str
-    task: str | None = None
+    task: str = ""
     data: Path | None = None
     strings: int = 500
-    length: int | None = None
-    questions: int | None = None
+    length: int = 0
+    questions: int = 0
     documents: int | None = None
     depths: int = 5
     seed: int = 0
@@ -38,7 +38,7 @@ class CalibrationSettings:
     def __post_init__(self) -> None:
         if self.task == "data" and self.data is None:
             raise ArgumentError("calibrate: task='data' needs a file; pass its path as data (--data FILE)")
-        if self.data is not None and self.task not in (None, "data"):
+        if self.data is not None and self.task not in ("", "data"):
             raise ArgumentError(
                 f"calibrate: task={self.task!r} draws its own questions; leave out data={str(self.data)!r}"
             )
@@ -47,22 +47,13 @@ class CalibrationSettings:
                 f"calibrate: data={str(self.data)!r} is not a file; expected JSON lines with one question a line"
             )
 
-    def plan(self, window: int) -> CalibrationPlan:
-        """Fill in the defaults that depend on the model and its window."""
-        if self.length is not None and self.length > window:
+    def plan(self, window: int) -> CalibrationSettings:
+        """Fill in the defaults that depend on the model and its window. Equal plans give equal results."""
+        if self.length > window:
             raise ArgumentError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
         length, questions = self.length or min(1000, window), self.questions or DEFAULT_QUESTIONS[task]
-        return CalibrationPlan(**{**vars(self), "task": task, "length": length, "questions": questions})
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationPlan(CalibrationSettings):
-    """Settings with all defaults filled in. Equal plans give equal results, except for rounding."""
-
-    task: str
-    length: int
-    questions: int
+        return replace(self, task=task, length=length, questions=questions)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings that affect the results as JSON data. A data file becomes its name and SHA-256."""
@@ -73,30 +64,24 @@ class CalibrationPlan(CalibrationSettings):
         return plain
 
 
-def make_calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Sample], list[Sample]]:
+def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
     """Draw or read the questions of a calibration, and tokenise them.
 
     Return the samples that select channel, factor and layers, and samples of other questions that check the selection.
     Of drawn questions, two thirds check the selection. Of questions from a file, one third checks it.
     """
-    first, second = _read_set(plan) if plan.data is not None else _draw_set(lm, plan)
+    if plan.data is None:
+        rng = random.Random(f"calibration {plan.task} {plan.seed}")
+        draw, default = (draw_tiny_question, 20) if plan.task == "tiny" else (draw_kv_question, count_kv_pairs(lm))
+        questions = [draw(rng, plan.documents or default) for _ in range(3 * plan.questions)]
+        first, second = questions[: plan.questions], questions[plan.questions :]
+    else:
+        questions = read_questions(plan.data, labelled=True)
+        if len(questions) < 3:
+            raise DataError(f"{plan.data} contains {len(questions)} questions; expected at least 3, better 100")
+        first, second = [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
     text = RENDERERS[plan.task]
     return make_samples(lm, first, text, plan.depths), make_samples(lm, second, text, plan.depths)
-
-
-def _read_set(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
-    assert plan.data is not None
-    questions = read_questions(plan.data, labelled=True)
-    if len(questions) < 3:
-        raise DataError(f"{plan.data} contains {len(questions)} questions; expected at least 3, better 100")
-    return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
-
-
-def _draw_set(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
-    rng = random.Random(f"calibration {plan.task} {plan.seed}")
-    draw, default = (draw_tiny_question, 20) if plan.task == "tiny" else (draw_kv_question, count_kv_pairs(lm))
-    questions = [draw(rng, plan.documents or default) for _ in range(3 * plan.questions)]
-    return questions[: plan.questions], questions[plan.questions :]
 
 
 def count_kv_pairs(lm: DebiasedLM) -> int:
