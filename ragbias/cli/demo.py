@@ -48,23 +48,20 @@ def demo(
     terminal.quiet_libraries()
     from ragbias.evaluation.demo import demo_run, notes_run
 
-    loading = "Loading the model and embedding the texts"
-    if model == "tiny":
-        with terminal.status(loading):
-            demo_of_tiny = demo_run.Demo(questions or 40, seed)
-        with terminal.progress() as bar:
-            outcome = demo_run.run(demo_of_tiny, bar)
-        terminal.console.print(*report_tiny(outcome), sep="\n")
-        save_outcome(outcome, demo_run.draw_figure(outcome), out)
+    prepared: demo_run.Demo | notes_run.NotesDemo
+    with terminal.status("Loading the model and embedding the texts"):
+        if model == "tiny":
+            prepared, make_report, draw = demo_run.Demo(questions or 40, seed), report_tiny, demo_run.draw_figure
+        else:
+            prepared = notes_run.NotesDemo(model, questions or 20, seed)
+            make_report, draw = report_notes, notes_run.draw_figure
+    with terminal.progress() as bar:
+        outcome = prepared.run(bar)
+    terminal.console.print(*make_report(outcome), sep="\n")
+    save_outcome(outcome, draw(outcome), out)
+    if not isinstance(prepared, notes_run.NotesDemo):
         terminal.console.print()
-        _print_framework_answers(demo_of_tiny)
-    else:
-        with terminal.status(loading):
-            demo_of_notes = notes_run.NotesDemo(model, questions or 20, seed)
-        with terminal.progress() as bar:
-            outcome = notes_run.run(demo_of_notes, bar)
-        terminal.console.print(*report_notes(outcome), sep="\n")
-        save_outcome(outcome, notes_run.draw_figure(outcome), out)
+        _print_framework_answers(prepared)
     terminal.write_json(outcome, json_path)
 
 

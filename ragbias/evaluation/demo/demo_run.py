@@ -69,36 +69,35 @@ class Demo:
         task = StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match)
         return task, hits / len(golds)
 
+    def run(self, bar: Progress) -> dict[str, Any]:
+        """Measure every method.
 
-def run(demo: Demo, bar: Progress) -> dict[str, Any]:
-    """Measure every method.
-
-    Returns:
-        JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
-        Figures are ``[estimate, low, high]`` with 95% intervals.
-    """
-    methods, results = parse_methods(METHODS, MODEL), {}
-    hits: dict[str, float] = {}
-    for documents in demo.documents:
-        task, hits[str(documents)] = demo.task(documents)
-        ratios = _measure_prefill_ratios(task, methods)
-        results[str(documents)] = {
-            name: {**{figure: row[figure] for figure in FIGURE_NAMES}, "prefill_ratio": ratios[name]}
-            for name, row in run_methods(task, methods, bar).items()
+        Returns:
+            JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
+            Figures are ``[estimate, low, high]`` with 95% intervals.
+        """
+        methods, results = parse_methods(METHODS, MODEL), {}
+        hits: dict[str, float] = {}
+        for documents in self.documents:
+            task, hits[str(documents)] = self.task(documents)
+            ratios = _measure_prefill_ratios(task, methods)
+            results[str(documents)] = {
+                name: {**{figure: row[figure] for figure in FIGURE_NAMES}, "prefill_ratio": ratios[name]}
+                for name, row in run_methods(task, methods, bar).items()
+            }
+        settings = {
+            "model": MODEL,
+            **describe_conditions(self.lm),
+            "questions": len(self.questions),
+            "corpus_passages": len(self.index.texts),
+            "seed": self.seed,
+            "methods": [str(method) for method in methods.values()],
+            "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
+            "retriever_found_gold": hits,
+            "order": "gold passage at the position, the others by rank",
+            "flip_rate": "over the orders that the positions make",
         }
-    settings = {
-        "model": MODEL,
-        **describe_conditions(demo.lm),
-        "questions": len(demo.questions),
-        "corpus_passages": len(demo.index.texts),
-        "seed": demo.seed,
-        "methods": [str(method) for method in methods.values()],
-        "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
-        "retriever_found_gold": hits,
-        "order": "gold passage at the position, the others by rank",
-        "flip_rate": "over the orders that the positions make",
-    }
-    return {"settings": settings, "results": results}
+        return {"settings": settings, "results": results}
 
 
 def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:

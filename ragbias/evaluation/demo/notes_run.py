@@ -85,28 +85,27 @@ class NotesDemo:
             golds.append(GoldQuestion(note.question, note.document, others[: documents - 1], note.answer, note.begin))
         self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
 
+    def run(self, bar: Progress) -> dict[str, Any]:
+        """Measure all methods. Invariant methods run in one order only, because their answers are bit-identical in all.
 
-def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
-    """Measure all methods. Invariant methods run in one order only, because their answers are bit-identical in all.
-
-    Returns:
-        JSON data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95% intervals.
-        Differences are paired by question. Log-probabilities are in nats.
-    """
-    begin = time.perf_counter()
-    rows = run_methods(demo.task, demo.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
-    results = {name: _select_figures(row) for name, row in rows.items()}
-    settings = {
-        **demo.settings,
-        **describe_conditions(demo.lm),
-        "methods": [str(method) for method in demo.methods.values()],
-        "default": demo.default,
-        "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
-        "invariant_methods": "run on one order, as all orders give bit-identical answers",
-        "intervals": "95%, bootstrap over questions, paired",
-        "seconds": round(time.perf_counter() - begin, 1),
-    }
-    return {"settings": settings, "results": results}
+        Returns:
+            JSON data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95%
+            intervals. Differences are paired by question. Log-probabilities are in nats.
+        """
+        begin = time.perf_counter()
+        rows = run_methods(self.task, self.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
+        results = {name: _select_figures(row) for name, row in rows.items()}
+        settings = {
+            **self.settings,
+            **describe_conditions(self.lm),
+            "methods": [str(method) for method in self.methods.values()],
+            "default": self.default,
+            "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
+            "invariant_methods": "run on one order, as all orders give bit-identical answers",
+            "intervals": "95%, bootstrap over questions, paired",
+            "seconds": round(time.perf_counter() - begin, 1),
+        }
+        return {"settings": settings, "results": results}
 
 
 def _select_figures(row: dict[str, Any]) -> dict[str, Any]:

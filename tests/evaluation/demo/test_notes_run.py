@@ -16,7 +16,7 @@ SMALL = {"model": "tiny", "questions": 5, "documents": 3, "positions": 2}
 
 def test_figures_pair_with_plain_and_invariant_ones_are_flat(tmp_path):
     prepared = notes_run.NotesDemo(**SMALL)
-    outcome = notes_run.run(prepared, bar := Progress(disable=True))
+    outcome = prepared.run(bar := Progress(disable=True))
     results = outcome["results"]
     assert list(results) == ["none", "pine", "rotor", "pcw"]
     assert bar.finished and bar.tasks[0].total == 4 * 5 * 2
