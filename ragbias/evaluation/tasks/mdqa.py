@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
-from ragbias.data.jsonl import Answers, Line, Row, files_by_name, read_lines
+from ragbias.data.jsonl import Answers, Line, Row, numbered_lines
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.metrics import best_subspan_em, normalise_squad
 from ragbias.evaluation.tasks.task import (
@@ -74,7 +74,7 @@ class MdqaRow(Row):
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-_Question = tuple[str, Line[MdqaRow]]  # name of the file, and the line
+_Question = tuple[str, Line[MdqaRow]]  # file name and number of the line, and the line
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,10 @@ class MultiDocumentQA(FileTask):
 
     def cases(self) -> Iterator[Case]:
         questions: dict[str, list[_Question]] = {}
-        for source, path in files_by_name(self.data).items():
-            for line in read_lines(path, MdqaRow):
-                if (gold := sum(context.isgold for context in line.row.ctxs)) != 1:
-                    raise line.error(f"{gold} documents in 'ctxs' have \"isgold\": true; expected one")
-                questions.setdefault(line.row.question, []).append((source, line))
+        for name, line in numbered_lines(self.data, None, MdqaRow):
+            if (gold := sum(context.isgold for context in line.row.ctxs)) != 1:
+                raise line.error(f"{gold} documents in 'ctxs' have \"isgold\": true; expected one")
+            questions.setdefault(line.row.question, []).append((name, line))
         pool = _distractor_pool([line for same in questions.values() for _, line in same])
         for same in islice(questions.values(), self.limit):
             arrangements = set()
@@ -124,7 +123,7 @@ class MultiDocumentQA(FileTask):
         return best_subspan_em(prediction, case.answers)
 
     def _cases_of(self, question: _Question, pool: dict[Passage, str]) -> Iterator[Case]:
-        source, line = question
+        name, line = question
         row = line.row
         for others in self._distractors(line, pool):
             count = len(others) + 1
@@ -135,8 +134,7 @@ class MultiDocumentQA(FileTask):
                 cut = [passage.shortened(row.answers, self.shorten) for passage in passages]
                 documents = [part.document(number if self.indices else None) for number, part in enumerate(cut, 1)]
                 yield Case(
-                    id=f"{source}/{line.number}/{count}/{position}/{order}"
-                    + (f"/{self.seed}" if pool or order else ""),
+                    id=f"{name}/{count}/{position}/{order}" + (f"/{self.seed}" if pool or order else ""),
                     question=row.id,
                     text=TEMPLATE.format(search_results="\n".join(documents), question=row.question),
                     documents=tuple(documents),

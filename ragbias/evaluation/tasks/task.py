@@ -248,12 +248,9 @@ def cut_around_answer(text: str, answers: Sequence[str], words: int | None) -> s
 
 def _find_first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
     """Return the span of the first occurrence of an answer, or ``(0, 0)`` if none occurs."""
-    patterns = [re.escape(answer.strip()) for answer in answers if answer.strip()]
-    for form in (r"(?<!\w)(?:{})(?!\w)", "{}"):
-        matches = (re.search(form.format(pattern), text, re.IGNORECASE) for pattern in patterns)
-        if spans := [match.span() for match in matches if match]:
-            return min(spans)
-    return 0, 0
+    answer = "|".join(sorted((re.escape(answer.strip()) for answer in answers if answer.strip()), key=len))
+    searches = (re.search(form, text, re.IGNORECASE) for form in (rf"(?<!\w)(?:{answer})(?!\w)", answer) if answer)
+    return next((match.span() for match in searches if match), (0, 0))
 
 
 def spread_positions(documents: int, count: int) -> list[int]:
