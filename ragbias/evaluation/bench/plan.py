@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
@@ -80,10 +80,9 @@ def run_unit(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
-        answered = dict(zip(distinct, answers, strict=bool(answers)))  # empty without the measure
-        scored = dict(zip(distinct, golds, strict=bool(golds)))
+        results = dict(zip(distinct, zip_longest(answers, golds), strict=True))  # None without the measure
         yield [
-            _build_record(unit, label, index, source, answered.get(source), scored.get(source), seconds, plain)
+            _build_record(unit, label, index, source, *results[source], seconds, plain)
             for index, source in enumerate(sources)
         ]
 

@@ -105,18 +105,15 @@ def draw_line(
         axis.fill_between(xs_known, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:
+def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point]]) -> None:
     """Draw shares as horizontal bars with intervals and percentages, one for each label and series."""
     fills: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
     step = 0.8 / len(series)
     for index, (name, points) in enumerate(series.items()):
-        for row, point in enumerate(points):
-            if point is None or point[0] is None:
-                continue
-            estimate, low, high = point
-            y = row + step * (index - (len(series) - 1) / 2)
-            bar_label = name if name not in axis.get_legend_handles_labels()[1] else None
-            axis.barh(y, estimate, 0.9 * step, linewidth=0.8, edgecolor=INK, label=bar_label, **fills[index])
+        ys = [row + step * (index - (len(series) - 1) / 2) for row in range(len(points))]
+        estimates = [estimate for estimate, *_ in points]
+        axis.barh(ys, estimates, 0.9 * step, linewidth=0.8, edgecolor=INK, label=name, **fills[index])
+        for y, (estimate, low, high) in zip(ys, points, strict=True):
             if low is not None and high is not None:
                 axis.errorbar(estimate, y, xerr=_error_bars([(y, estimate, low, high)]), color=PALE, capsize=3)
             end, percentage = (max(estimate, high or 0), y), f"{estimate:.0%}"
@@ -124,7 +121,7 @@ def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[P
     axis.set_yticks(range(len(labels)), [panel_title(label) for label in labels])
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    highest = max((point[2] or point[0] or 0 for points in series.values() for point in points if point), default=1)
+    highest = max(high or estimate for points in series.values() for estimate, _, high in points)
     axis.set_xlim(0, min(1.12, max(0.1, 1.25 * highest)))
     axis.grid(visible=False, axis="y")
 
