@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ BROKEN = ".states.broken"
 HOST = socket.gethostname()
 Shapes = Sequence[tuple[int, int, int]]  # for each layer, the shape of its keys, and of its values
 Dtypes = Collection[torch.dtype]  # allowed dtypes of keys and values; all if empty
-UNCOUNTED = 0.05  # share of the budget that a process may write before it counts all files again
+SPARE = 0.05  # share of the budget that a process may write before it counts all files again
 
 
 class BrokenEntryError(Exception):
@@ -110,9 +110,7 @@ class FolderStore:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ArgumentError(f"folder={str(path)!r}: {why}; expected a folder to write to") from error
-        self._size = self._uncounted = 0  # all bytes; bytes that this process has written since the last count
-        self._oldest_first: deque[tuple[Path, float, int]] = deque()  # entries at the last count
-        self._recount()
+        self._free = 0.0  # bytes that this process may write before it counts the files of all processes
 
     def _remove_incomplete(self) -> None:
         """Remove temporary files of killed processes on this host."""
@@ -160,46 +158,36 @@ class FolderStore:
         path = self.path / (key + SUFFIX)
         if states.nbytes > self._budget or path.exists():
             return
-        self._evict(states.nbytes)
+        self._make_room(states.nbytes)
         self.path.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         temporary = self.path / f"{key}-{threading.get_ident()}.{HOST}-{os.getpid()}.tmp"
         try:
             write_entry(temporary, key, states)
-            size = temporary.stat().st_size
+            with self._lock:
+                self._free -= temporary.stat().st_size - states.nbytes
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-        with self._lock:
-            self._size += size
-            self._uncounted += size
 
-    def _evict(self, needed: int) -> None:
-        """Remove entries until ``needed`` more bytes fit. Recount all files if this process has written many bytes."""
+    def _make_room(self, needed: int) -> None:
+        """Remove entries if ``needed`` more bytes do not fit, and a few more, so that few writes list the folder."""
         with self._lock:
-            if self._uncounted >= self._budget * UNCOUNTED:
-                self._recount()
-            while self._size + needed > self._budget:
-                if not self._oldest_first:
-                    self._recount()
-                    if not self._oldest_first:
-                        return
-                path, used, size = self._oldest_first.popleft()
+            self._free -= needed
+            if self._free >= 0:
+                return
+            entries = sorted(self.files(), key=lambda entry: entry[1])
+            free, spare = self._budget - needed - sum(size for _, _, size in entries), self._budget * SPARE
+            for path, _, size in entries if free < 0 else ():
+                if free >= 0 and free + size > spare:
+                    break
                 with suppress(OSError):
-                    if path.stat().st_mtime != used:  # used since the last count
-                        continue
                     path.unlink()
-                self._size -= size
-
-    def _recount(self) -> None:
-        """Count the entries of all processes in the folder. This is slow for large folders."""
-        self._oldest_first = deque(sorted(self.files(), key=lambda file: file[1]))
-        self._size, self._uncounted = sum(size for _, _, size in self._oldest_first), 0
+                free += size
+            self._free = min(free, spare)
 
     def clear(self) -> None:
         for path in [*(file for file, _, _ in self.files()), *self.broken_files()]:
             path.unlink(missing_ok=True)
-        with self._lock:
-            self._recount()
 
 
 def write_entry(path: Path, key: str, states: States) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ragbias.cache import DocumentCache
-from ragbias.cache.stores import UNCOUNTED
+from ragbias.cache.stores import SPARE
 from ragbias.errors import DocumentCacheWarning
 from support import cache_hammer
 
@@ -42,7 +42,7 @@ def all_right(folder, budget=BUDGET):
 def test_processes_on_one_folder_read_right_bits_within_budget(tmp_path):
     hammer(tmp_path, 0, 120, 120)
     found = all_right(tmp_path)
-    assert 0 < found.disk_bytes <= BUDGET * (1 + 2 * UNCOUNTED) + 2 * 1.1 * SIZE
+    assert 0 < found.disk_bytes <= BUDGET * (1 + 2 * SPARE) + 2 * 1.1 * SIZE
 
 
 @pytest.mark.slow
