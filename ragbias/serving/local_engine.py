@@ -77,28 +77,21 @@ class Scheduler:
         If the client disconnects, the event that ``work`` receives is set. The request keeps its place in the queue
         until the thread ends.
         """
-        await self._preparing.acquire()
-        loop, running, abandoned = asyncio.get_running_loop(), True, False
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
-        def release() -> None:
-            nonlocal running
-            running = False
-            self._preparing.release()
-            self._count(waiting=-abandoned)
-
-        def work_and_release(cancelled: threading.Event) -> T:
+        def work_and_end(cancelled: threading.Event) -> T:
             try:
                 return work(cancelled)
             finally:
                 with suppress(RuntimeError):  # raised if the loop is closed
-                    loop.call_soon_threadsafe(release)
+                    loop.call_soon_threadsafe(ended.set)
 
-        try:
-            return await bridge.run(work_and_release)
-        except asyncio.CancelledError:
-            abandoned = running
-            self._count(waiting=abandoned)
-            raise
+        async with self._preparing:
+            try:
+                return await bridge.run(work_and_end)
+            except asyncio.CancelledError:
+                await ended.wait()
+                raise
 
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
         """Return the complete answer. Cancellation stops the computation at the next token."""

@@ -140,8 +140,8 @@ async def reached(condition: Callable[[], bool]) -> None:
 
 
 async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
-    scheduler = Scheduler(small_lm, "slow", ServerSettings(max_waiting=PREPARED_AT_ONCE), Metrics())
     ended, running, most, count = threading.Event(), 0, 0, PREPARED_AT_ONCE + 2
+    scheduler = Scheduler(small_lm, "slow", ServerSettings(max_waiting=count), Metrics())
 
     def work(cancelled: threading.Event) -> None:
         nonlocal running, most
@@ -150,13 +150,17 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
         ended.wait(10)
         running -= 1
 
-    tasks = [asyncio.create_task(scheduler.run_in_thread(work)) for _ in range(count)]
+    async def prepare() -> None:
+        async with scheduler.queue_slot():
+            await scheduler.run_in_thread(work)
+
+    tasks = [asyncio.create_task(prepare()) for _ in range(count)]
     await reached(lambda: running == PREPARED_AT_ONCE)
     for task in tasks[:PREPARED_AT_ONCE]:
         task.cancel()
     await asyncio.sleep(0.1)
     assert running == most == PREPARED_AT_ONCE
-    with pytest.raises(ApiError, match=f"{PREPARED_AT_ONCE} requests are waiting"):
+    with pytest.raises(ApiError, match=f"{count} requests are waiting"):
         async with scheduler.queue_slot():
             pass
     ended.set()
