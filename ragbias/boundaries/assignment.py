@@ -72,6 +72,8 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
     """
     named = Counter(documents)
     chosen = _assign(text, named, known)
+    if chosen is None:
+        return None
     taken = [(occurrence.begin, occurrence.end) for occurrence in chosen]
     left_over = [occurrence for occurrence in outermost_occurrences(text, known) if not occurrence.is_in(taken)]
     if left_over or len(chosen) < named.total():
@@ -180,8 +182,11 @@ def _introduction(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool
     return "".join(lines[:2]), lines[-1], ends_block(text, part[-1])
 
 
-def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
-    """Choose occurrences of as many documents as possible. Prefer the same form and separator for all documents."""
+def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence] | None:
+    """Choose occurrences of as many documents as possible. Prefer the same form and separator for all documents.
+
+    Return ``None`` if other occurrences are equally likely.
+    """
     candidates = {  # short documents inside words or rules such as ``---`` are ignored
         document: [o for o in occurrences if is_long(document) or not is_cut(text, *o.span)]
         for document, occurrences in known.items()
@@ -207,19 +212,17 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
             best = max(best, contiguous, key=len)
         if len(best) == wanted.total():
             break
-    if exhausted and len(best) < wanted.total():
-        return [replace(occurrence, doubtful=True) for occurrence in best]
-    return _mark_margins(text, _mark_doubtful(text, best, candidates))
+    if (exhausted and len(best) < wanted.total()) or _may_be_elsewhere(text, best, candidates):
+        return None
+    return _mark_margins(text, best)
 
 
-def _mark_doubtful(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
-    """Mark all assigned occurrences as doubtful if a short document also occurs elsewhere."""
+def _may_be_elsewhere(text: str, assigned: Sequence[Occurrence], every: Known) -> bool:
+    """Whether a short document also occurs outside the assigned occurrences, perhaps as part of the context."""
     cover = _Cover(text, assigned)
     short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
     rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
-    if not rivals or len(assigned) == 1 or _are_joined(text, assigned, rivals):
-        return assigned
-    return [replace(occurrence, doubtful=True) for occurrence in assigned]
+    return bool(rivals) and len(assigned) > 1 and not _are_joined(text, assigned, rivals)
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
@@ -236,8 +239,11 @@ def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
     return text[begin - 1 : begin] == " " and text[end : end + 1] in IN_SENTENCE
 
 
-def _mark_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """Mark whether the white space at the beginnings or ends of the documents differs. Do not mark quoted documents."""
+def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | None:
+    """Mark whether the white space at the beginnings or ends of the documents differs. Do not mark quoted documents.
+
+    Return ``None`` if documents differ only in this white space.
+    """
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
@@ -245,12 +251,10 @@ def _mark_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]
     if quoted and len({text[o.end] for o in assigned}) > 1:
         return [replace(occurrence, begin=occurrence.begin - 1, end=occurrence.end + 1) for occurrence in assigned]
     if quoted or not (left or right):
-        return list(assigned)
-    copies = Counter(document.strip() for document in documents)  # outer white space does not distinguish documents
-    return [
-        replace(o, margins=Margins(left, right), doubtful=o.doubtful or copies[o.document.strip()] > 1)
-        for o in assigned
-    ]
+        return assigned
+    if len({document.strip() for document in documents}) < len(documents):
+        return None
+    return [replace(occurrence, margins=Margins(left, right)) for occurrence in assigned]
 
 
 class _ContiguousSearch:

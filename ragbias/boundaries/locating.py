@@ -197,7 +197,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
     expected = _count_expected(text, candidates, in_message)
     fields = fields_of(chain.from_iterable(candidates))
     whole = assign_occurrences(text, list(expected.elements()), in_message)
-    if whole is None or any(occurrence.doubtful for occurrence in whole):
+    if whole is None:
         return Boundaries((), source, expected.total(), UNCLEAR)
     try:
         spans = _spans_with_metadata(text, whole, fields)

@@ -55,7 +55,6 @@ class Occurrence:
         readings: indices of the functions that produce this form of the document. The indices count ``READINGS``, then
             the rewrites of formatters.
         margins: whether the white space at the beginnings or ends of the documents differs.
-        doubtful: whether another occurrence of the document is equally likely.
     """
 
     begin: int
@@ -63,7 +62,6 @@ class Occurrence:
     document: str
     readings: tuple[int, ...] = field(default=(), compare=False)
     margins: Margins = field(default=Margins(), compare=False)
-    doubtful: bool = field(default=False, compare=False)
 
     @property
     def span(self) -> CharSpan:
