@@ -89,13 +89,13 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
         gap, left, right = gaps[index], distinct[index], distinct[index + 1]
         values = dict.fromkeys(gap[match.begin : match.end] for match in _find_values(gap, left, right, None))
         for word in (None, *values):  # one of the values may be a word of the template instead
-            found: list[list[CharSpan]] = []
-            for templates in _templates(gap, left, right, word):
-                applied = (_apply_template(text, spans, gaps, distinct, template) for template in templates)
-                split = next(filter(None, applied), None)
-                found += [split] if split and split not in found else []
+            found: dict[int, list[CharSpan]] = {}
+            for count, template in _templates(gap, left, right, word):
+                if count not in found and (blocks := _apply_template(text, spans, gaps, distinct, template)):
+                    found[count] = blocks
             if found:
-                return found[0] if len(found) == 1 else None
+                first, *others = found.values()
+                return None if any(blocks != first for blocks in others) else first
     return None
 
 
@@ -116,8 +116,8 @@ def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
     ]
 
 
-def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[Iterator[_Template]]:
-    """Yield templates that produce the gap, in groups by the number of values that belong to the left document."""
+def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[tuple[int, _Template]]:
+    """Yield templates that produce the gap, each with the number of values that belong to the left document."""
     matches = _find_values(gap, left, right, word)
     if not matches or len(matches) > MAX_MATCHES:
         return
@@ -128,17 +128,11 @@ def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Itera
         options = [
             [field for field in match.fields if field[0] == side] for match, side in zip(matches, sides, strict=True)
         ]
-        if all(options):
-            yield _templates_of(constants, options, count)
-
-
-def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]], count: int) -> Iterator[_Template]:
-    """Yield a template for each choice of fields. The first ``count`` fields belong to the left document."""
-    for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
-        if any(not name.startswith("#") for _, name in fields):
-            footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
-            header = [part for pair in zip(fields[count:], constants[count + 1 :], strict=True) for part in pair]
-            yield _Template(tuple(footer), constants[count], tuple(header))
+        for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
+            if any(not name.startswith("#") for _, name in fields):
+                footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
+                header = [part for pair in zip(fields[count:], constants[count + 1 :], strict=True) for part in pair]
+                yield count, _Template(tuple(footer), constants[count], tuple(header))
 
 
 def _find_values(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
