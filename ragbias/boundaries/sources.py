@@ -201,14 +201,12 @@ class Registry:
         self._lock = threading.Lock()
         # the time and the pairs (text, its middle part) of each retrieval, the oldest first
         self._retrievals: dict[Retrieval, tuple[float, list[tuple[str, str]]]] = {}
-        self._n_texts = self._n_characters = 0
 
     def copy(self) -> Registry:
         """Return an independent registry with the same retrievals."""
         copied = Registry(self.everywhere)
         with self._lock:
             copied._retrievals = self._retrievals.copy()
-            copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
@@ -220,9 +218,6 @@ class Registry:
             return
         now = time.monotonic()
         with self._lock:
-            if retrieval not in self._retrievals:
-                self._n_texts += len(retrieval)
-                self._n_characters += sum(map(len, retrieval))
             self._retrievals.pop(retrieval, None)  # an equal retrieval may have other metadata
             self._retrievals[retrieval] = now, [(text, _middle(text.strip())) for text in retrieval]
             self._drop_old(now)
@@ -248,17 +243,17 @@ class Registry:
 
     def __len__(self) -> int:
         """Return the number of texts in all retrievals."""
-        return self._n_texts
+        with self._lock:
+            return sum(map(len, self._retrievals))
 
     def _drop_old(self, now: float) -> None:
-        while self._retrievals:
-            retrieval, (added, _) = next(iter(self._retrievals.items()))
-            fits = self._n_texts <= MAX_TEXTS and self._n_characters <= MAX_CHARACTERS
-            if fits and now - added <= MAX_AGE:
-                return
-            del self._retrievals[retrieval]
-            self._n_texts -= len(retrieval)
-            self._n_characters -= sum(map(len, retrieval))
+        """Drop retrievals that are too old, and the oldest ones if there are too many texts or characters."""
+        n_texts = n_characters = 0
+        for retrieval, (added, _) in list(reversed(self._retrievals.items())):
+            n_texts += len(retrieval)
+            n_characters += sum(map(len, retrieval))
+            if n_texts > MAX_TEXTS or n_characters > MAX_CHARACTERS or now - added > MAX_AGE:
+                del self._retrievals[retrieval]
 
 
 def _middle(form: str) -> str:
