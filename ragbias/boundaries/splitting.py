@@ -180,7 +180,9 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
             header, footer, separator = constant
             return _Surroundings([header] * len(spans), footer, separator)
     separator, headers = _separator_and_headers(gaps)
-    first = _first_header(prefix, suffix, headers)
+    first = ""
+    if any(headers):
+        first = _numbered_first_header(prefix, headers) or _first_header_by_lines(prefix, suffix, headers)
     return _Surroundings([first, *headers], "", separator)
 
 
@@ -237,15 +239,8 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
     return (separators or [""])[0], headers
 
 
-def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    if not any(headers):
-        return ""
-    known = _numbered_first_header(prefix, headers)
-    return _first_header_by_lines(prefix, suffix, headers) if known is None else known
-
-
-def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str | None:
-    """Return the header of the first document if all headers are numbered, or differ only in their numbers."""
+def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str:
+    """Return the header of the first document if all headers are numbered, or differ only in their numbers, else ""."""
     tail = prefix[-MAX_FIRST_HEADER:]
     if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
         known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]
@@ -255,7 +250,7 @@ def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str | None:
         same = re.search(r"\d+".join(map(re.escape, NUMBER.split(headers[0]))) + r"\Z", tail)
         if same and _begins_header(prefix.removesuffix(same[0]), same[0]):
             return same[0]
-    return None
+    return ""
 
 
 def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:

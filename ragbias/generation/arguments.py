@@ -81,18 +81,17 @@ class GenerationArguments(DecodingArguments, total=False):
 
 SAMPLING = tuple(name for name in SamplingArguments.__annotations__ if name != "max_new_tokens")
 KNOWN = frozenset(GenerationArguments.__annotations__)
-RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that are not supported
-    "assistant_model", "attention_mask", "cache_implementation", "constraints", "dola_layers", "eos_token_id",
-    "epsilon_cutoff", "eta_cutoff", "force_words_ids", "generation_config", "guidance_scale", "input_ids",
-    "is_assistant", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "past_key_values",
-    "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens", "return_dict_in_generate", "stop_strings",
-    "stopping_criteria", "streamer", "token_healing", "top_h", "typical_p", "use_cache",
-}  # fmt: skip
 UNSUPPORTED = (  # in a model's generation config, these change ``generate``, and no argument resets them
     "cache_implementation", "dola_layers", "guidance_scale", "is_assistant", "penalty_alpha", "prefill_chunk_size",
     "prompt_lookup_num_tokens", "stop_strings", "token_healing",
 )  # fmt: skip
+RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that are not supported
+    *UNSUPPORTED, "assistant_model", "attention_mask", "constraints", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
+    "force_words_ids", "generation_config", "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
+    "pad_token_id", "past_key_values", "return_dict_in_generate", "stopping_criteria", "streamer", "top_h", "typical_p",
+    "use_cache",
+}  # fmt: skip
 FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers refuses whole numbers and NumPy's floats
 _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 

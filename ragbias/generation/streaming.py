@@ -49,14 +49,13 @@ class Stream(Iterator[str]):
     def __next__(self) -> str:
         while self._generation is None and not self._cancelled.is_set():
             event = self._events.get()
-            if not isinstance(event, str):
-                self._events.put(event)  # for other threads that also iterate
-            if isinstance(event, BaseException):
-                self._cancelled.set()
-                raise event
             if isinstance(event, str):
                 text = event
             else:
+                self._events.put(event)  # for other threads that also iterate
+                if isinstance(event, BaseException):
+                    self._cancelled.set()
+                    raise event
                 text, self._generation = event.text, event
             piece, self._emitted = text[self._emitted :], max(self._emitted, len(text))
             if piece:
