@@ -22,7 +22,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from ragbias import DebiasedLM
 from ragbias.cli import main
-from support.random_models import random_model
+from support.random_models import SIZES, random_model
+from support.readers import write_reader
+from support.scripted import with_template
 from training import tokenizer as tiny_tokenizer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C in child processes
@@ -91,27 +93,42 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
+def tiny() -> DebiasedLM:
+    """The embedded model. Tests that change it load their own."""
+    return DebiasedLM.from_pretrained("tiny", method="none")
+
+
+@pytest.fixture
+def reader(tiny: DebiasedLM, tmp_path: Path) -> str:
+    """Path of a reader of the embedded model for pcw."""
+    return write_reader(tmp_path / "reader", tiny.model)
+
+
+@pytest.fixture(scope="session")
 def small_lm() -> DebiasedLM:
     """A model with random weights, the embedded model's vocabulary and chat template, and a long context window."""
     tokenizer = tiny_tokenizer.build_tokenizer()
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=96,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=16384,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **SIZES,
     )
     model = LlamaForCausalLM(config).eval()
     for parameter in model.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.3)
     return DebiasedLM(model, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tool_lm(small_lm: DebiasedLM) -> DebiasedLM:
+    """The small model with a chat template that renders tools."""
+    return with_template(small_lm, name="tools")
 
 
 @pytest.fixture

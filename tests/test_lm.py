@@ -17,11 +17,10 @@ from ragbias.errors import (
     WrongTypeError,
 )
 from ragbias.methods import AttentionSorting, ChannelScaling, Ranking, ReorderingMethod, RoToR
-from support.numbering_warnings import assert_warned_at_their_lines
-from support.prompts import DOCUMENTS, PROMPT
+from support.concurrency import side_by_side
+from support.integrations import assert_warned_at_their_lines
+from support.prompts import ANIMALS, PROMPT, numbered
 from support.random_models import FAMILIES, random_model
-from support.side_by_side import side_by_side
-from support.three_documents import numbered
 
 METHODS = [ChannelScaling(5, 0.0, layers=(1, 2)), *(name for name in methods.METHODS if name != "channel-scaling")]
 
@@ -34,7 +33,7 @@ def name(method):
 def test_stream_and_batch_give_what_generate_gives(lm, method):
     alone = lm.generate(PROMPT, method=method, max_new_tokens=12)
     assert "".join(lm.stream(PROMPT, method=method, max_new_tokens=12)) == alone.text
-    short = Prompt("Context:\n", DOCUMENTS[:2], "Q:")
+    short = Prompt("Context:\n", ANIMALS[:2], "Q:")
     first, second = lm.batch([PROMPT, short], method=method, max_new_tokens=12)
     assert first.text == alone.text
     assert second.text == lm.generate(short, method=method, max_new_tokens=12).text
@@ -62,7 +61,7 @@ def test_pine_text_is_order_invariant_streamed_or_not(byte_tokenizer, dtype):
 
 
 def test_flat_prompt_with_documents_equals_the_prompt_in_parts(lm):
-    flat = lm.generate(PROMPT.text, documents=[text.strip() for text in DOCUMENTS], max_new_tokens=8)
+    flat = lm.generate(PROMPT.text, documents=[text.strip() for text in ANIMALS], max_new_tokens=8)
     assert flat.text == lm.generate(PROMPT, max_new_tokens=8).text
     assert (flat.report.source, flat.report.n_expected, flat.report.n_found) == ("documents", 4, 4)
     assert flat.report.spans == lm.generate(PROMPT, max_new_tokens=1).report.spans
@@ -101,7 +100,7 @@ def test_an_order_that_is_none_is_refused(lm, order):
 
 
 def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):
-    numbered = [f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)]
+    numbered = [f"[{number}] {text}" for number, text in enumerate(ANIMALS, 1)]
     text = "<context>\n" + "".join(numbered) + "</context>\nQuestion: who sleeps?\nAnswer:"
     found = lm.generate(text, max_new_tokens=1)
     assert (found.report.source, found.report.method_ran, found.report.n_found) == ("headers", "pine", 4)
@@ -109,7 +108,7 @@ def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):
         lm.generate(text, documents=["not there"])
     bare = DebiasedLM(lm.model, lm.tokenizer, strip_numbering=True)
     without = lm.generate(
-        Prompt("<context>\n", DOCUMENTS, "</context>\nQuestion: who sleeps?\nAnswer:"), max_new_tokens=4
+        Prompt("<context>\n", ANIMALS, "</context>\nQuestion: who sleeps?\nAnswer:"), max_new_tokens=4
     )
     stripped = bare.generate(text, max_new_tokens=4)
     assert stripped.usage.prompt_tokens == without.usage.prompt_tokens
@@ -117,7 +116,7 @@ def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):
 
 
 def test_documents_block_names_the_documents(lm):
-    with documents(DOCUMENTS):
+    with documents(ANIMALS):
         assert lm.generate(PROMPT.text, max_new_tokens=2).report.n_found == 4
     assert lm.generate(PROMPT.text, max_new_tokens=2).report.method_ran == "none"
 
@@ -146,7 +145,7 @@ def test_score_agrees_with_one_forward_pass_of_the_plain_model(lm):
 
 
 def test_eight_threads_with_different_methods_do_not_mix(lm):
-    work = [(method, Prompt("Context:\n", DOCUMENTS[i:] + DOCUMENTS[:i], "Q:")) for i, method in enumerate(METHODS[:4])]
+    work = [(method, Prompt("Context:\n", ANIMALS[i:] + ANIMALS[:i], "Q:")) for i, method in enumerate(METHODS[:4])]
     work += [(method, PROMPT.reordered([2, 0, 3, 1])) for method in METHODS[:4]]
     expected = [lm.generate(prompt, method=method, max_new_tokens=10).token_ids for method, prompt in work]
     results: dict[tuple[int, int], list[int]] = {}
@@ -166,7 +165,7 @@ def test_eight_threads_with_different_methods_do_not_mix(lm):
 def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
     lm = DebiasedLM(random_model(family), byte_tokenizer)
     texts = {
-        lm.generate(Prompt(PROMPT.prefix, [DOCUMENTS[i] for i in order], PROMPT.suffix), max_new_tokens=5).text
+        lm.generate(Prompt(PROMPT.prefix, [ANIMALS[i] for i in order], PROMPT.suffix), max_new_tokens=5).text
         for order in ((0, 1, 2, 3), (3, 1, 0, 2))
     }
     assert len(texts) == 1
@@ -232,7 +231,7 @@ def test_an_order_that_omits_or_repeats_documents_is_refused(lm, given):
         def rank(self, documents, scorer):
             return Ranking(given)
 
-    with pytest.raises(MethodError, match=f"given: order=.*; expected each index below {len(DOCUMENTS)} once"):
+    with pytest.raises(MethodError, match=f"given: order=.*; expected each index below {len(ANIMALS)} once"):
         lm.prepare(PROMPT, method=Given())
 
 

@@ -17,21 +17,11 @@ DOCS = ["Copper Hall. The passphrase is dagger.", "Iron Gate. The keeper is Tom.
 TEXT = "Context:\n\n{}\n\nQuestion: What is the passphrase?\nAnswer:"
 
 
-@pytest.fixture(scope="module")
-def lm():
-    return DebiasedLM.from_pretrained("tiny", "none")
-
-
-@pytest.fixture
-def reader(lm, tmp_path):
-    return write_reader(tmp_path / "reader", lm.model)
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["loaded", "given"])
-def test_langchain_runs_it_in_every_order(lm, reader, shared):
+def test_langchain_runs_it_in_every_order(tiny, reader, shared):
     from langchain_ragbias import ChatRagBias
 
-    model = dict(lm=lm) if shared else dict(model_id="tiny")
+    model = dict(lm=tiny) if shared else dict(model_id="tiny")
     llm = ChatRagBias(**model, method="pcw", reader=reader, max_tokens=8)
     answers = [llm.invoke(TEXT.format("\n\n".join(docs)), documents=docs) for docs in (DOCS, DOCS[::-1])]
     assert [answer.response_metadata["ragbias"]["reader"] for answer in answers] == ["reader"] * 2
@@ -128,10 +118,10 @@ def test_every_class_runs_the_default_of_the_model():
     assert ChatRagBias(model_id="smollm2").lm.method == lm.method == RagBiasLLM(model_name="smollm2").lm.method
 
 
-def test_clients_without_a_method_run_the_default_of_the_server(lm, reader):
+def test_clients_without_a_method_run_the_default_of_the_server(tiny, reader):
     from langchain_ragbias import ChatRagBias
 
-    served = DebiasedLM(lm.model, lm.tokenizer, "pcw", name="tiny", reader=reader)
+    served = DebiasedLM(tiny.model, tiny.tokenizer, "pcw", name="tiny", reader=reader)
     reports = []
     with serving({"tiny": served}) as address:
         for options in ({}, {"method": "pcw"}, {"method": "rotor"}):

@@ -21,7 +21,7 @@ from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
 from support.random_models import FAMILIES, random_model
-from support.short_trainings import SHORT, InterruptedTrainingError, interrupt_at
+from support.trainings import SHORT, InterruptedTrainingError, interrupt_at
 
 
 def test_labels_teach_new_answers_in_every_order(lm, questions, tmp_path):

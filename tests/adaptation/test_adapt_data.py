@@ -13,7 +13,7 @@ from ragbias.adaptation.run import _split
 from ragbias.adaptation.sources import read_sources
 from ragbias.adaptation.teacher import ANSWER_TOKENS, make_lessons
 from ragbias.errors import ArgumentError, DataError
-from support.short_trainings import SHORT, InterruptedTrainingError, interrupt_at
+from support.trainings import SHORT, InterruptedTrainingError, interrupt_at
 
 
 def test_any_text_may_be_in_a_question(lm, questions):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from support.killed_training import CHECKPOINT, SETTINGS, train
+from support.trainings import CHECKPOINT, LONGER, train
 
 KILLS = 50
 
@@ -60,6 +60,6 @@ def test_fifty_kills_lose_at_most_the_last_checkpoint(tmp_path):
         kills += not ended
         if ended:
             assert contents(tmp_path / str(trainings)) == whole
-            assert reached["Training"] == SETTINGS["steps"]
+            assert reached["Training"] == LONGER["steps"]
             trainings, reached = trainings + 1, {"Plain": 0, "Training": 0}
     assert {"loaded", "Training", "Held-out"} <= phases

@@ -14,7 +14,7 @@ from ragbias.binding import ARCHITECTURES
 from ragbias.binding.architectures import window_of
 from ragbias.errors import UnsupportedModelError
 from ragbias.methods import ChannelScaling, Pine, PositionInterpolation, RoToR, SelfExtend
-from support.random_models import FAMILIES, random_model
+from support.random_models import FAMILIES, SIZES, random_model
 from support.segments import Segments, padded
 
 SEGMENTS = Segments([9, 14, 7, 12])
@@ -169,14 +169,11 @@ def test_what_is_supported_can_be_read_without_torch():
 def test_gemma3_with_its_vision_tower_runs_on_text():
     text = dict(
         vocab_size=300,
-        hidden_size=64,
-        intermediate_size=96,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=16,
         layer_types=["sliding_attention", "full_attention"],
         sliding_window=24,
+        **SIZES,
     )
     vision = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28)
     torch.manual_seed(0)

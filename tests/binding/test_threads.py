@@ -9,9 +9,9 @@ import ragbias
 from ragbias.errors import BindingError
 from ragbias.methods import Pine
 from support.bound_models import METHODS, SPANS, logits
+from support.concurrency import side_by_side
 from support.random_models import random_model
 from support.segments import Segments
-from support.side_by_side import side_by_side
 
 
 def test_threads_do_not_mix_on_a_custom_attention_class():

@@ -1,7 +1,7 @@
 """Documents are found in the context, not in other documents or in the question."""
 
 from ragbias.boundaries import locate
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt
+from support.prompts import BRIDGE, LIBRARY, STATION, prompt
 
 
 def test_a_text_retrieved_twice_gives_two_spans():

@@ -8,7 +8,7 @@ from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.sources import KnownText
 from ragbias.generation.request import split_prompt
-from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
+from support.prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
 
 
 @pytest.mark.parametrize("source", ["documents", "run"])

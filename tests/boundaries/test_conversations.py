@@ -7,7 +7,7 @@ import pytest
 from ragbias.boundaries import locate
 from ragbias.generation.request import split_prompt
 from support.conversations import FAMILIES, FLAT, MISTRAL, QUOTES, conversation
-from support.flat_prompts import registry_of
+from support.prompts import registry_of
 
 SEEDS = 4
 PLAIN_ROLES = ("human and ai", "user and assistant", "alpaca")  # in which messages have no clear ends

@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.boundaries import locate
 from ragbias.boundaries.sources import KnownText
-from support.flat_prompts import BRIDGE, INVOICE_17, INVOICE_99, LIBRARY, STATION, TERMS, known_to, prompt
+from support.prompts import BRIDGE, INVOICE_17, INVOICE_99, LIBRARY, STATION, TERMS, known_to, prompt
 
 ASK, SAY, TOOL, END = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_start|>tool\n", "<|im_end|>\n"
 SOURCES = ["documents", "artifacts", "run", "registry"]

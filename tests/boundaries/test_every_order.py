@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragbias import Prompt
 from ragbias.boundaries import locate
 from ragbias.errors import AmbiguousSegmentsError
-from support.generated_prompts import documents, named, outcome, template
+from support.random_templates import documents, named, outcome, template
 
 SEEDS = st.integers(0, 10**9)
 

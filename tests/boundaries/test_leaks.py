@@ -9,7 +9,7 @@ from ragbias.boundaries import locate
 from ragbias.boundaries.sources import KnownText
 from ragbias.errors import DocumentNotFoundError
 from ragbias.generation.request import split_prompt
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of
+from support.prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of
 
 
 def segments(documents, render, **settings):

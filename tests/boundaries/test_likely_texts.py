@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import Registry
 from ragbias.boundaries.matching import occurrences_of
 from ragbias.boundaries.sources import PROBE
-from support.flat_prompts import registry_of
+from support.prompts import registry_of
 
 TEXTS = st.text(alphabet="ab \n'\"\\\u00e9", min_size=1, max_size=70).filter(str.strip)
 

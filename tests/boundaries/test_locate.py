@@ -3,7 +3,7 @@ import pytest
 import ragbias.boundaries
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, prompt, spans_of
+from support.prompts import BRIDGE, LIBRARY, STATION, known_to, prompt, spans_of
 
 
 def test_explicit_documents_are_found_in_the_prompts_order():

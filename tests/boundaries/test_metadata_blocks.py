@@ -14,7 +14,7 @@ from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
 from ragbias.generation.request import split_prompt
-from support.flat_prompts import known_to
+from support.prompts import known_to
 
 FORMATS = {  # from metadata and text to what is in the prompt, and the separator
     "title above": (lambda m, t: f"{m['title']}\n{t}", "\n\n"),

@@ -8,7 +8,7 @@ import pytest
 import ragbias.boundaries
 from ragbias.boundaries import locate
 from ragbias.errors import WrongTypeError
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt
+from support.prompts import BRIDGE, LIBRARY, STATION, prompt
 
 
 def test_the_block_names_the_documents_of_plain_code():

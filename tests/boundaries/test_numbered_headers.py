@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 from ragbias.generation.request import split_prompt
-from support.flat_prompts import found_texts
+from support.prompts import found_texts
 
 A = "The Falcon Station opened in 1901. It has four platforms."
 B = "The Heron Bridge is 300 metres long, see [2] and [3]."

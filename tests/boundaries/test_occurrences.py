@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragbias.boundaries import locate
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt
+from support.prompts import BRIDGE, LIBRARY, STATION, prompt
 
 
 def test_stripped_documents_are_found():

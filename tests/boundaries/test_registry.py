@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from ragbias.boundaries import Registry, sources
 from ragbias.boundaries.sources import KnownText
-from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
-from support.side_by_side import side_by_side
+from support.concurrency import side_by_side
+from support.prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
 
 
 def size(registry: Registry) -> int:

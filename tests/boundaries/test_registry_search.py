@@ -10,8 +10,8 @@ from ragbias.boundaries import locate
 from ragbias.boundaries.locating import WITHIN_TEXT
 from ragbias.boundaries.sources import KnownText
 from ragbias.generation.request import split_prompt
-from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
-from support.generated_prompts import outcome
+from support.prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
+from support.random_templates import outcome
 
 
 def test_a_retrieval_is_found_in_the_prompt():

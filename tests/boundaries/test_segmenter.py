@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError, SegmenterError
 from ragbias.generation.request import split_prompt
-from support.flat_prompts import found_texts, known_to
+from support.prompts import found_texts, known_to
 
 A, B, C = "The falcon is red.", "An owl\n\nsleeps at noon.", "Two herons stand."
 TEXT = f"Context:\n---\n{A}\n---\n{B}\n---\n{C}\n---\nQuestion: who?"

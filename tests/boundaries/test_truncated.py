@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias.boundaries import locate
-from support.flat_prompts import LIBRARY, LONG, STATION
+from support.prompts import LIBRARY, LONG, STATION
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["at the beginning", "at the end"])

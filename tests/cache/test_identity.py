@@ -8,7 +8,7 @@ import torch
 from ragbias import DocumentCache
 from ragbias.cache.identity import digest_of_model, identity_of
 from support.random_models import random_model
-from support.reuse import logits, tokens
+from support.segments import logits, tokens
 
 
 def lower_precision(model):

@@ -13,11 +13,6 @@ from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    return DebiasedLM.from_pretrained("tiny", method="none")
-
-
 def made_of(lm, model="m", **settings):
     return make_calibration_set(lm, CalibrationSettings(model, **settings).plan(lm.window))
 

@@ -12,7 +12,7 @@ from ragbias.calibration.channel_search import NoPositionalChannelError, rank_ch
 from ragbias.calibration.partial_results import PartialResults, has_partial_results
 from ragbias.calibration.settings import CalibrationSettings
 from ragbias.errors import ArgumentError, DataError, MethodError
-from support.side_by_side import side_by_side
+from support.concurrency import side_by_side
 
 
 def test_results_and_states_are_read_again_and_removed(tmp_path):

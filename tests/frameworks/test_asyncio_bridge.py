@@ -10,7 +10,7 @@ from contextvars import ContextVar
 import pytest
 
 from ragbias.frameworks import asyncio_bridge as bridge
-from support.event_loop import gaps_during
+from support.concurrency import gaps_during
 
 PROMPT = "Which gate is red?"
 _number: ContextVar[int] = ContextVar("number")

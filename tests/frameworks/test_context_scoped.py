@@ -8,6 +8,7 @@ from contextvars import copy_context
 import pytest
 
 from ragbias.frameworks.run_state import ContextScoped
+from support.concurrency import side_by_side
 
 
 @pytest.fixture
@@ -74,13 +75,12 @@ def test_runs_inside_of_one_another_keep_apart(values):
 
 def test_the_threads_of_a_run_lose_nothing(values):
     values.begin()
-    threads = [
-        threading.Thread(target=copy_context().run, args=(lambda: values.get_writable().append(1),)) for _ in range(32)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(
+        [
+            threading.Thread(target=copy_context().run, args=(lambda: values.get_writable().append(1),))
+            for _ in range(32)
+        ]
+    )
     assert values.get() == [1] * 32
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
-from ragbias import DebiasedLM
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.tool_use import (
     AnswerFormat,
@@ -17,6 +14,7 @@ from ragbias.frameworks.tool_use import (
     supports_tools,
     template_problem,
 )
+from support.scripted import with_template
 
 ADD, GREET = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in ("add", "greet"))
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -47,12 +45,6 @@ def test_every_way_to_choose_is_read(choice, expected):
 def test_a_choice_without_its_tool_is_refused(choice, tools):
     with pytest.raises(ArgumentError, match="tool_choice="):
         parse_tool_choice(choice, tools)
-
-
-def with_template(lm: DebiasedLM, template: str | None) -> DebiasedLM:
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = template
-    return DebiasedLM(lm.model, tokenizer)
 
 
 @pytest.mark.parametrize(

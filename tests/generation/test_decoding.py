@@ -13,7 +13,7 @@ from ragbias.errors import NonFiniteLogitsError
 from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.decoding import decode_tokens, safe_length
 from ragbias.generation.scoring import logprobs_of
-from support.prompts import DOCUMENTS, PROMPT
+from support.prompts import ANIMALS, PROMPT
 from support.random_models import random_model
 
 
@@ -24,7 +24,7 @@ def test_logprobs_are_those_of_the_chosen_tokens(lm, method):
     plain = lm.generate(PROMPT, **settings)
     assert (plain.text, plain.logprobs) == (answer.text, None)
     assert len(answer.logprobs) == len(answer.token_ids)
-    batched = lm.batch([PROMPT, Prompt("Context:\n", DOCUMENTS[:2], "Q:")], logprobs=True, **settings)
+    batched = lm.batch([PROMPT, Prompt("Context:\n", ANIMALS[:2], "Q:")], logprobs=True, **settings)
     torch.testing.assert_close(batched[0].logprobs, answer.logprobs, atol=1e-4, rtol=0)
     if method != "permutation-vote":
         request = lm.prepare(PROMPT, method=method)

@@ -14,6 +14,7 @@ from tokenizers import processors
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.errors import ArgumentError, CancelledError
 from ragbias.methods import Mixture
+from support.concurrency import side_by_side
 from support.random_models import FAMILIES, random_model
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n"]
@@ -231,9 +232,5 @@ def test_threads_get_what_each_gets_alone(lm):
     def ask(order):
         found.append(lm.generate(Prompt(PREFIX, order, SUFFIX), max_new_tokens=6, logprobs=True).logprobs)
 
-    threads = [threading.Thread(target=ask, args=(order,)) for order in orders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([threading.Thread(target=ask, args=(order,)) for order in orders])
     assert found == [expected] * 4

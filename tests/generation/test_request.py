@@ -18,7 +18,7 @@ from ragbias.errors import (
 from ragbias.generation import GenerationSettings
 from ragbias.generation import request as requests
 from ragbias.methods import ChannelScaling, Pine
-from support.prompts import DOCUMENTS, PROMPT
+from support.prompts import ANIMALS, PROMPT
 from support.random_models import random_model
 
 
@@ -63,7 +63,7 @@ def test_a_prompt_near_the_window_does_not_shorten_the_others(lm):
 
 def test_one_document_or_none_runs_plain_with_a_reason(lm):
     for count, words in ((0, "no documents"), (1, "one document")):
-        prompt = Prompt("Context:\n", DOCUMENTS[:count], "Q:")
+        prompt = Prompt("Context:\n", ANIMALS[:count], "Q:")
         answer = lm.generate(prompt, max_new_tokens=4)
         assert (answer.report.method_requested, answer.report.method_ran) == ("pine", "none")
         assert words in answer.report.reason
@@ -71,21 +71,21 @@ def test_one_document_or_none_runs_plain_with_a_reason(lm):
 
 
 def test_documents_at_the_end_run_plain_with_a_reported_reason(lm):
-    answer = lm.generate(Prompt("Context:\n", DOCUMENTS, ""), max_new_tokens=3)
+    answer = lm.generate(Prompt("Context:\n", ANIMALS, ""), max_new_tokens=3)
     assert answer.report.method_ran == "none"
     assert "ends with the documents" in answer.report.reason
 
 
 def test_documents_with_footers_run_plain_with_a_reason(lm):
-    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {body[:3]}" for body in DOCUMENTS) + "\n\nQ:"
-    answer = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=4)
+    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {body[:3]}" for body in ANIMALS) + "\n\nQ:"
+    answer = lm.generate(text, documents=[body.strip() for body in ANIMALS], max_new_tokens=4)
     assert (answer.report.method_ran, answer.report.n_found) == ("none", 4)
     assert "footer" in answer.report.reason
     assert answer.text == lm.generate(text, method="none", max_new_tokens=4).text
 
 
 def test_numbered_footers_need_strip_numbering(lm):
-    bodies = [body.strip() for body in DOCUMENTS]
+    bodies = [body.strip() for body in ANIMALS]
     text = "Context:\n" + "\n\n".join(f"{body}\nSource: {i}" for i, body in enumerate(bodies)) + "\n\nQ:"
     report = lm.generate(text, documents=bodies, max_new_tokens=1).report
     assert (report.method_ran, report.n_found) == ("none", 4)
@@ -101,7 +101,7 @@ def test_a_prepared_request_takes_no_documents_or_method(lm):
     assert lm.generate(request, max_new_tokens=2).token_ids == answer.token_ids
     for call in (
         lambda: lm.generate(request, method="none"),
-        lambda: lm.stream(request, documents=DOCUMENTS),
+        lambda: lm.stream(request, documents=ANIMALS),
         lambda: lm.batch([request], method="none"),
     ):
         with pytest.raises(
@@ -123,7 +123,7 @@ def test_errors_have_their_own_class(lm):
     with pytest.raises(UnknownMethodError, match="'pines'.*pine"):
         lm.generate(PROMPT, method="pines")
     with pytest.raises(DocumentNotFoundError, match="1 of 2"):
-        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This is nowhere."])
+        lm.generate(PROMPT.text, documents=[ANIMALS[0], "This is nowhere."])
     with pytest.raises(PromptTooLongError, match=r"\d+ tokens.*4096"):
         lm.generate(Prompt("", ["word " * 900, "another " * 500], "?"))
     with pytest.raises(MethodError, match="ragbias calibrate"):

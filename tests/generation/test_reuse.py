@@ -12,8 +12,9 @@ from torch import Tensor
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.cache.stores import SUFFIX, FolderStore, States, read_entry
 from ragbias.errors import ArgumentError, CancelledError, DocumentCacheWarning, PromptTooLongError, WrongTypeError
+from support.concurrency import side_by_side
 from support.random_models import FAMILIES, random_model
-from support.reuse import TARGET, logits, tokens
+from support.segments import TARGET, logits, tokens
 
 REUSABLE = ("pcw", "structured-prompting", "ape")
 CORPUS = [
@@ -231,11 +232,7 @@ def test_threads_with_one_small_cache_get_what_each_gets_alone(byte_tokenizer):
         except Exception as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([threading.Thread(target=ask, args=(number,)) for number in range(6)])
     assert not failed and all(value == expected[at] for (_, at), value in found.items())
 
 

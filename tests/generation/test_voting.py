@@ -12,7 +12,7 @@ from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.answering import elect
 from ragbias.methods import PermutationVote, RoToR
 from ragbias.prompt import tokenise
-from support.prompts import DOCUMENTS, PROMPT
+from support.prompts import ANIMALS, PROMPT
 
 
 def name(method):
@@ -52,10 +52,10 @@ def test_no_order_is_sampled_more_often_than_another(documents, samples, sampled
 
 def test_a_vote_is_the_vote_of_its_shuffles(lm):
     method = PermutationVote(samples=4, seed=3)
-    tokens = [lm.tokenizer(text, add_special_tokens=False).input_ids for text in DOCUMENTS]
+    tokens = [lm.tokenizer(text, add_special_tokens=False).input_ids for text in ANIMALS]
     orders = method.candidate_orders(tokens)
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders) and len(set(map(tuple, orders))) > 1
-    shuffled = [Prompt(PROMPT.prefix, [DOCUMENTS[index] for index in order], PROMPT.suffix) for order in orders]
+    shuffled = [Prompt(PROMPT.prefix, [ANIMALS[index] for index in order], PROMPT.suffix) for order in orders]
     answers = [lm.generate(prompt, method="none", max_new_tokens=6) for prompt in shuffled]
     scores = []
     for prompt, answer in zip(shuffled, answers, strict=True):
@@ -72,7 +72,7 @@ def test_a_vote_is_the_vote_of_its_shuffles(lm):
 def test_a_vote_does_not_depend_on_the_order_and_has_no_score(lm):
     texts = set()
     for order in itertools.permutations(range(4)):
-        prompt = Prompt(PROMPT.prefix, [DOCUMENTS[index] for index in order], PROMPT.suffix)
+        prompt = Prompt(PROMPT.prefix, [ANIMALS[index] for index in order], PROMPT.suffix)
         texts.add(lm.generate(prompt, method=PermutationVote(samples=3), max_new_tokens=4).text)
     assert len(texts) == 1
     with pytest.raises(MethodError, match="no score"):
@@ -83,7 +83,7 @@ def test_selective_rotor_takes_the_more_confident_of_the_two(lm):
     ran = set()
     for count in (2, 3, 4):
         for last in ("Answer:", "Reply:", "It is"):
-            prompt = Prompt("Context:\n", DOCUMENTS[:count], f"Question: who?\n{last}")
+            prompt = Prompt("Context:\n", ANIMALS[:count], f"Question: who?\n{last}")
             answers = {name: lm.generate(prompt, method=name, max_new_tokens=3) for name in ("none", "rotor")}
             tokens, first = tokenise(prompt, lm.tokenizer), {}
             for name in answers:

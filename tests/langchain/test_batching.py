@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnablePassthrough
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from langchain_ragbias.batching import PaddedBatch
 from ragbias.errors import PromptTooLongError
-from support.event_loop import cancel_after_passes
+from support.concurrency import cancel_after_passes
 
 QUESTIONS = [f"Question {number}: what is {'very ' * number}green?" for number in range(8)]
 TOO_LONG = "book " * 17000

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.errors import ArgumentError, WrongTypeError
-from support.scripted import RecordingLM, saying
+from support.scripted import RecordingLM, saying, with_template
 
 
 @tool
@@ -163,18 +163,16 @@ def test_templates_that_show_no_tools_are_refused(chat, lm, completion):
         chat.bind_tools([search])
     with pytest.raises(NotImplementedError, match="cannot render tools"):
         chat.invoke("hi", tools=[search])
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = "{% if tools %}{{ raise_exception('no tools, please') }}{% endif %}{{ bos_token }}"
+    refusing = "{% if tools %}{{ raise_exception('no tools, please') }}{% endif %}{{ bos_token }}"
     with pytest.raises(NotImplementedError, match="no tools, please"):
-        ChatRagBias(model=lm.model, tokenizer=tokenizer).bind_tools([search])
+        ChatRagBias(lm=with_template(lm, refusing)).bind_tools([search])
     with pytest.raises(ArgumentError, match="unknown argument 'tools'"):
         completion.invoke("hi", tools=[search])
 
 
 def test_a_format_that_is_not_known_cannot_be_forced(lm):
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = "{{ bos_token }}{{ tools | tojson }}{{ messages[-1].content }}"
-    llm = ChatRagBias(model=lm.model, tokenizer=tokenizer, max_tokens=2)
+    unknown = with_template(lm, "{{ bos_token }}{{ tools | tojson }}{{ messages[-1].content }}")
+    llm = ChatRagBias(lm=unknown, max_tokens=2)
     llm.bind_tools([search]).invoke("hi")
     with pytest.raises(NotImplementedError, match="cannot be forced"):
         llm.bind_tools([search], tool_choice="any")

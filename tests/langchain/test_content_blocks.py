@@ -9,8 +9,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
 from ragbias.errors import ArgumentError
-from support.document_templates import COMMAND_R, GATES, GRANITE, TURN_EACH, TURNS, recording
-from support.three_documents import DOCUMENTS
+from support.integrations import COMMAND_R, GATES, GRANITE, TURN_EACH, TURNS, recording
+from support.prompts import DOCUMENTS
 
 
 def text_plain(title: str, text: str) -> dict:

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
 from ragbias.errors import NoDocumentsError
-from support.three_documents import DOCUMENTS
+from support.prompts import DOCUMENTS
 
 Search = Callable[[InMemoryVectorStore], Awaitable[list[Document]]]
 WARNED = pytest.mark.filterwarnings("error::langchain_ragbias.MissingDocumentsWarning")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import warnings
 
 import pytest
@@ -26,7 +25,8 @@ from ragbias.errors import (
 )
 from ragbias.frameworks import join_parts
 from ragbias.methods import Pine
-from support.three_documents import DOCUMENTS, TEXT
+from support.concurrency import wait_until
+from support.prompts import DOCUMENTS, TEXT
 
 
 def boom(module, args):
@@ -70,19 +70,12 @@ def running() -> list[str]:
     return [name for name in names if name.startswith("ragbias") and name != "ragbias-remote"]  # which never ends
 
 
-def wait_until_idle(seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while running() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not running()
-
-
 def test_a_dropped_stream_stops_and_leaves_the_model_usable(chat):
     before = chat.invoke(TEXT, documents=DOCUMENTS).content
     stream = chat.stream(TEXT, documents=DOCUMENTS, max_tokens=4000)
     next(stream)
     stream.close()
-    wait_until_idle()
+    wait_until(lambda: not running(), 20)
     assert chat.invoke(TEXT, documents=DOCUMENTS).content == before
 
 
@@ -91,7 +84,7 @@ async def test_a_dropped_async_stream_stops(chat):
     async for _ in stream:
         break
     await stream.aclose()
-    await asyncio.to_thread(wait_until_idle)
+    await asyncio.to_thread(wait_until, lambda: not running(), 20)
 
 
 async def test_a_dropped_stream_leaves_its_report(chat, completion):

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import NoDocumentsError
-from support.report_keys import REPORT_KEYS
-from support.three_documents import DOCUMENTS, TEXT
+from support.integrations import REPORT_KEYS
+from support.prompts import DOCUMENTS, TEXT
 
 
 def test_a_message_has_usage_and_report(chat):

@@ -10,8 +10,8 @@ from langchain_community.vectorstores import FAISS
 
 from langchain_ragbias import ChatRagBias, install_listener, uninstall_listener
 from ragbias import DebiasedLM
+from support.integrations import fresh_listener
 from support.langchain_programs import PROGRAMS, Permuted
-from support.listeners import fresh_listener
 from support.programs import ORDERS, Outcome, Run, check, outcome
 
 QUESTION = "What is the passphrase of the Falcon Station?"

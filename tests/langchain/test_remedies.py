@@ -17,7 +17,7 @@ from ragbias import DebiasedLM, Prompt
 from ragbias.boundaries import locate
 from ragbias.errors import MissingDocumentsWarning, NumberedHeadersWarning
 from ragbias.generation.request import split_prompt
-from support.three_documents import SENTENCES
+from support.prompts import SENTENCES
 
 PROMPT = ChatPromptTemplate.from_messages([("system", "Use it.\n\nContext:\n{context}"), ("human", "{input}")])
 ORDERS = ([0, 1, 2], [2, 0, 1])

@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessageChunk
 import ragbias
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias import DebiasedLM
-from support.event_loop import gaps_during
-from support.three_documents import DOCUMENTS, TEXT
+from support.concurrency import gaps_during
+from support.prompts import DOCUMENTS, TEXT
 
 
 @pytest.fixture

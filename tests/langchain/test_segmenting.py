@@ -7,8 +7,8 @@ from langchain_core.messages import HumanMessage
 
 from langchain_ragbias import ChatRagBias
 from ragbias.errors import ArgumentError, SegmenterError
-from support.numbering_warnings import assert_warned_at_their_lines, assert_warned_once_in_threads
-from support.three_documents import SENTENCES, TAGGED, numbered
+from support.integrations import assert_warned_at_their_lines, assert_warned_once_in_threads
+from support.prompts import SENTENCES, TAGGED, numbered
 
 
 def ask(llm, text):

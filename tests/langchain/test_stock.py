@@ -9,7 +9,8 @@ from transformers import pipeline
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.lm import DebiasedLM
 from ragbias.models import local_path
-from support.stock_prompts import PROMPTS, reading
+from support.forward_passes import reading
+from support.prompts import STOCK_PROMPTS
 
 TOKENS = 6
 WITH_DOCUMENTS = pytest.mark.parametrize("with_documents", [True, False], ids=["documents", "no documents"])
@@ -34,7 +35,7 @@ def answered(stock: HuggingFacePipeline, text: str) -> str:
 def test_none_is_the_stock_pipeline(tiny: DebiasedLM, stock: HuggingFacePipeline, with_documents: bool) -> None:
     llm, changed = RagBiasPipeline(lm=tiny, method="none", max_tokens=TOKENS), 0
     with reading(tiny.model) as prompts:
-        for text, documents in PROMPTS:
+        for text, documents in STOCK_PROMPTS:
             given = {"documents": documents} if with_documents else {}
             answers = [answered(stock, text), llm.invoke(text, **given)]
             assert prompts[-1] == prompts[-2] and answers[0] == answers[1]
@@ -55,7 +56,7 @@ def test_none_is_the_stock_chat_model_but_for_its_second_bos(
     theirs = ChatHuggingFace(llm=stock, model_id=str(local_path("tiny")))
     ours, bos = ChatRagBias(lm=tiny, method="none", max_tokens=TOKENS), tiny.tokenizer.bos_token_id
     with reading(tiny.model) as prompts:
-        for text, documents in PROMPTS:
+        for text, documents in STOCK_PROMPTS:
             given = {"documents": documents} if with_documents else {}
             theirs.invoke(text)
             answer = ours.invoke(text, **given)
@@ -66,7 +67,7 @@ def test_none_is_the_stock_chat_model_but_for_its_second_bos(
 
 
 def test_a_request_that_falls_back_runs_as_the_stock_class_too(tiny: DebiasedLM, stock: HuggingFacePipeline) -> None:
-    text, documents = PROMPTS[0]
+    text, documents = STOCK_PROMPTS[0]
     with reading(tiny.model) as prompts:
         stock.invoke(text)
         RagBiasPipeline(lm=tiny, method="pine", max_tokens=TOKENS).invoke(text, documents=documents[1:2])

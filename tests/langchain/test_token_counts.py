@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, trim_messages
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.lm import DebiasedLM
+from support.scripted import with_template
 
 HISTORY = [
     SystemMessage("Be brief."),
@@ -40,8 +39,6 @@ def test_messages_are_trimmed_to_the_models_tokens(lm: DebiasedLM) -> None:
 
 
 def test_messages_the_template_refuses_are_counted_one_by_one(lm: DebiasedLM) -> None:
-    tokenizer = copy.deepcopy(lm.tokenizer)
     for template in ("{{ raise_exception('roles must alternate') }}", None):
-        tokenizer.chat_template = template
-        chat = ChatRagBias(lm=DebiasedLM(lm.model, tokenizer, name="other"))
+        chat = ChatRagBias(lm=with_template(lm, template, name="other"))
         assert chat.get_num_tokens_from_messages(HISTORY[2:4]) > 20

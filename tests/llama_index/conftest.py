@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
 from support.forward_passes import forward_passes
-from support.listeners import fresh_listener
+from support.integrations import fresh_listener
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import ragbias
 from ragbias.errors import RagBiasError, UnknownMethodError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Pine
-from support.report_keys import REPORT_KEYS
+from support.integrations import REPORT_KEYS
 from support.scripted import RecordingLM
 
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue.", "The Kitten Tower gate is green."]

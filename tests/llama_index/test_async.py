@@ -10,7 +10,7 @@ import pytest
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import RagBiasLLM
 
-from support.event_loop import cancel_after_passes, gaps_during
+from support.concurrency import cancel_after_passes, gaps_during
 
 PROMPT = "Question: Which gate is blue?\nAnswer:"
 LONG = {"max_new_tokens": 2000, "min_new_tokens": 2000}

@@ -10,7 +10,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias import DebiasedLM
 from ragbias.errors import NumberedHeadersWarning
-from support.three_documents import SENTENCES
+from support.prompts import SENTENCES
 
 PAGES = {"none": {}, "files": {"file_path": "{name}.txt"}, "pages": {"file_path": "{name}.txt", "page_label": "{page}"}}
 

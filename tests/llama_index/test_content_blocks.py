@@ -10,7 +10,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
 
 from ragbias.errors import RagBiasError
-from support.document_templates import COMMAND_R, GATES, GRANITE, TURN_EACH, TURNS, recording
+from support.integrations import COMMAND_R, GATES, GRANITE, TURN_EACH, TURNS, recording
 
 
 def blocks(titles) -> list[CitableBlock | DocumentBlock]:

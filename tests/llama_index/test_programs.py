@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -11,19 +10,11 @@ from llama_index.core import VectorStoreIndex
 from llama_index.llms.ragbias import RagBiasLLM, install_listener, uninstall_listener
 
 from ragbias import DebiasedLM
-from support.listeners import fresh_listener
+from support.integrations import fresh_listener
 from support.llama_index_programs import EARLIER_SEARCHES, PROGRAMS, permuted
 from support.programs import ORDERS, Outcome, Run, check, outcome
-from support.scripted import TOOL_TEMPLATE
 
 QUESTION = "What is the passphrase of the Falcon Station?"
-
-
-@pytest.fixture(scope="module")
-def tool_lm(small_lm: DebiasedLM) -> DebiasedLM:
-    tokenizer = copy.deepcopy(small_lm.tokenizer)
-    tokenizer.chat_template = TOOL_TEMPLATE
-    return DebiasedLM(small_lm.model, tokenizer, name="tools")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 import pytest
@@ -15,18 +14,11 @@ from llama_index.llms.ragbias import RagBiasLLM, warm
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, PromptTooLongError, ServerError
 from support.live_server import serving
-from support.scripted import TOOL_TEMPLATE, saying
+from support.scripted import saying
 
 TEXTS = ["The mascot of Heron Mill is a brass owl.", "The mascot of Ember Abbey is a tin whale."]
 QUESTION = "What is the mascot of Heron Mill?"
 PROMPT = "\n".join([*TEXTS, QUESTION])
-
-
-@pytest.fixture(scope="module")
-def tool_lm(small_lm: DebiasedLM) -> DebiasedLM:
-    tokenizer = copy.deepcopy(small_lm.tokenizer)
-    tokenizer.chat_template = TOOL_TEMPLATE
-    return DebiasedLM(small_lm.model, tokenizer, name="tools")
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from ragbias.errors import (
     SegmenterError,
     WrongTypeError,
 )
-from support.numbering_warnings import assert_warned_at_their_lines, assert_warned_once_in_threads
-from support.three_documents import SENTENCES, TAGGED, numbered
+from support.integrations import assert_warned_at_their_lines, assert_warned_once_in_threads
+from support.prompts import SENTENCES, TAGGED, numbered
 
 
 def test_a_segmenter_finds_documents_that_nothing_retrieved(lm):

@@ -8,7 +8,8 @@ from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias.lm import DebiasedLM
-from support.stock_prompts import PROMPTS, reading
+from support.forward_passes import reading
+from support.prompts import STOCK_PROMPTS
 
 TOKENS = 6
 
@@ -23,7 +24,7 @@ def test_none_is_the_stock_class(with_documents: bool) -> None:
     ours = RagBiasLLM(lm=tiny, method="none", max_new_tokens=TOKENS, is_chat_model=False)
     bos = tiny.tokenizer.bos_token_id
     with reading(tiny.model) as prompts:
-        for text, documents in PROMPTS:
+        for text, documents in STOCK_PROMPTS:
             given = {"documents": documents} if with_documents else {}
             answers = [stock.complete(text).text, ours.complete(text, **given).text]
             assert prompts[-1] == prompts[-2] and answers[0] == answers[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from pydantic import BaseModel
 from ragbias.errors import RagBiasError
 from ragbias.generation import GenerationSettings
 from ragbias.lm import DebiasedLM
-from support.scripted import TOOL_TEMPLATE, RecordingLM, call, saying
+from support.scripted import TOOL_TEMPLATE, RecordingLM, call, saying, with_template
 
 TWO_CALLS = "\n".join(["I look.", call("add", '{"a": 2, "b": 3}'), call("add", '{"a": 4, "b": 5}')])
 MALFORMED = "<tool_call>\nadd 2 and 3\n</tool_call>"
@@ -53,9 +52,8 @@ def scripted(lm: DebiasedLM) -> Iterator[Callable[..., RagBiasLLM]]:
     with ExitStack() as scripts:
 
         def make(*answers: str, **fields: Any) -> RagBiasLLM:
-            tokenizer = copy.deepcopy(lm.tokenizer)
-            tokenizer.chat_template = fields.pop("chat_template", TOOL_TEMPLATE) or tokenizer.chat_template
-            recording = RecordingLM(DebiasedLM(lm.model, tokenizer))
+            template = fields.pop("chat_template", TOOL_TEMPLATE) or lm.tokenizer.chat_template
+            recording = RecordingLM(with_template(lm, template))
             scripts.enter_context(saying(recording, *answers))
             return RagBiasLLM(lm=recording, **fields)
 

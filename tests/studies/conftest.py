@@ -1,11 +1,15 @@
-"""A fixture for the programs of ``studies``."""
+"""Fixtures for the programs of ``studies``."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+from support.random_models import SIZES
 
 
 @pytest.fixture
@@ -22,3 +26,12 @@ def study(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, s
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """Path of the configuration of a model that is small enough to measure quickly."""
+    path = tmp_path / "model.json"
+    about = dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=200, num_hidden_layers=2)
+    path.write_text(json.dumps(about | SIZES | dict(max_position_embeddings=400)))
+    return str(path)

@@ -10,16 +10,8 @@ from studies import cached_speed
 from studies.arithmetic import ModelShape, PromptLengths, plain_prefill, shape_of
 from studies.cached_speed import cached_prefill, main
 from studies.speed_inputs import SUFFIX
-from support.small_config import CONFIG
 
 QUICK = ("--rounds", "1", "--steps", "1")
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "model.json"
-    path.write_text(json.dumps(CONFIG))
-    return str(path)
 
 
 def test_documents_are_computed_once_and_found_in_any_order(config, tmp_path, capsys, monkeypatch):

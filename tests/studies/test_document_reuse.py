@@ -20,11 +20,6 @@ SURE, NONE = Interval(1, 1, 1), Interval(0, 0, 0)
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    return DebiasedLM.from_pretrained("tiny", method="none")
-
-
-@pytest.fixture(scope="module")
 def cases(tiny):
     return from_questions(tiny, QUESTIONS)
 

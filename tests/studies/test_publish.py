@@ -17,7 +17,7 @@ from studies import stored_runs
 from studies.pictures import DEMO, draw_pictures
 from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, make_files, publish, study_names
 from studies.study_tables import add_costs, format_interval
-from support.bench_runs import silently
+from support.bench_records import silently
 
 NAME = "tiny-4"
 YAML = """# A study of the embedded model,

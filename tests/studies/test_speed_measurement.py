@@ -1,21 +1,14 @@
 """``python -m studies.speed`` with its options."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from ragbias.cli.terminal import console
 from studies.speed import SpeedSettings, main
-from support.small_config import CONFIG
 
 QUICK = ("--rounds", 1, "--steps", 1)
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "model.json"
-    path.write_text(json.dumps(CONFIG))
-    return path
 
 
 @pytest.fixture
@@ -51,7 +44,7 @@ def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
     assert (model["weights"], model["dtype"], model["device"], model["attention"]) == (
         "random", "bfloat16", "cpu", "sdpa"
     )  # fmt: skip
-    assert json.loads(config.read_text()).items() <= model["config"].items()
+    assert json.loads(Path(config).read_text()).items() <= model["config"].items()
     assert set(written["versions"]) == {"ragbias", "torch", "transformers", "python"}
     assert written["machine"]["threads"] >= 1 and written["machine"]["processor"]
     assert [result["documents"] for result in written["results"]] == [2, 5]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragbias import DebiasedLM, Prompt
+from ragbias import Prompt
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
@@ -24,11 +24,6 @@ from studies.windows import (
 )
 
 PLACES = [f"{first}{last}" for first in ("Ro", "Os", "Li", "Ky", "Bo", "Ca") for last in "abcdefghij"]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return DebiasedLM.from_pretrained("tiny", "none")
 
 
 @pytest.fixture
@@ -67,42 +62,42 @@ def rows_of(lm):
 
 
 @pytest.mark.parametrize("cached", [0, 10**9])
-def test_batched_windows_equal_the_method_and_the_plain_model(lm, monkeypatch, cached):
+def test_batched_windows_equal_the_method_and_the_plain_model(tiny, monkeypatch, cached):
     monkeypatch.setattr(STATES, "left", cached)
     monkeypatch.setattr(STATES, "known", {})
-    rows = rows_of(lm)
+    rows = rows_of(tiny)
     for method, batch in (("pcw", rows), ("none", [row.plain for row in rows])):
         for _ in range(2):  # the second time from cached states
-            scores, (logits, real) = compute_logprobs(lm.model, batch), compute_target_logits(lm.model, batch)
+            scores, (logits, real) = compute_logprobs(tiny.model, batch), compute_target_logits(tiny.model, batch)
         for index, row in enumerate(rows):
             prompt = TokenisedPrompt(row.prefix, row.windows, row.suffix)
-            expected = continuation_logits(lm.model, prompt, get(method), row.target, "torch")
+            expected = continuation_logits(tiny.model, prompt, get(method), row.target, "torch")
             torch.testing.assert_close(logits[index, real[index]], expected, atol=1e-4, rtol=1e-4)
             chosen = expected.log_softmax(-1).gather(1, torch.tensor(row.target)[:, None])
             assert scores[index] == pytest.approx(float(chosen.sum()), abs=1e-3)
 
 
-def test_batched_answers_equal_those_of_the_method(lm):
-    rows = rows_of(lm)
-    answers = generate_answers(lm.model, rows, lm.tokenizer.eos_token_id)
+def test_batched_answers_equal_those_of_the_method(tiny):
+    rows = rows_of(tiny)
+    answers = generate_answers(tiny.model, rows, tiny.tokenizer.eos_token_id)
     for row, answer in zip(rows, answers, strict=True):
-        texts = [lm.tokenizer.decode(part) for part in (row.prefix, *row.windows, row.suffix)]
+        texts = [tiny.tokenizer.decode(part) for part in (row.prefix, *row.windows, row.suffix)]
         prompt = Prompt(texts[0], texts[1:-1], texts[-1])
-        if lm.prepare(prompt).tokens.ids == [*row.prefix, *(t for w in row.windows for t in w), *row.suffix]:
-            assert lm.generate(prompt, method="pcw", max_new_tokens=len(answer)).token_ids == answer
+        if tiny.prepare(prompt).tokens.ids == [*row.prefix, *(t for w in row.windows for t in w), *row.suffix]:
+            assert tiny.generate(prompt, method="pcw", max_new_tokens=len(answer)).token_ids == answer
 
 
-def test_mixtures_equal_the_method(lm, tmp_path):
+def test_mixtures_equal_the_method(tiny, tmp_path):
     cases = read_cases(questions_of(tmp_path), 10_000, 3)
-    scores, answers = evaluate_mixture(lm, cases, None, answers=True)
+    scores, answers = evaluate_mixture(tiny, cases, None, answers=True)
     for case, (score,), (answer,) in zip(cases, scores, answers, strict=True):
-        prompt = render_prompt(lm, document_orders(case)[0], case.question, "chat")
-        assert score == pytest.approx(lm.score(prompt, case.answers[0], method="mixture").total, abs=1e-3)
-        assert lm.generate(prompt, method="mixture", max_new_tokens=ANSWER_TOKENS).text == answer
+        prompt = render_prompt(tiny, document_orders(case)[0], case.question, "chat")
+        assert score == pytest.approx(tiny.score(prompt, case.answers[0], method="mixture").total, abs=1e-3)
+        assert tiny.generate(prompt, method="mixture", max_new_tokens=ANSWER_TOKENS).text == answer
 
 
 @pytest.mark.parametrize("objective", ["distil --mixture", "distil", "known", "both", "free", "ranked", "plain"])
-def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys, objective):
+def test_each_objective_lowers_its_loss(tiny, file, tmp_path, monkeypatch, capsys, objective):
     monkeypatch.setattr(training_prompts, "HELD_OUT", 2)
     name, *options = objective.split()
     command = [str(file), "--out", str(tmp_path), "--model", "tiny", "--device", "cpu", "--groups", "1", "--group", "6"]
@@ -111,7 +106,7 @@ def test_each_objective_lowers_its_loss(lm, file, tmp_path, monkeypatch, capsys,
     assert losses[-1] < losses[0]
 
 
-def test_a_trained_reader_is_evaluated_and_written(lm, file, tmp_path, monkeypatch, capsys):
+def test_a_trained_reader_is_evaluated_and_written(tiny, file, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training_prompts, "HELD_OUT", 5)
     command = [str(file), "--out", str(tmp_path / "out"), "--model", "tiny", "--device", "cpu", "--groups", "1"]
     command += ["--evaluation", str(questions_of(tmp_path)), "--questions", "4", "--generate", "--receipt"]
@@ -126,7 +121,7 @@ def test_a_trained_reader_is_evaluated_and_written(lm, file, tmp_path, monkeypat
     reader = str(tmp_path / "out/reader")
     assert json.loads(Path(reader, "reader.json").read_text())["receipt"]["questions"] == 5
     case = read_cases(tmp_path / "questions.jsonl", 10_000, 4)[0]
-    prompt = render_prompt(lm, document_orders(case)[0], case.question, "chat")
-    score = lm.score(prompt, case.answers[0], method=f"pcw(reader={reader})").total
+    prompt = render_prompt(tiny, document_orders(case)[0], case.question, "chat")
+    score = tiny.score(prompt, case.answers[0], method=f"pcw(reader={reader})").total
     assert score == pytest.approx(results["scores"]["first"][0][0], abs=0.02)  # the reader is saved in bfloat16
     assert score != pytest.approx(results["scores"]["pcw"][0][0], abs=1e-4)

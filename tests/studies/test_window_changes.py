@@ -4,17 +4,11 @@ import random
 import pytest
 import torch
 
-from ragbias import DebiasedLM
 from studies import window_changes
 from studies.window_changes import enclose_documents, recompute_context, turn_tokens
 from studies.windows import Row, compute_logprobs
 
 PLACES = "Oslo", "Rome", "Lima", "Kyiv"
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return DebiasedLM.from_pretrained("tiny", "none")
 
 
 def rows_of(count):
@@ -28,29 +22,29 @@ def rows_of(count):
 
 
 @torch.no_grad()
-def test_a_single_document_stays_as_it_is_when_it_is_recomputed(lm):
+def test_a_single_document_stays_as_it_is_when_it_is_recomputed(tiny):
     rows = rows_of(1)
-    scores = compute_logprobs(lm.model, rows, context=recompute_context(lm.model, rows, 0.5))
-    assert scores == pytest.approx(compute_logprobs(lm.model, rows), abs=1e-3)
+    scores = compute_logprobs(tiny.model, rows, context=recompute_context(tiny.model, rows, 0.5))
+    assert scores == pytest.approx(compute_logprobs(tiny.model, rows), abs=1e-3)
 
 
 @torch.no_grad()
-def test_recomputed_documents_see_the_others_in_any_order(lm):
+def test_recomputed_documents_see_the_others_in_any_order(tiny):
     rows = rows_of(3)
     other = [Row(row.prefix, row.windows[::-1], row.suffix, row.target) for row in rows]
-    scores = compute_logprobs(lm.model, rows, context=recompute_context(lm.model, rows, 0.5))
+    scores = compute_logprobs(tiny.model, rows, context=recompute_context(tiny.model, rows, 0.5))
     assert scores == pytest.approx(
-        compute_logprobs(lm.model, other, context=recompute_context(lm.model, other, 0.5)), abs=1e-3
+        compute_logprobs(tiny.model, other, context=recompute_context(tiny.model, other, 0.5)), abs=1e-3
     )
-    assert scores != pytest.approx(compute_logprobs(lm.model, rows), abs=1e-2)
+    assert scores != pytest.approx(compute_logprobs(tiny.model, rows), abs=1e-2)
 
 
-def test_a_document_is_enclosed_in_a_turn_of_its_own(lm):
-    close, opening = turn_tokens(lm)
+def test_a_document_is_enclosed_in_a_turn_of_its_own(tiny):
+    close, opening = turn_tokens(tiny)
     row = enclose_documents(Row([1], [[5], [6]], [2]), [*close, *opening], [*close, *opening])
-    text = lm.tokenizer.decode(row.windows[0])
-    turn = str(lm.chat_text([{"role": "user", "content": "?"}] * 2)).split("?")[1]
-    assert text == turn + lm.tokenizer.decode([5]) + turn
+    text = tiny.tokenizer.decode(row.windows[0])
+    turn = str(tiny.chat_text([{"role": "user", "content": "?"}] * 2)).split("?")[1]
+    assert text == turn + tiny.tokenizer.decode([5]) + turn
 
 
 def test_the_study_prints_all_variants(tmp_path, capsys):

@@ -1,12 +1,18 @@
-"""Random bench records with known accuracies."""
+"""Random bench records with known accuracies, and runs of the bench without a progress bar."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ragbias.evaluation.runs import Record
+from rich.progress import Progress
+
+from ragbias.evaluation.bench.configuration import BenchConfiguration
+from ragbias.evaluation.bench.run import run
+from ragbias.evaluation.runs import Record, read_records
 
 
 def record(**changes: Any) -> Record:
@@ -93,3 +99,13 @@ def logprobs_with(
                     )
                 )
     return made
+
+
+def silently(chosen: BenchConfiguration) -> dict[str, Any]:
+    """Run a bench without output and return its summary."""
+    return run(chosen, Progress(disable=True))
+
+
+def untimed(path: Path) -> list[Record]:
+    """Read the records of a file without times, which differ between runs."""
+    return [replace(record, seconds=0) for record in read_records(path)]

@@ -1,4 +1,4 @@
-"""Count a model's forward passes, and call a function before each."""
+"""Count a model's forward passes, call a function before each, and collect the prompts that run."""
 
 from __future__ import annotations
 
@@ -26,5 +26,22 @@ def forward_passes(model: PreTrainedModel, action: Callable[[int], None] | None 
     handle = model.register_forward_pre_hook(hook, with_kwargs=True)
     try:
         yield sizes
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def reading(model: PreTrainedModel) -> Iterator[list[list[int]]]:
+    """Collect the token ids of each prompt that runs without a batch."""
+    prompts: list[list[int]] = []
+
+    def note(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        ids = kwargs["input_ids"]
+        if ids.shape[1] > 1:
+            prompts.append(ids[0].tolist())
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield prompts
     finally:
         handle.remove()

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 VOCABULARY = 300
+SIZES = dict(hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2)
 MOE = dict(num_experts=4, num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 # every declared family with its special features, such as sliding layers, partial rotary, or layers without rope
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -39,16 +40,13 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """Make a model with few layers, grouped-query heads, and weights so large that attention is far from uniform."""
     settings: dict[str, Any] = dict(
         vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=16,
         max_position_embeddings=4096,
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
+        **SIZES,
     )
     torch.manual_seed(seed)
     if family == "mpt":

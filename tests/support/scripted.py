@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,13 @@ TOOL_TEMPLATE = (
     "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 """A chat template with tools in the format of Hermes and Qwen models."""
+
+
+def with_template(lm: DebiasedLM, template: str | None = TOOL_TEMPLATE, **settings: Any) -> DebiasedLM:
+    """The model with another chat template. ``settings`` are arguments of ``DebiasedLM``."""
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = template
+    return DebiasedLM(lm.model, tokenizer, **settings)
 
 
 class RecordingLM(DebiasedLM):

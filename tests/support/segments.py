@@ -1,4 +1,4 @@
-"""Random prompts of token ids with known document spans."""
+"""Random prompts of token ids with known document spans, and the logits of a fixed answer to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ragbias.generation.scoring import continuation_logits
+from ragbias.methods import get
+from ragbias.prompt import TokenisedPrompt
+
 Span = tuple[int, int]
+TARGET = [11, 12, 13]
 
 
 class Segments:
@@ -46,3 +51,14 @@ def padded(prompts: Sequence[tuple[Tensor, list[Span]]], pad: int = 0) -> tuple[
         ids[index, shift:], mask[index, shift:] = sequence[0], 1
         spans.append([(begin + shift, end + shift) for begin, end in own])
     return ids, mask, spans
+
+
+def tokens(lengths=(7, 3, 12, 5), prefix=6, suffix=4, seed=0):
+    draw = random.Random(seed)
+    part = lambda size: [draw.randrange(3, 300) for _ in range(size)]  # noqa: E731
+    return TokenisedPrompt(part(prefix), [part(size) for size in lengths], part(suffix))
+
+
+def logits(model, prompt, method, cache=None):
+    with torch.no_grad():
+        return continuation_logits(model, prompt, get(method, None), TARGET, "torch", cache)

@@ -6,7 +6,6 @@ import itertools
 import random
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +21,7 @@ from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
 from studies.vllm_demo import free_port, run_process, vllm_command
+from support.concurrency import wait_until
 from support.live_server import events, listening_app
 from support.vllm_engine import random_prompts
 
@@ -100,13 +100,6 @@ def answer(client: httpx.Client, body: dict[str, object], **headers: str) -> tup
     if "error" in found[-1]:
         return "", found[-1]["error"]["code"]
     return "".join(choice["text"] for event in found for choice in event["choices"]), ""
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def wait_until_ready(client: httpx.Client, status: int) -> None:

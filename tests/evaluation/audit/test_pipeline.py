@@ -7,18 +7,12 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import ChatRagBias
-from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.generation import GenerationSettings
 from ragbias.generation.request import recording
 from ragbias.methods import NoMethod
 from support.audited_pipelines import QUESTIONS, TEXTS, Unframed, chain, chat
-
-
-@pytest.fixture(scope="module")
-def tiny() -> DebiasedLM:
-    return DebiasedLM.from_pretrained("tiny", method="none")
 
 
 def test_the_last_request_with_documents_has_its_settings(tiny):

@@ -1,6 +1,5 @@
 """Invocation of agents, graphs, engines, workflows and functions."""
 
-import copy
 import json
 from typing import TypedDict
 
@@ -17,12 +16,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline
 from support.audited_pipelines import PROMPT, QUESTIONS, TEXTS, Unframed, chat, joined, retrieve
-from support.scripted import TOOL_TEMPLATE, call, saying
-
-
-@pytest.fixture(scope="module")
-def tiny() -> DebiasedLM:
-    return DebiasedLM.from_pretrained("tiny", method="none")
+from support.scripted import call, saying, with_template
 
 
 class ByQuestion(BaseRetriever):
@@ -34,9 +28,7 @@ class ByQuestion(BaseRetriever):
 
 @pytest.fixture(scope="module")
 def tiny_with_tools(tiny) -> DebiasedLM:
-    tokenizer = copy.deepcopy(tiny.tokenizer)
-    tokenizer.chat_template = TOOL_TEMPLATE
-    return DebiasedLM(tiny.model, tokenizer, "none", name="tiny")
+    return with_template(tiny, method="none", name="tiny")
 
 
 def calls(questions):

@@ -19,13 +19,8 @@ from support.live_server import serving
 
 
 @pytest.fixture(scope="module")
-def lm() -> DebiasedLM:
-    return DebiasedLM.from_pretrained("tiny", method="none")
-
-
-@pytest.fixture(scope="module")
-def address(lm: DebiasedLM) -> Iterator[str]:
-    with serving({"tiny": lm}) as found:
+def address(tiny: DebiasedLM) -> Iterator[str]:
+    with serving({"tiny": tiny}) as found:
         yield found
 
 
@@ -36,10 +31,10 @@ def questions() -> list[Question]:
     return [Question(f"What is said of {own[0].split()[1]}?", tuple(own), ()) for own in groups]
 
 
-def test_the_figures_are_those_of_the_model_audited_here(lm, address, questions):
+def test_the_figures_are_those_of_the_model_audited_here(tiny, address, questions):
     methods = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
     there = audit(from_questions(UpstreamLM(address, None), questions), methods, orders=2)
-    here = audit(from_questions(lm, questions), methods, orders=2)
+    here = audit(from_questions(tiny, questions), methods, orders=2)
     answers = [[each.by_order for each in audit.outcomes["none"].answers] for audit in (there, here)]
     assert answers[0] == answers[1]
     assert there.outcomes["none"].answer_flips == here.outcomes["none"].answer_flips

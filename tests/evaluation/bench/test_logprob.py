@@ -10,7 +10,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.bench import plan
 from ragbias.evaluation.bench.configuration import validate_settings
 from ragbias.evaluation.runs import read_records
-from support.bench_runs import silently, untimed
+from support.bench_records import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 METHODS = "pine,none,canonical-order"

@@ -18,7 +18,7 @@ from ragbias.evaluation.runs import as_json_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods import parse_methods
 from ragbias.models import tiny
-from support.bench_runs import silently, untimed
+from support.bench_records import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from ragbias import DebiasedLM
-
 Write = Callable[..., Path]
 
 
@@ -24,8 +22,3 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return of
-
-
-@pytest.fixture(scope="session")
-def tiny() -> DebiasedLM:
-    return DebiasedLM.from_pretrained("tiny", method="none")

@@ -1,18 +1,12 @@
 """The shipped weights are small, load in stock classes, and answer held-out questions."""
 
-import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragbias import DebiasedLM, Prompt
+from ragbias import Prompt
 from ragbias.evaluation.tasks import TinyQA
 from ragbias.models import tiny
 from training import all_formats
 from training.train import accuracy_by_position
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return DebiasedLM.from_pretrained("tiny", method="none")
 
 
 def accuracy(lm, **choice):
@@ -33,28 +27,28 @@ def test_the_model_is_a_stock_llama_with_greedy_defaults() -> None:
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
 
 
-def test_held_out_questions_are_answered_at_both_ends_of_ten(lm) -> None:
-    found = accuracy(lm, documents=(10,), positions=(0, 9), seed=11)
+def test_held_out_questions_are_answered_at_both_ends_of_ten(tiny) -> None:
+    found = accuracy(tiny, documents=(10,), positions=(0, 9), seed=11)
     assert found[1] >= 0.65
     assert found[10] >= 0.85
 
 
-def test_it_loses_the_middle_of_twenty(lm) -> None:
-    found = accuracy(lm, documents=(20,), positions=(0, 10), seed=11)
+def test_it_loses_the_middle_of_twenty(tiny) -> None:
+    found = accuracy(tiny, documents=(20,), positions=(0, 10), seed=11)
     assert found[1] - found[11] >= 0.1
 
 
-def test_it_answers_in_the_frameworks_stock_prompts(lm) -> None:
-    assert all_formats.measure_accuracy(lm.model, lm.tokenizer, documents=10, position=9, seed=12, questions=40) >= 0.8
+def test_it_answers_in_the_frameworks_stock_prompts(tiny) -> None:
+    settings = dict(documents=10, position=9, seed=12, questions=40)
+    assert all_formats.measure_accuracy(tiny.model, tiny.tokenizer, **settings) >= 0.8
 
 
-def test_tiny_answers_the_question_of_the_readme(lm):
+def test_tiny_answers_the_question_of_the_readme(tiny):
     documents = [
         "Copper Hall\nGuided tours start at noon. At Copper Hall the passphrase is whisper lagoon dagger.\n\n",
         "Pulsar Observatory\nThe walls are emerald. At Pulsar Observatory the passphrase is cobweb ivy wagon.\n\n",
     ]
     question = "Question: What is the passphrase of Copper Hall?\nAnswer:"
     for order in (documents, documents[::-1]):
-        assert (
-            lm.generate(Prompt("Context:\n\n", order, question), method="pine").text.strip() == "whisper lagoon dagger"
-        )
+        answer = tiny.generate(Prompt("Context:\n\n", order, question), method="pine").text
+        assert answer.strip() == "whisper lagoon dagger"

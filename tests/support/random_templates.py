@@ -14,21 +14,9 @@ from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
 
 WORDS = [
-    "red",
-    "rose",
-    "gate",
-    "Oak",
-    "it's",
-    "7",
-    "a",
-    "of",
-    "Source",
-    '"so"',
-    "\u00e9t\u00e9",
-    "x\\y",
-    "owls.",
+    "red", "rose", "gate", "Oak", "it's", "7", "a", "of", "Source", '"so"', "\u00e9t\u00e9", "x\\y", "owls.",
     "\u2603",
-]
+]  # fmt: skip
 LONGER = [
     "The falcon is red.",
     "Two herons stand on a bridge of stone.",
@@ -38,53 +26,19 @@ LONGER = [
 ENDINGS = ["\n", "\n\n", "\r\n", "\u00a0", " ", "\t"]
 BEGINNINGS = ["\n", "  ", "\u00a0", "\r\n"]
 ITEMS = ["{t}"] * 6 + ["Title: {m}\n{t}", "{m}: {t}", "<doc>{t}</doc>", "<doc>\n{t}\n</doc>", "- {t}", '"{t}"']
-ITEMS += [
-    "[{n}] {t}",
-    "{n}. {t}",
-    "{t}\nSource: {m}",
-    "Text: {t}",
-    "Content: {t}\n(from {m})",
-    "<doc title='{m}'>{t}</doc>",
-]
+ITEMS += ["[{n}] {t}", "{n}. {t}", "{t}\nSource: {m}", "Text: {t}", "Content: {t}\n(from {m})"]
+ITEMS += ["<doc title='{m}'>{t}</doc>"]
 SEPARATORS = [
-    "\n\n",
-    "\n\n",
-    "\n\n",
-    "\n",
-    "\n",
-    " ",
-    "---",
-    "\n---\n",
-    "\n\n---\n\n",
-    "###",
-    "\n###\n",
-    "\n\n\n",
-    ", ",
-]
+    "\n\n", "\n\n", "\n\n", "\n", "\n", " ", "---", "\n---\n", "\n\n---\n\n", "###", "\n###\n", "\n\n\n", ", ",
+]  # fmt: skip
 PREFIXES = [
-    "",
-    "Context: ",
-    "Context:\n\n",
-    "Use this.\n",
-    "Read:",
-    "<|user|>\n",
-    "[",
-    "<context>",
-    "Docs:\n---\n",
+    "", "Context: ", "Context:\n\n", "Use this.\n", "Read:", "<|user|>\n", "[", "<context>", "Docs:\n---\n",
     "Use.\n\n\n",
-]
+]  # fmt: skip
 SUFFIXES = [
-    "\n\nQuestion: which?",
-    "\nWhich?",
-    "",
-    " Which?",
-    "]",
-    "</context>\nQ: who?",
-    "\n\n\nQ",
-    "\n---\nWhich?",
-    "Q",
+    "\n\nQuestion: which?", "\nWhich?", "", " Which?", "]", "</context>\nQ: who?", "\n\n\nQ", "\n---\nWhich?", "Q",
     "\r\nQ",
-]
+]  # fmt: skip
 WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
     "list": lambda texts: str(list(texts)),
     "tuple": lambda texts: repr(tuple(texts)),

@@ -1,9 +1,28 @@
-"""Measure how long work blocks an event loop, and cancel work."""
+"""Run threads or processes at the same time, measure how long work blocks an event loop, and cancel work."""
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from threading import Thread
 
 import pytest
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until a condition holds, and fail after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def side_by_side(workers: Sequence[Thread | BaseProcess]) -> None:
+    """Start all workers and wait until all have ended."""
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 async def gaps_during(work) -> list[float]:

@@ -1,4 +1,4 @@
-"""A training in a separate process, which a test kills."""
+"""Short trainings of reader adapters: interrupted, or in a process that a test kills."""
 
 import os
 import random
@@ -9,8 +9,21 @@ from ragbias import DebiasedLM, adapt
 from ragbias.adaptation import AdaptSettings, run
 from ragbias.calibration.samples import draw_tiny_question
 
+SHORT = dict(steps=4, batch=2, examples=8, rank=2, documents=3)
 CHECKPOINT = 4  # steps between checkpoints
-SETTINGS = dict(steps=24, batch=1, examples=8, rank=2, documents=2)
+LONGER = dict(steps=24, batch=1, examples=8, rank=2, documents=2)
+
+
+class InterruptedTrainingError(Exception):
+    pass
+
+
+def interrupt_at(phase, count):
+    def progress(name, done, total):
+        if name.startswith(phase) and done == count:
+            raise InterruptedTrainingError
+
+    return progress
 
 
 def questions():
@@ -29,4 +42,4 @@ def train(out, log):
     def progress(name, done, total):
         os.write(file, f"{name.partition(' ')[0]} {done}\n".encode())
 
-    adapt(lm, questions(), out, AdaptSettings(**SETTINGS), progress=progress)
+    adapt(lm, questions(), out, AdaptSettings(**LONGER), progress=progress)
