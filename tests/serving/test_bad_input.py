@@ -6,13 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from serving.conftest import DOCUMENTS, QUESTION
+from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias import methods
 from ragbias.methods import NoMethod
 from ragbias.serving.prompts import client_method
 
-CHAT = "/v1/chat/completions"
 TALK = [{"role": "user", "content": QUESTION}]
 
 

@@ -14,15 +14,15 @@ import time
 
 import httpx
 import pytest
-from serving.conftest import DOCUMENTS, QUESTION
+from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError, ModelFileError
 from ragbias.serving.server import JsonLines, log_to_stderr
 from ragbias.serving.settings import ModelSettings
+from support.concurrency import wait_until
 from support.live_server import listening_app, local_app, logs_restored, serving
 
-CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 4, "documents": DOCUMENTS}
 
 
@@ -229,8 +229,7 @@ def test_the_command_serves_and_finishes_requests_on_a_signal(tmp_path):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     logged = json.loads(process.stderr.readline())
     address = f"http://127.0.0.1:{logged['port']}"
-    while httpx.get(f"{address}/ready").status_code != 200:
-        time.sleep(0.1)
+    wait_until(lambda: httpx.get(f"{address}/ready").status_code == 200)
     answers: list[httpx.Response] = []
     body = {**BODY, "model": "mine", "max_tokens": 400, "temperature": 100.0, "ragbias": {"method": "none"}}
     asking = threading.Thread(target=lambda: answers.append(httpx.post(f"{address}{CHAT}", json=body, timeout=60)))
@@ -251,8 +250,7 @@ def test_the_command_ends_with_code_0_after_the_grace_period():
     command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--grace-seconds=0", "--method=none"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     address = f"http://127.0.0.1:{json.loads(process.stderr.readline())['port']}"
-    while httpx.get(f"{address}/ready").status_code != 200:
-        time.sleep(0.1)
+    wait_until(lambda: httpx.get(f"{address}/ready").status_code == 200)
     body = {**BODY, "max_tokens": 3_000, "temperature": 100.0, "seed": 1}  # reaches EOS much later
     with httpx.stream("POST", f"{address}{CHAT}", json={**body, "stream": True}, timeout=60) as response:
         lines = response.iter_lines()

@@ -12,7 +12,7 @@ import openai
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
-from serving.conftest import DOCUMENTS, QUESTION
+from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias import limits
 from ragbias.errors import MethodError
@@ -23,7 +23,6 @@ from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from support.live_server import listening_app
 
-CHAT = "/v1/chat/completions"
 SORTED = sorted(DOCUMENTS)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from ray import serve
 from ray.exceptions import RayActorError
-from serving.conftest import DOCUMENTS, QUESTION
+from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias.serving import ray_serve
 from ragbias.serving.app import create_app
@@ -21,7 +21,6 @@ from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from support.live_server import events, listening_app, logs_restored
 
-CHAT = "/v1/chat/completions"
 BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "documents": DOCUMENTS}
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import httpx
 import pytest
 from langchain_core.messages import HumanMessage
-from serving.conftest import DOCUMENTS, QUESTION
+from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from langchain_ragbias import ChatRagBias
-from ragbias import DebiasedLM
 from ragbias.boundaries.sources import KnownText
 from ragbias.frameworks import join_parts
 from ragbias.serving.prompts import render_document_parts, template_messages
 from ragbias.serving.schemas import ChatRequest
 from support.live_server import events, serving
-from support.scripted import TOOL_TEMPLATE, RecordingLM, saying
+from support.scripted import TOOL_TEMPLATE, RecordingLM, saying, with_template
 
-CHAT = "/v1/chat/completions"
 TALK = [{"role": "user", "content": QUESTION}]
 WITH_DOCUMENTS = (
     "{{ bos_token }}{% for d in documents or [] %}<doc>{{ d.title }}: {{ d.text }}</doc>\n{% endfor %}"
@@ -36,12 +33,6 @@ SEARCH = {
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "red gate"}}\n</tool_call>'
 
 
-def templated(lm: DebiasedLM, template: str) -> DebiasedLM:
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = template
-    return DebiasedLM(lm.model, tokenizer, name="templated")
-
-
 def templated_text(messages: list[dict], **_: object) -> str:
     return "".join(f"[{each['role']}] {each['content']}\n" for each in join_parts(messages))
 
@@ -51,7 +42,7 @@ def post(address: str, **body: object) -> httpx.Response:
 
 
 def test_a_template_that_knows_documents_renders_them(small_lm):
-    lm = templated(small_lm, WITH_DOCUMENTS)
+    lm = with_template(small_lm, WITH_DOCUMENTS)
     documents = [{"title": title, "text": text} for title, text in zip(["Owls", "Whales"], DOCUMENTS, strict=False)]
     with serving({"m": lm}) as address:
         answer = post(address, documents=documents, max_tokens=4).json()
@@ -77,7 +68,7 @@ def parts_of(kind: str) -> list[dict]:
 @pytest.mark.parametrize("kind", ["text-plain", "search_result", "document"])
 @pytest.mark.parametrize("template", ["", WITH_DOCUMENTS], ids=["inserted", "rendered"])
 def test_documents_in_parts_of_messages_are_found(small_lm, kind, template):
-    lm = templated(small_lm, template or TOOL_TEMPLATE)
+    lm = with_template(small_lm, template or TOOL_TEMPLATE)
     fields = [{"title": text[:8], "text": text} for text in DOCUMENTS]
     question = {"type": "text", "text": QUESTION}
     with serving({"m": lm}) as address:
@@ -121,7 +112,7 @@ MIXTURES = {
 @pytest.mark.parametrize("parts", MIXTURES.values(), ids=MIXTURES)
 @pytest.mark.parametrize("earlier", [[], [FIRST]], ids=["one message", "two messages"])
 def test_langchain_and_the_server_build_the_same_prompt(small_lm, template, parts, earlier):
-    lm = RecordingLM(templated(small_lm, template))
+    lm = RecordingLM(with_template(small_lm, template))
     talk = [*([{"role": "user", "content": earlier}] if earlier else []), {"role": "user", "content": parts}]
     ChatRagBias(lm=lm, max_tokens=1).invoke([HumanMessage(message["content"]) for message in talk])
     with serving({"m": lm}) as address:
@@ -153,7 +144,7 @@ def test_parts_that_are_no_text_are_refused(small_lm):
 
 @pytest.fixture
 def tool_address(small_lm):
-    lm = templated(small_lm, TOOL_TEMPLATE)
+    lm = with_template(small_lm, TOOL_TEMPLATE)
     with saying(lm, CALL, CALL), serving({"m": lm}) as address:
         yield address
 
@@ -196,7 +187,7 @@ def test_calls_and_results_go_through_the_template(tool_address):
 
 
 def test_json_is_prompted_and_begun(small_lm):
-    lm = templated(small_lm, TOOL_TEMPLATE)
+    lm = with_template(small_lm, TOOL_TEMPLATE)
     with saying(lm, '"owl": 1}'), serving({"m": lm}) as address:
         fields = {
             "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
@@ -208,6 +199,6 @@ def test_json_is_prompted_and_begun(small_lm):
 
 def test_a_template_that_refuses_is_the_clients_concern(small_lm):
     refusing = "{{ raise_exception('roles must alternate') }}"
-    with serving({"m": templated(small_lm, refusing)}) as address:
+    with serving({"m": with_template(small_lm, refusing)}) as address:
         response = post(address)
     assert response.status_code == 400 and "roles must alternate" in response.json()["error"]["message"]

@@ -6,72 +6,28 @@ import asyncio
 import itertools
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
 from llama_index.llms.ragbias import RagBiasLLM
-from serving.conftest import DOCUMENTS, QUESTION
+from serving.conftest import CHAT, DOCUMENTS, QUESTION, chat, own, streamed_text
 
 from langchain_ragbias import ChatRagBias
-from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, ServerError
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
+from support.concurrency import wait_until
 from support.live_server import events, listening_app
-from support.vllm_server import VllmServer
 
 pytest.importorskip("ragbias_vllm")
 
 from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
 from ragbias_vllm.proxy_upstream import ATTEMPTS
+from support.vllm_server import VllmServer, in_front_of
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+COMPLETIONS = "/v1/completions"
 ORDERS = list(itertools.permutations(range(3)))
-
-
-@contextmanager
-def in_front_of(
-    upstream: str, method: str = "pcw", reader: str = "", model: str = "", cache: Path | None = None, **settings
-) -> Iterator[str]:
-    chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache, cache_disk=cache and "1GB")
-    app, engine = create_vllm_proxy(chosen, ServerSettings(**settings), Metrics())
-    engine.load()
-    with listening_app(app) as address:
-        yield address
-
-
-@pytest.fixture
-def vllm(tiny) -> Iterator[tuple[VllmServer, str]]:
-    server = VllmServer(tiny)
-    with listening_app(server.app) as address:
-        yield server, address
-
-
-@pytest.fixture
-def proxy(vllm) -> Iterator[httpx.Client]:
-    with in_front_of(vllm[1]) as address, httpx.Client(base_url=address, timeout=30) as client:
-        yield client
-
-
-def chat(order=(0, 1, 2), **more) -> dict[str, object]:
-    texts = [DOCUMENTS[index] for index in order]
-    talk = [{"role": "system", "content": "\n\n".join(texts)}, {"role": "user", "content": QUESTION}]
-    return {"model": "tiny", "messages": talk, "documents": texts, "max_tokens": 8, **more}
-
-
-def own(lm: DebiasedLM, order=(0, 1, 2), method="pcw", **arguments):
-    body = chat(order)
-    text = lm.chat_text(body["messages"])
-    return lm.generate(text, documents=body["documents"], method=method, max_new_tokens=8, **arguments)
-
-
-def streamed_text(response: httpx.Response) -> str:
-    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events(response) if event["choices"])
 
 
 def test_answers_equal_a_local_model_in_every_order(proxy, tiny):
@@ -380,91 +336,9 @@ def test_the_stock_client_streams_through_the_proxy(proxy, tiny):
         assert [model.id for model in client.models.list()] == ["tiny"]
 
 
-def wait_until(condition, seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_the_command_names_the_package_that_it_needs(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "ragbias_vllm", None)
     code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pcw")
     assert code == 2 and "install it with: pip install 'ragbias-vllm[proxy]'" in stderr
     code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pine")
     assert code == 2 and "in front of vLLM, `ragbias proxy` runs pcw" in stderr
-
-
-def test_the_proxy_computes_the_documents_of_rotor(vllm, tiny, tmp_path):
-    server, folder = vllm[0], tmp_path / "documents"
-    server.folder, expected, counts = folder, own(tiny, method="rotor"), []
-    with in_front_of(vllm[1], "rotor", cache=folder) as address:
-        for order in ORDERS:
-            answer = httpx.post(f"{address}{CHAT}", json=chat(order), timeout=30).json()
-            assert answer["choices"][0]["message"]["content"] == expected.text
-            assert answer["ragbias"]["method_ran"] == "rotor" and answer["ragbias"]["backend"] == "vllm"
-            counts.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-        pcw = httpx.post(f"{address}{CHAT}", json=chat(ragbias={"method": "pcw"}), timeout=30).json()
-        streamed = httpx.post(f"{address}{CHAT}", json=chat((2, 1, 0), stream=True), timeout=30)
-    lengths = server.sent(store=False)[0]["kv_transfer_params"]["ragbias"]["lengths"]
-    assert counts == [0] + [sum(lengths)] * 5 and streamed_text(streamed) == expected.text
-    assert DocumentCache(memory=None, folder=folder).stats().disk_entries == len(lengths)
-    assert pcw["choices"][0]["message"]["content"] == own(tiny).text and len(server.sent(store=True)) == 3
-
-
-def test_documents_of_rotor_depend_on_each_other_and_the_tenant(vllm, tmp_path):
-    vllm[0].folder = tmp_path
-    with in_front_of(vllm[1], "rotor", cache=tmp_path) as address, httpx.Client(base_url=address, timeout=30) as client:
-        cached = [
-            client.post(CHAT, json=body).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-            for body in (chat(), chat((0, 1)), chat((1, 0)), chat(prompt_cache_key="other"))
-        ]
-    prefix, *documents = vllm[0].sent(store=False)[-2]["kv_transfer_params"]["ragbias"]["lengths"]
-    assert cached == [0, prefix, prefix + sum(documents), 0]
-
-
-def test_rotor_needs_the_folder_of_the_connector(vllm, proxy, tmp_path):
-    answer = proxy.post(CHAT, json=chat(ragbias={"method": "rotor"}))
-    assert answer.status_code == 400 and "start the proxy with --cache" in answer.json()["error"]["message"]
-    with pytest.raises(MethodError, match="rotor: vLLM cannot compute its documents; start the proxy with --cache"):
-        create_vllm_proxy(UpstreamModel(vllm[1], "rotor"), ServerSettings(), Metrics())
-    vllm[0].folder = tmp_path / "other"
-    with in_front_of(vllm[1], "rotor", cache=tmp_path / "documents") as address:
-        failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
-    assert failed.status_code == 502 and 'the connector has "portable": true' in failed.json()["error"]["message"]
-
-
-def test_a_stream_of_rotor_without_the_connector_sends_no_text(vllm, tmp_path):
-    vllm[0].folder, vllm[0].connector = tmp_path, False
-    with in_front_of(vllm[1], "rotor", cache=tmp_path) as address:
-        failed = httpx.post(f"{address}{CHAT}", json=chat(stream=True), timeout=30)
-    *sent, error = events(failed)
-    assert error["error"]["code"] == "no_connector"
-    assert not any(event["choices"][0]["delta"].get("content") for event in sent)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cache": True}, "for rotor, give the folder of vLLM's connector and its maximum size"),
-        ({"cache_disk": "1GB"}, "for rotor, give the folder"),
-        ({"dtype": "float32"}, "for rotor, give the folder"),
-        ({"cache": True, "cache_disk": "much"}, "expected a number of bytes"),
-        ({"cache": True, "cache_disk": "1GB", "dtype": "float3"}, "dtype='float3'; expected"),
-    ],
-)
-def test_wrong_options_for_rotor_are_refused_at_the_start(tmp_path, options, message):
-    options = options | ({"cache": tmp_path} if "cache" in options else {})
-    with pytest.raises(ArgumentError, match=message):
-        create_vllm_proxy(UpstreamModel("http://127.0.0.1:9", "pcw", **options), ServerSettings(), Metrics())
-
-
-def test_a_folder_that_is_too_small_for_rotor_is_an_error(vllm, tmp_path):
-    vllm[0].folder = tmp_path
-    chosen = UpstreamModel(vllm[1], "rotor", cache=tmp_path, cache_disk="10kB")
-    app, engine = create_vllm_proxy(chosen, ServerSettings(), Metrics())
-    engine.load()
-    with listening_app(app) as address:
-        failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
-    error = failed.json()["error"]
-    assert failed.status_code == 503 and error["code"] == "store_unavailable" and "--cache-disk" in error["message"]

@@ -9,13 +9,11 @@ import pytest
 
 pytest.importorskip("ragbias_vllm")
 
-from serving.test_vllm_proxy import in_front_of
-
 from ragbias import DebiasedLM
 from ragbias.models.loading import load_tokenizer
 from studies.vllm_load import Requests, main
 from support.live_server import listening_app, serving
-from support.vllm_server import VllmServer
+from support.vllm_server import VllmServer, in_front_of
 
 
 def test_requests_share_documents_as_their_kind_says():

@@ -1,11 +1,12 @@
-"""A server with vLLM's routes and ragbias's connector, on ``DebiasedLM``: it answers only from stored documents."""
+"""A server with vLLM's routes and ragbias's connector, which answers only from stored documents, and a proxy."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,11 @@ from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.cache.identity import identity_of
 from ragbias.generation import Generation
 from ragbias.prompt import TokenisedPrompt
+from ragbias.serving.server import Metrics
+from ragbias.serving.settings import ServerSettings
 from ragbias_vllm.plans import Plan, parts_of
+from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
+from support.live_server import listening_app
 
 Json = dict[str, Any]
 FAILED = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
@@ -185,3 +190,15 @@ class VllmServer:
 def _parameters(body: Json) -> Json:
     found: Json = (body.get("kv_transfer_params") or {}).get("ragbias", {})
     return found
+
+
+@contextmanager
+def in_front_of(
+    upstream: str, method: str = "pcw", reader: str = "", model: str = "", cache: Path | None = None, **settings: Any
+) -> Iterator[str]:
+    """Run ``ragbias proxy`` in front of a server during the block and yield its address."""
+    chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache, cache_disk=cache and "1GB")
+    app, engine = create_vllm_proxy(chosen, ServerSettings(**settings), Metrics())
+    engine.load()
+    with listening_app(app) as address:
+        yield address
