@@ -1,7 +1,5 @@
 """Fixtures for all tests: small random models, shared by the whole test run, and the command line."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

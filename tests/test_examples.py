@@ -1,7 +1,5 @@
 """The examples run unchanged with the embedded model."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import runpy
@@ -37,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run_script
 
 
-def test_all_examples_are_run_here() -> None:
+def test_all_examples_are_run_here():
     source = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in source] == []
 
@@ -51,13 +49,13 @@ def notes(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("llm", ["stock", "ragbias"])
-def test_llama_index_example_answers_in_both_orders(run: Run, llm: str) -> None:
+def test_llama_index_example_answers_in_both_orders(run, llm):
     output = run("llama_index_faiss_qa.py", "--model", "tiny", "--llm", llm, "--questions", "2", "--top-k", "5")
     assert output.count("reverse order:") == 2
     assert llm == "stock" or "0 of 2 answers changed" in output
 
 
-def test_llama_index_example_reads_the_users_files(run: Run, notes: list[str]) -> None:
+def test_llama_index_example_reads_the_users_files(run, notes):
     folder = str(Path(notes[0]).parent)
     output = run("llama_index_faiss_qa.py", "--model", "tiny", "--documents", folder, "--question", QUESTION)
     assert "0 of 1 answers changed" in output
@@ -65,24 +63,24 @@ def test_llama_index_example_reads_the_users_files(run: Run, notes: list[str]) -
 
 
 @pytest.mark.parametrize("llm", ["stock", "ragbias"])
-def test_langchain_example_answers_in_both_orders(run: Run, llm: str) -> None:
+def test_langchain_example_answers_in_both_orders(run, llm):
     output = run("langchain_faiss_qa.py", "--model", "tiny", "--llm", llm, "--top-k", "5")
     assert output.count("reversed") >= 5
 
 
-def test_the_transformers_example_shows_pines_invariance(run: Run) -> None:
+def test_the_transformers_example_shows_pines_invariance(run):
     plain, pine = run("transformers_generate.py", "--model", "tiny").split("\nnone: ")[1].split("\npine: ")
     assert "two orders is 0\n" not in plain
     assert "two orders is 0\n" in pine
 
 
-def test_chat_engine_example_finds_the_documents_on_every_turn(run: Run, notes: list[str]) -> None:
+def test_chat_engine_example_finds_the_documents_on_every_turn(run, notes):
     assert run("chat_engine.py", "--model", "tiny").count("pine on 5 documents") == 4
     output = run("chat_engine.py", "--model", "tiny", "--documents", *notes, "--question", QUESTION, "And whose is it?")
     assert output.count("pine on 2 documents") == 2
 
 
-def test_agent_example_answers_from_what_it_looks_up(run: Run, notes: list[str]) -> None:
+def test_agent_example_answers_from_what_it_looks_up(run, notes):
     output = run("agent.py", "--model", "tiny")
     assert output.count("agent: look_up({'query': ") == output.count("pine on 5 documents") == 4
     folder = str(Path(notes[0]).parent)
@@ -91,13 +89,13 @@ def test_agent_example_answers_from_what_it_looks_up(run: Run, notes: list[str])
     assert "pine on 2 documents" in output
 
 
-def test_in_the_judge_example_only_stock_verdicts_change(run: Run) -> None:
+def test_in_the_judge_example_only_stock_verdicts_change(run):
     output = run("judge.py", "--model", "tiny", "--pairs", "4")
     assert "judge: 0 of 4 verdicts changed" in output
     assert "stock: 0 of 4 verdicts changed" not in output
 
 
-def test_the_langchain_judge_example_is_order_invariant(run: Run) -> None:
+def test_the_langchain_judge_example_is_order_invariant(run):
     lines = run("judge_langchain.py", "--model", "tiny").splitlines()
     assert len(lines) == 4 and lines[0] == lines[1]
     assert lines[2] != lines[3]
@@ -109,9 +107,7 @@ async def ask(client: TestClient[Any, Any], question: str) -> tuple[str, dict[st
         return text, json.loads(report)
 
 
-async def test_web_example_streams_answers_to_several_clients(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_web_example_streams_answers_to_several_clients(run, monkeypatch, capsys):
     served: list[web.Application] = []
     prints: list[Callable[[str], None]] = []
     monkeypatch.setattr(web, "run_app", lambda app, **settings: (served.append(app), prints.append(settings["print"])))
@@ -125,7 +121,7 @@ async def test_web_example_streams_answers_to_several_clients(
         assert (await client.get(URL(address, encoded=True))).status == 200
 
 
-async def test_the_web_example_stays_responsive_and_stops_on_leaving() -> None:
+async def test_the_web_example_stays_responsive_and_stops_on_leaving():
     make_app = runpy.run_path(str(EXAMPLES / "streaming_web.py"))["make_app"]
     llm = RagBiasLLM(model_name="tiny", max_new_tokens=1500, generate_kwargs={"min_new_tokens": 1500})
     index = VectorStoreIndex.from_documents([Document(text="The gate is red.")], embed_model=MockEmbedding(4))
@@ -146,14 +142,14 @@ async def test_the_web_example_stays_responsive_and_stops_on_leaving() -> None:
     handle.remove()
 
 
-def test_audit_questions_are_what_the_script_writes(run: Run, tmp_path: Path) -> None:
+def test_audit_questions_are_what_the_script_writes(run, tmp_path):
     committed, written = (EXAMPLES / "audit_questions.jsonl").read_text(), tmp_path / "q.jsonl"
     assert f"Written: {written}" in run("audit_questions.py", "--out", str(written))
     assert written.read_text() == committed
     assert len(committed.splitlines()) == 30
 
 
-def test_audit_questions_overwrite_nothing(run: Run, tmp_path: Path) -> None:
+def test_audit_questions_overwrite_nothing(run, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text("mine")
     with pytest.raises(SystemExit, match="exists; give --out a new file"):

@@ -9,13 +9,7 @@ import torch
 
 import ragbias
 from ragbias import DebiasedLM, Prompt, documents, methods
-from ragbias.errors import (
-    ArgumentError,
-    CancelledError,
-    DocumentNotFoundError,
-    MethodError,
-    WrongTypeError,
-)
+from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
 from ragbias.methods import AttentionSorting, ChannelScaling, Ranking, ReorderingMethod, RoToR
 from support.concurrency import side_by_side
 from support.integrations import assert_warned_at_their_lines
@@ -173,12 +167,11 @@ def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
 
 def test_numbers_warn_once_per_call_site_and_can_be_stripped(llama, byte_tokenizer):
     lm, flat = DebiasedLM(llama, byte_tokenizer), numbered([0, 1, 2])
-    assert_warned_at_their_lines(
-        [
-            lambda: lm.prepare(flat).report.as_dict(),
-            lambda: lm.prepare(flat).report.as_dict(),
-        ]
-    )
+    places = [
+        lambda: lm.prepare(flat).report.as_dict(),
+        lambda: lm.prepare(flat).report.as_dict(),  # another line of code
+    ]
+    assert_warned_at_their_lines(places)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stripping = DebiasedLM(llama, byte_tokenizer, strip_numbering=True)

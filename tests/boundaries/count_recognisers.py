@@ -4,8 +4,6 @@ It runs the programs of LangChain and LlamaIndex in the tests, and reads what th
 return. A recogniser that no program needs may be replaced by a refusal that names a remedy.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import Counter

@@ -12,10 +12,7 @@ from support.prompts import registry_of
 SEEDS = 4
 PLAIN_ROLES = ("human and ai", "user and assistant", "alpaca")  # in which messages have no clear ends
 WITHOUT_TOOLS = ("gemma", "deepseek", "alpaca", "command")  # or whose tool messages look like system messages
-CASES = [
-    *((family, where) for family in (*FAMILIES, MISTRAL) for where in ("user", "system", "tool")),
-    (FLAT, "user"),
-]
+CASES = [*((family, where) for family in (*FAMILIES, MISTRAL) for where in ("user", "system", "tool")), (FLAT, "user")]
 CASES = [(family, where) for family, where in CASES if where != "tool" or family not in WITHOUT_TOOLS]
 
 

@@ -40,7 +40,7 @@ def split(text: str, **given: object) -> tuple[str, tuple[str, ...], str]:
 
 @pytest.mark.parametrize("source", ["texts", "texts with metadata", "segmenter"])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_documents_in_tags_are_split_alike_in_every_order(name: str, source: str):
+def test_documents_in_tags_are_split_alike_in_every_order(name, source):
     prefix, item, separator, suffix = TEMPLATES[name]
     outcomes = set()
     for order in itertools.permutations(range(3)):

@@ -19,15 +19,9 @@ HEADERS += ["<doc src='{}'>\n", "<doc>\n", "Question: {}\nAnswer: ", "Title: {}\
 FOOTERS = ["", "", "\nSource: {}", " ({})", "\n{}", "\n</doc>", "\nEnd.", "\n\nSource: {}", " [{}]\n"]
 SEPARATORS = ["\n\n", "\n", " ", "\n\n---\n\n", "\n---\nNext passage:\n", ", "]
 PREFIXES = [
-    "",
-    "Context:\n\n",
-    "Context: ",
-    "Sources:\n\n",
-    "Use the docs\n",
-    "<|user|>\n",
-    "[",
+    "", "Context:\n\n", "Context: ", "Sources:\n\n", "Use the docs\n", "<|user|>\n", "[",
     "C:\n---\nNext passage:\n",
-]
+]  # fmt: skip
 SUFFIXES = ["\n\nQuestion: which?", "\nSource: which?", "", "]\n\nWhich?", "\n---\nNext passage:\nWhich?", " of it\n"]
 VALUES = st.sampled_from(
     ["a.txt", "b.txt", "Hall", "Hall of", "Red Hall", "3", "12", "About Owls", "About Otters", "**"]

@@ -25,12 +25,7 @@ STYLES = {
     "bold": "**Chunk {n}:**\n",
     "capitals": "DOCUMENT #{n}: ",
 }
-ENDS = [
-    "\n\nQuestion: who?\nAnswer:",
-    "\n------\nQuery: who?",
-    "\n\nWho is it?<|end|>\n<|assistant|>\n",
-    "",
-]
+ENDS = ["\n\nQuestion: who?\nAnswer:", "\n------\nQuery: who?", "\n\nWho is it?<|end|>\n<|assistant|>\n", ""]
 
 
 def headed(texts, style="[{n}] ", separator="\n\n", prefix="Read.\n\n", suffix=ENDS[0], first=1, tag="documents"):

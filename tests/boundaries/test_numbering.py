@@ -93,8 +93,7 @@ def test_other_numbers_are_left(style, numbers):
 
 
 @pytest.mark.parametrize(
-    ("style", "numbers"),
-    [("Title: Apollo {n}\n", [11, 12, 13]), ("v{n} ", [1, 2, 3]), ("Score 0.{n}: ", [1, 2, 3])],
+    ("style", "numbers"), [("Title: Apollo {n}\n", [11, 12, 13]), ("v{n} ", [1, 2, 3]), ("Score 0.{n}: ", [1, 2, 3])]
 )
 def test_numbers_that_may_be_the_documents_are_seen_and_left(style, numbers):
     text, bare, _ = numbered(style, numbers=numbers)

@@ -67,20 +67,10 @@ def test_a_lone_text_inside_the_question_is_not_taken():
 
 
 LABELS = [
-    "Document: {}",
-    "Retrieved doc:\n{}",
-    "**Context:** {}",
-    "<document>{}</document>",
-    '<doc source="a.txt">{}</doc>',
-    "Set of facts: \n\n {} ",
-    "- {}",
-    "* {}\n",
-    "Passage (1 of 4): {}",
-    "Document (wifi.txt): {}",
-    "**Source 1 (a.txt):** {}",
-    "1. {}",
-    "[1] {}",
-]
+    "Document: {}", "Retrieved doc:\n{}", "**Context:** {}", "<document>{}</document>",
+    '<doc source="a.txt">{}</doc>', "Set of facts: \n\n {} ", "- {}", "* {}\n", "Passage (1 of 4): {}",
+    "Document (wifi.txt): {}", "**Source 1 (a.txt):** {}", "1. {}", "[1] {}",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("label", LABELS)

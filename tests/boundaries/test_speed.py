@@ -63,29 +63,14 @@ def ratio(action, calls: int = 20) -> float:
 
 
 HOSTILE = {
-    "brackets": "(",
-    "headers with brackets": "Document 1 (",
-    "headers in one line": "[INST]Document 1 (",
-    "numbers": "[1] ",
-    "lines of numbers": "[1] a\n",
-    "numbers in tags": "|>[1] ",
-    "code blocks": "```\n[1] a\n",
-    "elements": "<documents>\n[1] a\n[2] b\n</documents>\n",
-    "spaces in elements": "<docs>   ",
-    "messages": "<|user|>[1] a\n[2] b\n",
-    "open tags": "<",
-    "open borders": "<|",
-    "borders with words": "<|a",
-    "closing tags": "\n</a",
-    "spaces": " ",
-    "line breaks and spaces": "\n ",
-    "stars": "*",
-    "rules": "----x\n",
-    "questions": "Question: a\n",
-    "question labels": "question ",
-    "examples": "[1] a\n[2] b\nQuestion: c\n",
+    "brackets": "(", "headers with brackets": "Document 1 (", "headers in one line": "[INST]Document 1 (",
+    "numbers": "[1] ", "lines of numbers": "[1] a\n", "numbers in tags": "|>[1] ", "code blocks": "```\n[1] a\n",
+    "elements": "<documents>\n[1] a\n[2] b\n</documents>\n", "spaces in elements": "<docs>   ",
+    "messages": "<|user|>[1] a\n[2] b\n", "open tags": "<", "open borders": "<|", "borders with words": "<|a",
+    "closing tags": "\n</a", "spaces": " ", "line breaks and spaces": "\n ", "stars": "*", "rules": "----x\n",
+    "questions": "Question: a\n", "question labels": "question ", "examples": "[1] a\n[2] b\nQuestion: c\n",
     "words": "Aaaa ",
-}
+}  # fmt: skip
 
 
 def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:

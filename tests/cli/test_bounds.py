@@ -3,8 +3,6 @@
 Options and parameters are discovered: a new one without bounds fails here.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -42,7 +40,7 @@ NUMERIC = {
 }
 
 
-def test_there_is_no_numeric_option_without_bounds() -> None:
+def test_there_is_no_numeric_option_without_bounds():
     without = [
         f"{command} {name}"
         for command, name, option, kind in parameters()
@@ -63,7 +61,7 @@ def refused(read: Integer, text: str) -> bool:
 
 
 @pytest.mark.parametrize("read", NUMERIC.values(), ids=NUMERIC)
-def test_an_option_takes_numbers_at_its_bounds_and_none_beyond(read: Integer) -> None:
+def test_an_option_takes_numbers_at_its_bounds_and_none_beyond(read):
     least, most = read.bounds
     for taken in (least, least + 1, most - 1, most):
         assert read(str(taken)) == ([taken] if read.several else taken)
@@ -73,7 +71,7 @@ def test_an_option_takes_numbers_at_its_bounds_and_none_beyond(read: Integer) ->
 
 
 @pytest.mark.parametrize("read", [each for each in NUMERIC.values() if each.several], ids=str)
-def test_a_list_is_refused_for_one_number_beyond(read: Integer) -> None:
+def test_a_list_is_refused_for_one_number_beyond(read):
     least, most = read.bounds
     assert read(f"{least}, {most}") == [least, most]
     for wrong in (f"{least},{most + 1}", f"{least},,{most}", f"{least},", ","):
@@ -91,12 +89,12 @@ def test_a_list_is_refused_for_one_number_beyond(read: Integer) -> None:
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )  # fmt: skip
-def test_the_error_names_the_option_the_bounds_and_the_value(cli: Any, arguments: list[str], message: str) -> None:
+def test_the_error_names_the_option_the_bounds_and_the_value(cli, arguments, message):
     code, _, errors = cli(*arguments)
     assert code == 2 and message in errors and errors.count("\n") == 1
 
 
-def test_help_states_the_bounds(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_states_the_bounds(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, output, _ = cli("bench", "--help")
     assert code == 0 and "1 to 1,000" in output and "1 to 10,000, ..." in output
@@ -121,7 +119,7 @@ def made(name: str, parameter: str, value: float) -> Any:
 
 
 @pytest.mark.parametrize(("name", "parameter"), list(numbers_of_methods()), ids=str)
-def test_a_number_in_the_text_of_a_method_has_bounds(name: str, parameter: str) -> None:
+def test_a_number_in_the_text_of_a_method_has_bounds(name, parameter):
     with pytest.raises(MethodError) as raised:
         made(name, parameter, 10**26)
     found = re.search(r"from (\S+) to (\S+)$", str(raised.value))
@@ -146,7 +144,7 @@ def test_a_number_in_the_text_of_a_method_has_bounds(name: str, parameter: str) 
             made(name, parameter, beyond)
 
 
-def test_the_numbers_of_methods_are_found() -> None:
+def test_the_numbers_of_methods_are_found():
     found = set(numbers_of_methods())
     assert {("attention-sorting", "rounds"), ("permutation-vote", "seed"), ("siw", "sigma")} <= found
     assert len(found) >= 13

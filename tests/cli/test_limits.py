@@ -33,15 +33,9 @@ def test_a_full_disk_names_the_file_and_leaves_no_part(tmp_path, size):
 def test_a_bench_that_fills_the_disk_names_the_file_and_resumes(tmp_path, cli):
     out = tmp_path / "run"
     bench = [
-        "bench",
-        "--model=tiny",
-        "--task=tiny",
-        "--methods=none",
-        "--documents=2",
-        "--limit=3",
-        "--no-cost",
+        "bench", "--model=tiny", "--task=tiny", "--methods=none", "--documents=2", "--limit=3", "--no-cost",
         f"--out={out}",
-    ]
+    ]  # fmt: skip
     ended = run(*bench, limit=limited(resource.RLIMIT_FSIZE, 2000))  # enough for the settings
     assert ended.returncode == 2 and ended.stderr.endswith(": File too large\n")
     assert str(out) in ended.stderr and "settings" not in ended.stderr

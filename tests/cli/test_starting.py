@@ -54,8 +54,7 @@ def test_help_and_methods_take_less_than_a_second(arguments):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["adapt", "demo", "ask", "audit", "bench", "report", "calibrate", "methods", "cache", "serve"],
+    "command", ["adapt", "demo", "ask", "audit", "bench", "report", "calibrate", "methods", "cache", "serve"]
 )
 def test_help_of_a_command_needs_neither_torch_nor_an_extra(command):
     output, code, _, imported, _ = run(command, "--help")

@@ -7,8 +7,6 @@ A comment before a block says where that takes too long or is not possible:
     <!-- not run: REASON -->            nothing is checked, except that YAML parses
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -95,11 +93,11 @@ def embedded(text: str, name: str = "tiny") -> str:
     return LARGE.sub(name, text)
 
 
-def test_blocks_have_a_language_that_is_checked_here() -> None:
+def test_blocks_have_a_language_that_is_checked_here():
     assert [(name_of(block), block.language) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_no_block_is_marked_by_indentation_only() -> None:
+def test_no_block_is_marked_by_indentation_only():
     """These tests ignore indented blocks."""
     for page in PAGES:
         above, inside = "", ""
@@ -117,9 +115,7 @@ RUNS = ("python", "diff", "sh")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.language in RUNS}), ids=name_of)
-def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
-    page: Path, folder: Path, request: pytest.FixtureRequest, cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(page, folder, request, cli, capsys):
     namespace: dict[str, Any] = {"__name__": "__main__"}
     output = ""
     for block in blocks_of(page):
@@ -219,7 +215,7 @@ def check_install(words: list[str]) -> None:
 
 
 @every_block("yaml", "json", "toml")
-def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
+def test_data_is_what_its_reader_expects(block, folder):
     if block.language == "json":
         assert all(json.loads(line) for line in block.text.splitlines())
     elif block.language == "toml":
@@ -233,7 +229,7 @@ def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_third_party_method_has_the_name_of_its_entry_point(folder: Path) -> None:
+def test_a_third_party_method_has_the_name_of_its_entry_point(folder):
     """Follow the guide: the class in a package, and the entry point of its distribution."""
     page = ROOT / "docs" / "how-to" / "add-a-method.md"
     code, toml = (next(each.text for each in blocks_of(page) if each.language == kind) for kind in ("python", "toml"))

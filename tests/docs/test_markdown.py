@@ -1,7 +1,5 @@
 """Pages stay readable: short README, small tables, short lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,22 +48,22 @@ def words(cell: str) -> int:
 
 
 @every_page
-def test_tables_have_at_most_seven_columns(page: Path) -> None:
+def test_tables_have_at_most_seven_columns(page):
     assert [row for row in rows(page) if len(row) > 7] == []
 
 
 @every_page
-def test_table_cells_have_at_most_15_words(page: Path) -> None:
+def test_table_cells_have_at_most_15_words(page):
     assert [cell for row in rows(page) for cell in row if words(cell) > 15] == []
 
 
 @every_page
-def test_lines_have_at_most_600_characters(page: Path) -> None:
+def test_lines_have_at_most_600_characters(page):
     assert [line for line in page.read_text(encoding="utf-8").splitlines() if len(line) > 600] == []
 
 
 @every_page_of_text
-def test_sentences_have_at_most_two_measured_numbers(page: Path) -> None:
+def test_sentences_have_at_most_two_measured_numbers(page):
     """Decimal numbers outside tables and code, without intervals. More numbers belong in a table."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     text = re.sub(r"`[^`]*`|\]\([^)]+\)|\[\d{4}\.\d{4,5}|https?://\S+", "", INTERVAL.sub("", text))
@@ -75,7 +73,7 @@ def test_sentences_have_at_most_two_measured_numbers(page: Path) -> None:
     assert [" ".join(each.split()) for each in sentences if len(FIGURE.findall(each)) > 2] == []
 
 
-def test_the_readme_fits_on_a_page() -> None:
+def test_the_readme_fits_on_a_page():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 110
     assert len(LINK.findall(text)) <= 10
@@ -87,31 +85,31 @@ def test_the_readme_fits_on_a_page() -> None:
     assert len(methods.splitlines()) == 2 + 3
 
 
-def test_choosing_a_method_fits_on_a_screen() -> None:
+def test_choosing_a_method_fits_on_a_screen():
     page = ROOT / "docs" / "how-to" / "choose-a-method.md"
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 45
 
 
-def test_findings_begin_with_five_sentences_and_a_table() -> None:
+def test_findings_begin_with_five_sentences_and_a_table():
     text = (ROOT / "docs" / "results" / "findings.md").read_text(encoding="utf-8")
     _, beginning, rest = text.split("\n\n", 2)
     assert len(SENTENCE_END.split(beginning.replace("\n", " "))) == 5
     assert rest.startswith("| method |")
 
 
-def test_a_version_has_at_most_30_lines_in_the_changelog() -> None:
+def test_a_version_has_at_most_30_lines_in_the_changelog():
     versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
     assert versions and all(len(version.splitlines()) <= 30 for version in versions)
 
 
-def test_contributing_lists_every_package() -> None:
+def test_contributing_lists_every_package():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     packages = [path.parent.name for path in (ROOT / "ragbias").glob("*/__init__.py")]
     assert [name for name in packages if f"`ragbias/{name}`" not in text] == []
 
 
 @every_page
-def test_files_named_in_a_page_exist(page: Path) -> None:
+def test_files_named_in_a_page_exist(page):
     text = re.sub(r"\]\([^)]+\)", "", page.read_text(encoding="utf-8"))
     named = re.findall(r"(?<![\w/.-])((?:ragbias|studies|tests|examples|training|deploy)/[\w/.-]+\.\w+)", text)
     named += [f"studies/{module}.py" for module in re.findall(r"python -m studies\.([a-z]\w*)", text)]
@@ -119,7 +117,7 @@ def test_files_named_in_a_page_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
-def test_pictures_of_the_start_pages_exist_for_light_and_dark(name: str) -> None:
+def test_pictures_of_the_start_pages_exist_for_light_and_dark(name):
     page = ROOT / name
     pictures = re.findall(r'(?:srcset|src)="([^"]+)"|!\[[^\]]*\]\(([^)#]+)', page.read_text(encoding="utf-8"))
     found = sorted(Path(html or markdown).name for html, markdown in pictures)
@@ -128,6 +126,6 @@ def test_pictures_of_the_start_pages_exist_for_light_and_dark(name: str) -> None
     assert all((page.parent / path).exists() for path in local)
 
 
-def test_no_raster_image_has_more_than_200_kb() -> None:
+def test_no_raster_image_has_more_than_200_kb():
     images = [path for path in (ROOT / "docs").rglob("*") if path.suffix in {".png", ".jpg", ".jpeg", ".webp"}]
     assert [page_id(path) for path in images if path.stat().st_size > LARGEST_RASTER] == []

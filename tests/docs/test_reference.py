@@ -1,7 +1,5 @@
 """The reference pages list every command, report field and error."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -67,7 +65,7 @@ def own_classes(function: Any) -> Iterator[type]:
                 yield named
 
 
-def test_every_class_in_a_public_signature_is_on_the_page() -> None:
+def test_every_class_in_a_public_signature_is_on_the_page():
     functions = [function for entry in listed_objects() for function in signatures(*entry)]
     uses = [(function.__qualname__, named) for function in functions for named in own_classes(function)]
     listed = [each for each, _ in listed_objects()]
@@ -75,23 +73,23 @@ def test_every_class_in_a_public_signature_is_on_the_page() -> None:
     assert sorted({f"{named.__name__}, used by {user}" for user, named in uses if named not in listed}) == []
 
 
-def test_selected_members_exist() -> None:
+def test_selected_members_exist():
     selected = [(listed, name) for listed, members in listed_objects() for name in members or ()]
     assert ("Request", "report") in [(listed.__name__, name) for listed, name in selected]
     assert [each for each in selected if not hasattr(*each) and each[1] not in each[0].__annotations__] == []
 
 
-def test_the_public_interface_stays_small() -> None:
+def test_the_public_interface_stays_small():
     """Raise the limit if users need another name."""
     assert len(ENTRY.findall((REFERENCE / "api.md").read_text())) <= 83
 
 
-def test_the_page_has_exactly_the_commands() -> None:
+def test_the_page_has_exactly_the_commands():
     assert sorted(re.findall(r"^## (.+)$", CLI, re.MULTILINE)) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_an_example_and_its_options(name: str) -> None:
+def test_every_command_has_an_example_and_its_options(name):
     section = CLI.split(f"\n## {name}\n")[1].split("\n## ")[0]
     assert f"\nragbias {name}" in section
     assert f"<!-- options: {name} -->" in section
@@ -102,13 +100,13 @@ def test_every_command_has_an_example_and_its_options(name: str) -> None:
         assert parameter.help, f"{name}: {parameter.name} has no help"
 
 
-def test_every_field_of_a_report_is_explained() -> None:
+def test_every_field_of_a_report_is_explained():
     _, table = (REFERENCE / "report.md").read_text().split("| field |")
     explained = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert explained == [field.name for field in fields(Report)]
 
 
-def test_every_error_and_warning_is_explained() -> None:
+def test_every_error_and_warning_is_explained():
     defined = [each for _, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == errors.__name__]
     known = {each.__name__: each.__bases__[0].__name__ for each in defined}
     warned = {name for name, base in known.items() if base == "UserWarning"}
@@ -121,7 +119,7 @@ def test_every_error_and_warning_is_explained() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PACKAGE_READMES])
-def test_what_a_page_outside_the_site_links_to_is_there(page: str) -> None:
+def test_what_a_page_outside_the_site_links_to_is_there(page):
     """Links inside the site are checked by ``mkdocs build --strict``."""
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
     paths = [link.removeprefix("https://github.com/ragbias/ragbias/blob/main/") for link in links]
@@ -136,7 +134,7 @@ def listed_paths() -> set[str]:
 
 
 @pytest.mark.parametrize("package", ["adaptation", "attention", "binding", "boundaries", "cache", "generation"])
-def test_the_api_page_lists_what_a_package_exports(package: str) -> None:
+def test_the_api_page_lists_what_a_package_exports(package):
     exported = import_module(f"ragbias.{package}").__all__
     listed = listed_paths()
     assert [name for name in exported if not {f"ragbias.{package}.{name}", f"ragbias.{name}"} & listed] == []
@@ -156,19 +154,19 @@ SHARED = {  # modules of which integrations use unlisted names, besides ``ragbia
 
 
 @pytest.mark.parametrize("name", ["langchain", "llama-index"])
-def test_integrations_import_listed_names_and_shared_modules(name: str) -> None:
+def test_integrations_import_listed_names_and_shared_modules(name):
     files = (ROOT / "integrations" / name).rglob("*.py")
     paths = {path for file in files for path in imported(file.read_text()) if path.startswith("ragbias.")}
     modules = {path.rpartition(".")[0] for path in paths - listed_paths()}
     assert {module for module in modules if not module.startswith("ragbias.frameworks")} - SHARED == set()
 
 
-def test_frameworks_exports_only_names_of_its_modules() -> None:
+def test_frameworks_exports_only_names_of_its_modules():
     exports = (ROOT / "ragbias" / "frameworks" / "__init__.pyi").read_text().splitlines()
     assert [line for line in exports if not line.startswith("from ragbias.frameworks.")] == []
 
 
-def test_the_api_page_lists_the_names_for_a_new_framework() -> None:
+def test_the_api_page_lists_the_names_for_a_new_framework():
     rows = re.findall(r"^\| (`.+`) \|", (ROOT / "docs" / "how-to" / "add-a-framework.md").read_text(), re.M)
     names = re.findall(r"`(\w+)`", " ".join(rows))
     assert "Retrievals" in names
@@ -178,7 +176,7 @@ def test_the_api_page_lists_the_names_for_a_new_framework() -> None:
 INTERNAL = re.compile(r"ragbias\.(cli|models\.tiny)\.")  # of the page's own commands, and the world of `tiny`
 
 
-def test_the_api_page_lists_what_the_docs_import() -> None:
+def test_the_api_page_lists_what_the_docs_import():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / page for page in PACKAGE_READMES)]
     blocks = [block for page in pages for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)]
     paths = {path for block in blocks for path in imported(block) if not INTERNAL.match(path)}

@@ -6,10 +6,10 @@ from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, TASK_NAMES, Measure
 from ragbias.evaluation.tasks import TASKS, Judge
 
 
-def test_every_task_is_listed() -> None:
+def test_every_task_is_listed():
     assert tuple(TASKS) == TASK_NAMES
     assert tuple(name for name, task in TASKS.items() if issubclass(task, Judge)) == JUDGES
 
 
-def test_every_measure_is_listed() -> None:
+def test_every_measure_is_listed():
     assert get_args(Measure) == (ACCURACY, LOGPROB)

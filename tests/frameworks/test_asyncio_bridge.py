@@ -1,7 +1,5 @@
 """Blocking work next to an event loop: results, errors, context, cancellation, and separate threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Connections to servers: broken off, with split lines, and in forked processes."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import os

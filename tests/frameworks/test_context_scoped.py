@@ -1,7 +1,5 @@
 """Context-local values: a copied context starts with them and then diverges, except inside a run."""
 
-from __future__ import annotations
-
 import threading
 from contextvars import copy_context
 

@@ -1,7 +1,5 @@
 """The last report is visible to the caller and not to other contexts."""
 
-from __future__ import annotations
-
 import gc
 from contextvars import copy_context
 

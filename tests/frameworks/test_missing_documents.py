@@ -1,7 +1,5 @@
 """Handling of missing documents, for both frameworks."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 

@@ -1,7 +1,5 @@
 """Options of the integrations' models: grouping, and agreement with a given model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recent retrievals are separate for each context, unless they are process-wide."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from contextvars import copy_context

@@ -1,7 +1,5 @@
 """Tool choices, and parsing of answers with tool calls, for both frameworks."""
 
-from __future__ import annotations
-
 import pytest
 
 from ragbias.errors import ArgumentError

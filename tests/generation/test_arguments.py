@@ -25,68 +25,28 @@ generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_conf
 """
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"temperature": -1},
-        {"temperature": float("nan")},
-        {"top_p": 0.0, "temperature": 1},
-        {"top_k": 0, "temperature": 1},
-        {"max_new_tokens": 0},
-        {"stop": [""]},
-        {"eos_token_id": 5},
-        {"num_beams": 2},
-        {"max_new_tokens": 2.5},
-        {"temperature": "0.5"},
-        {"top_k": 2.5, "temperature": 1},
-        {"stop": [1]},
-        {"stop": 1},
-        {"seed": 1.5},
-        {"logprobs": "yes"},
-        {"repetition_penalty": 0},
-        {"min_new_tokens": "a"},
-        {"prefix_allowed_tokens_fn": 3},
-        {"watermarking_config": 3},
-        {"exponential_decay_length_penalty": 3},
-        {"is_assistant": True},
-        {"dola_layers": "low"},
-        {"penalty_alpha": 0.5},
-        {"constraints": [1]},
-        {"force_words_ids": [[1]]},
-        {"token_healing": True},
-        {"temprature": 0.5},
-        {"stop_sequences": ["x"]},
-        {"max_time": "x"},
-        {"max_time": 0},
-        {"no_repeat_ngram_size": 1.5},
-        {"bad_words_ids": []},
-        {"bad_words_ids": [5]},
-        {"suppress_tokens": 5},
-        {"begin_suppress_tokens": ["x"]},
-        {"sequence_bias": {"x": 1.0}},
-        {"stop_token_ids": "x"},
-        {"keep_special": 5},
-        {"keep_special": "a"},
-        {"sequence_bias": [[1, 2, 3]]},
-        {"sequence_bias": {(1,): "x"}},
-        {"stop_token_ids": [-1]},
-        {"temperature": 10**400},
-        {"repetition_penalty": 10**400},
-        {"exponential_decay_length_penalty": (1, 10**400)},
-        {"sequence_bias": {(1,): -(10**400)}},
-        {"sequence_bias": {(1,): float("inf")}},
-        {"suppress_tokens": [10**400]},
-        {"bad_words_ids": [[2**63]]},
-        {"top_p": 10**5000},
-        {"min_new_tokens": 10**5000},
-        {"watermarking_config": {"strength": 2.0}},
-        {"watermarking_config": {"seeding_scheme": "x"}},
-        {"watermarking_config": {"greenlist_ratio": "x"}},
-        {"bad_words_ids": [[5], [7, 2**62]]},
-        {"sequence_bias": {(2**62,): 1.0}},
-    ],
-    ids=shown,
-)
+WRONG = [
+    {"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0.0, "temperature": 1},
+    {"top_k": 0, "temperature": 1}, {"max_new_tokens": 0}, {"stop": [""]}, {"eos_token_id": 5}, {"num_beams": 2},
+    {"max_new_tokens": 2.5}, {"temperature": "0.5"}, {"top_k": 2.5, "temperature": 1}, {"stop": [1]}, {"stop": 1},
+    {"seed": 1.5}, {"logprobs": "yes"}, {"repetition_penalty": 0}, {"min_new_tokens": "a"},
+    {"prefix_allowed_tokens_fn": 3}, {"watermarking_config": 3}, {"exponential_decay_length_penalty": 3},
+    {"is_assistant": True}, {"dola_layers": "low"}, {"penalty_alpha": 0.5}, {"constraints": [1]},
+    {"force_words_ids": [[1]]}, {"token_healing": True}, {"temprature": 0.5}, {"stop_sequences": ["x"]},
+    {"max_time": "x"}, {"max_time": 0}, {"no_repeat_ngram_size": 1.5}, {"bad_words_ids": []},
+    {"bad_words_ids": [5]}, {"suppress_tokens": 5}, {"begin_suppress_tokens": ["x"]}, {"sequence_bias": {"x": 1.0}},
+    {"stop_token_ids": "x"}, {"keep_special": 5}, {"keep_special": "a"}, {"sequence_bias": [[1, 2, 3]]},
+    {"sequence_bias": {(1,): "x"}}, {"stop_token_ids": [-1]}, {"temperature": 10**400},
+    {"repetition_penalty": 10**400}, {"exponential_decay_length_penalty": (1, 10**400)},
+    {"sequence_bias": {(1,): -(10**400)}}, {"sequence_bias": {(1,): float("inf")}}, {"suppress_tokens": [10**400]},
+    {"bad_words_ids": [[2**63]]}, {"top_p": 10**5000}, {"min_new_tokens": 10**5000},
+    {"watermarking_config": {"strength": 2.0}}, {"watermarking_config": {"seeding_scheme": "x"}},
+    {"watermarking_config": {"greenlist_ratio": "x"}}, {"bad_words_ids": [[5], [7, 2**62]]},
+    {"sequence_bias": {(2**62,): 1.0}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", WRONG, ids=shown)
 def test_settings_out_of_range_are_refused_at_once(lm, settings):
     (name, *_) = settings
     words = "stop string" if name == "stop" else name
@@ -108,25 +68,16 @@ def test_declared_arguments_are_taken_and_checked_ones_declared():
     assert DecodingArguments.__annotations__.keys() - own <= GenerationConfig().to_dict().keys()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_time", 1e-4),
-        ("no_repeat_ngram_size", 1),
-        ("bad_words_ids", [[200]]),
-        ("suppress_tokens", [200]),
-        ("begin_suppress_tokens", [200]),
-        ("sequence_bias", {(200,): -5.0}),
-        ("sequence_bias", [([200], -5.0)]),
-        ("sequence_bias", {(200,): -5}),
-        ("repetition_penalty", 2),
-        ("repetition_penalty", np.float32(1.5)),
-        ("exponential_decay_length_penalty", (2, 1.5)),
-        ("min_new_tokens", 4),
-        ("prefix_allowed_tokens_fn", lambda index, ids: [200]),
-        ("watermarking_config", {"bias": 2.0}),
-    ],
-)
+TAKEN = [
+    ("max_time", 1e-4), ("no_repeat_ngram_size", 1), ("bad_words_ids", [[200]]), ("suppress_tokens", [200]),
+    ("begin_suppress_tokens", [200]), ("sequence_bias", {(200,): -5.0}), ("sequence_bias", [([200], -5.0)]),
+    ("sequence_bias", {(200,): -5}), ("repetition_penalty", 2), ("repetition_penalty", np.float32(1.5)),
+    ("exponential_decay_length_penalty", (2, 1.5)), ("min_new_tokens", 4),
+    ("prefix_allowed_tokens_fn", lambda index, ids: [200]), ("watermarking_config", {"bias": 2.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), TAKEN)
 def test_what_transformers_takes_reaches_it(lm, name, value):
     assert name in DecodingArguments.__annotations__
     assert len(lm.generate(PROMPT, max_new_tokens=4, **{name: value}).token_ids) <= 4

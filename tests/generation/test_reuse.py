@@ -91,11 +91,7 @@ SHARED_CACHE = DocumentCache()
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    st.lists(st.integers(0, 11), min_size=2, max_size=6, unique=True),
-    st.sampled_from(REUSABLE),
-    st.integers(1, 5),
-)
+@given(st.lists(st.integers(0, 11), min_size=2, max_size=6, unique=True), st.sampled_from(REUSABLE), st.integers(1, 5))
 def test_any_subset_in_any_order_is_bit_identical_to_no_cache(chosen, method, suffix):
     corpus = tokens(lengths=range(2, 14), suffix=suffix).reordered(chosen)
     assert torch.equal(logits(MODEL, corpus, method, SHARED_CACHE), logits(MODEL, corpus, method))

@@ -1,7 +1,5 @@
 """Arguments of a call, as type checkers and editors see them."""
 
-from __future__ import annotations
-
 import pytest
 
 from langchain_ragbias.arguments import CallArguments

@@ -1,7 +1,5 @@
 """A padded batch of conversations keeps runs, documents, cache entries and errors separate."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """Tools reach the model through its chat template, and its tool calls become LangChain's."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """In real chains, the method runs on exactly the retrieved documents."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -17,15 +15,9 @@ from langchain_ragbias import install_listener
 from ragbias.prompt import Prompt, tokenise
 
 QUESTIONS = [
-    "What is the passphrase?",
-    "Who founded it?",
-    "What colour is the gate?",
-    "Which animal is kept there?",
-    "When was it opened?",
-    "What do they sell?",
-    "Who is the director?",
-    "What is stored in the cellar?",
-]
+    "What is the passphrase?", "Who founded it?", "What colour is the gate?", "Which animal is kept there?",
+    "When was it opened?", "What do they sell?", "Who is the director?", "What is stored in the cellar?",
+]  # fmt: skip
 
 
 def joined(documents: list[Document]) -> str:

@@ -1,7 +1,5 @@
 """Document content blocks count as documents, with title and text."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

@@ -1,7 +1,5 @@
 """Retrievals in other threads and tasks reach the task that started them, or a warning is raised."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable

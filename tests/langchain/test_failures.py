@@ -1,7 +1,5 @@
 """Failures reach the caller, the report or a warning."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """The pairwise judge of the examples gives the same verdict when the responses are swapped."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

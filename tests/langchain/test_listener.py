@@ -1,7 +1,5 @@
 """The listener is passive: it keeps nothing of finished runs, hides no failure, and can be removed."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The stock classes' arguments work unchanged."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from langchain_core.messages import HumanMessage

@@ -1,7 +1,5 @@
 """Log-probabilities of an answer's tokens, in OpenAI's shape."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_core.messages import AIMessageChunk
 

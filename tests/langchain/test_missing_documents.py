@@ -1,7 +1,5 @@
 """Warnings about missing documents name the user's line. Steps with one document by design do not warn."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 

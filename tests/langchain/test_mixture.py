@@ -1,7 +1,5 @@
 """Chains with a mixture of documents: bit-identical answers in every order, and in every kind of call."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """LangChain's model interface: usage, overrides, streams, async, caches."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Every pipeline finds the documents that the docs' table lists, and no wrong ones. ``-s`` prints the table."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading
@@ -45,7 +43,7 @@ def rows() -> Iterator[dict[str, tuple[int, int, int]]]:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_what_is_found_is_what_the_docs_say_and_nothing_wrong(name, tiny, index: FAISS, questions, rows, tmp_path):
+def test_what_is_found_is_what_the_docs_say_and_nothing_wrong(name, tiny, index, questions, rows, tmp_path):
     ask = PIPELINES[name](ChatRagBias(lm=tiny, max_tokens=8, on_missing="ignore"), index, tmp_path)
     expected = found = wrong = debiased = 0
     for question in questions[:8]:
@@ -69,7 +67,7 @@ def test_what_is_found_is_what_the_docs_say_and_nothing_wrong(name, tiny, index:
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name.startswith(("LCEL", "create_retrieval_chain"))])
-def test_the_same_documents_in_any_order_are_the_same_segments(name, tiny, index: FAISS, questions, tmp_path):
+def test_the_same_documents_in_any_order_are_the_same_segments(name, tiny, index, questions, tmp_path):
     class Shuffled(FAISS):
         """Return the same documents in another order each time."""
 

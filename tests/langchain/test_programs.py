@@ -1,12 +1,9 @@
 """LangChain's public programs: document order has no effect, or a warning names a remedy."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
 import pytest
-from langchain_community.vectorstores import FAISS
 
 from langchain_ragbias import ChatRagBias, install_listener, uninstall_listener
 from ragbias import DebiasedLM
@@ -18,7 +15,7 @@ QUESTION = "What is the passphrase of the Falcon Station?"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_are_order_invariant_or_warn_with_a_remedy(name: str, tool_lm: DebiasedLM, index: FAISS):
+def test_programs_are_order_invariant_or_warn_with_a_remedy(name, tool_lm, index):
     fresh = partial(fresh_listener, install_listener, uninstall_listener)
 
     def outcomes(program: Run, strip_numbering: bool = False, **fields: Any) -> list[Outcome]:

@@ -1,7 +1,5 @@
 """``ChatRagBias(base_url=...)``: same chains, answers and reports with the model on a server."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Caches, events, closing, errors and the event loop in applications."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import time
@@ -30,18 +28,11 @@ def cache():
 async def test_the_global_cache_separates_all_that_changes_an_answer(lm, cache, forwards, kind):
     llm = kind(lm=lm, max_tokens=3, on_missing="ignore")
     calls = [
-        {},
-        {"documents": DOCUMENTS},
-        {"documents": DOCUMENTS[:2]},
-        {"documents": DOCUMENTS, "method": "none"},
-        {"documents": DOCUMENTS, "method": "rotor"},
-        {"max_tokens": 2},
-        {"stop": ["x"]},
-        {"temperature": 1.0, "seed": 1},
-        {"temperature": 1.0, "seed": 2},
-        {"repetition_penalty": 2.0},
+        {}, {"documents": DOCUMENTS}, {"documents": DOCUMENTS[:2]}, {"documents": DOCUMENTS, "method": "none"},
+        {"documents": DOCUMENTS, "method": "rotor"}, {"max_tokens": 2}, {"stop": ["x"]},
+        {"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "seed": 2}, {"repetition_penalty": 2.0},
         {"logprobs": True},
-    ]
+    ]  # fmt: skip
     for entries, arguments in enumerate(calls, 1):
         first = llm.invoke(TEXT, **arguments)
         assert len(cache._cache) == entries

@@ -1,7 +1,5 @@
 """Direct searches of vector stores are recorded as retrievals, and their results are unchanged."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import threading

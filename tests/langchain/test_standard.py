@@ -8,8 +8,6 @@ Tests that the suite itself skips, with reasons:
 - ``test_stream_time``: it measures a server's recorded answers (VCR)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``method="none"`` has the same prompts and tokens as LangChain's stock classes."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from transformers import pipeline
@@ -32,7 +30,7 @@ def answered(stock: HuggingFacePipeline, text: str) -> str:
 
 
 @WITH_DOCUMENTS
-def test_none_is_the_stock_pipeline(tiny: DebiasedLM, stock: HuggingFacePipeline, with_documents: bool) -> None:
+def test_none_is_the_stock_pipeline(tiny, stock, with_documents):
     llm, changed = RagBiasPipeline(lm=tiny, method="none", max_tokens=TOKENS), 0
     with reading(tiny.model) as prompts:
         for text, documents in STOCK_PROMPTS:
@@ -50,9 +48,7 @@ def test_none_is_the_stock_pipeline(tiny: DebiasedLM, stock: HuggingFacePipeline
 
 
 @WITH_DOCUMENTS
-def test_none_is_the_stock_chat_model_but_for_its_second_bos(
-    tiny: DebiasedLM, stock: HuggingFacePipeline, with_documents: bool
-) -> None:
+def test_none_is_the_stock_chat_model_but_for_its_second_bos(tiny, stock, with_documents):
     theirs = ChatHuggingFace(llm=stock, model_id=str(local_path("tiny")))
     ours, bos = ChatRagBias(lm=tiny, method="none", max_tokens=TOKENS), tiny.tokenizer.bos_token_id
     with reading(tiny.model) as prompts:
@@ -66,7 +62,7 @@ def test_none_is_the_stock_chat_model_but_for_its_second_bos(
             assert prompts[-1] == prompts[-2]
 
 
-def test_a_request_that_falls_back_runs_as_the_stock_class_too(tiny: DebiasedLM, stock: HuggingFacePipeline) -> None:
+def test_a_request_that_falls_back_runs_as_the_stock_class_too(tiny, stock):
     text, documents = STOCK_PROMPTS[0]
     with reading(tiny.model) as prompts:
         stock.invoke(text)

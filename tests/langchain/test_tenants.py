@@ -1,7 +1,5 @@
 """Users of one process are isolated from each other, while each user's steps share retrievals."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

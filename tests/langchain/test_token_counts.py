@@ -1,11 +1,8 @@
 """The model's own tokenizer counts tokens, so histories are trimmed correctly."""
 
-from __future__ import annotations
-
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, trim_messages
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
-from ragbias.lm import DebiasedLM
 from support.scripted import with_template
 
 HISTORY = [
@@ -15,7 +12,7 @@ HISTORY = [
 ]
 
 
-def test_counts_are_those_of_the_tokenizer(lm: DebiasedLM) -> None:
+def test_counts_are_those_of_the_tokenizer(lm):
     for llm in (ChatRagBias(lm=lm), RagBiasPipeline(lm=lm)):
         assert llm.get_token_ids("An owl.") == lm.tokenizer("An owl.", add_special_tokens=False)["input_ids"]
         assert llm.get_num_tokens("An owl.") == len(llm.get_token_ids("An owl.")) > 0
@@ -23,14 +20,14 @@ def test_counts_are_those_of_the_tokenizer(lm: DebiasedLM) -> None:
     assert RagBiasPipeline(lm=lm, custom_get_token_ids=lambda text: [1]).get_num_tokens("An owl.") == 1
 
 
-def test_a_conversation_has_the_tokens_that_its_request_has(lm: DebiasedLM) -> None:
+def test_a_conversation_has_the_tokens_that_its_request_has(lm):
     chat = ChatRagBias(lm=lm, max_tokens=1)
     usage = chat.invoke(HISTORY).usage_metadata
     assert usage is not None and chat.get_num_tokens_from_messages(HISTORY) == usage["input_tokens"]
     assert chat.get_num_tokens_from_messages([]) == 0
 
 
-def test_messages_are_trimmed_to_the_models_tokens(lm: DebiasedLM) -> None:
+def test_messages_are_trimmed_to_the_models_tokens(lm):
     chat = ChatRagBias(lm=lm)
     whole = chat.get_num_tokens_from_messages(HISTORY)
     trimmed = trim_messages(HISTORY, token_counter=chat, max_tokens=whole // 2, strategy="last", include_system=True)
@@ -38,7 +35,7 @@ def test_messages_are_trimmed_to_the_models_tokens(lm: DebiasedLM) -> None:
     assert chat.get_num_tokens_from_messages(trimmed) <= whole // 2
 
 
-def test_messages_the_template_refuses_are_counted_one_by_one(lm: DebiasedLM) -> None:
+def test_messages_the_template_refuses_are_counted_one_by_one(lm):
     for template in ("{{ raise_exception('roles must alternate') }}", None):
         chat = ChatRagBias(lm=with_template(lm, template, name="other"))
         assert chat.get_num_tokens_from_messages(HISTORY[2:4]) > 20

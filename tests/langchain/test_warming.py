@@ -1,7 +1,5 @@
 """Documents cached at indexing time are reused by the chain that retrieves them."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain

@@ -1,7 +1,5 @@
 """A small random model, real MiniLM embeddings and real FAISS indexes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

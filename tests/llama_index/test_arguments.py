@@ -1,9 +1,6 @@
 """Every argument of ``HuggingFaceLLM`` works the same, or is refused by name with a reason."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ragbias.errors import ArgumentError, RagBiasError
 from ragbias.generation import arguments
-from ragbias.lm import DebiasedLM
 from support.gguf_files import write_gguf
 
 SIGNATURE = inspect.signature(HuggingFaceLLM.__init__).parameters
@@ -58,27 +54,27 @@ VALUES: dict[str, Any] = {
 OBJECTS = {"model", "tokenizer"}  # see test_model_and_tokenizer_objects_are_taken
 
 
-def test_no_argument_or_field_of_the_stock_class_is_missing() -> None:
+def test_no_argument_or_field_of_the_stock_class_is_missing():
     stock = {*SIGNATURE, *HuggingFaceLLM.model_fields} - {"self"}
     assert stock <= {*RagBiasLLM.model_fields, *RagBiasLLMOptions.model_fields}
     assert set(SIGNATURE) - {"self"} == {*VALUES, *OBJECTS}
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_each_argument_is_taken(name: str) -> None:
+def test_each_argument_is_taken(name):
     llm = RagBiasLLM(**{"model_name": "tiny", "max_new_tokens": 4, name: VALUES[name]})
     assert getattr(llm if name in RagBiasLLM.model_fields else llm.options, name) == VALUES[name]
     assert llm.complete(PROMPT).additional_kwargs["completion_tokens"] <= 4
 
 
-def test_defaults_of_the_stock_class_are_taken(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_defaults_of_the_stock_class_are_taken(make_llm):
     defaults = {name: each.default for name, each in SIGNATURE.items() if name != "self"}
     llm = make_llm(**{**defaults, "model_name": "tiny", "tokenizer_name": "tiny"})
     assert llm._completion_prompt("x", False) == "x"
     assert not llm.metadata.is_chat_model
 
 
-def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_same_prompt_reaches_the_model(make_llm):
     def template(messages: Any) -> str:
         return "".join(f"[{message.role.value}]{message.content}" for message in messages)
 
@@ -106,32 +102,30 @@ def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> N
         ({"tempurature": 1.0}, "unknown argument 'tempurature'.*temperature"),
     ],
 )
-def test_unsupported_settings_are_refused_by_name_at_once(
-    make_llm: Callable[..., RagBiasLLM], generate_kwargs: dict[str, Any], reason: str
-) -> None:
+def test_unsupported_settings_are_refused_by_name_at_once(make_llm, generate_kwargs, reason):
     with pytest.raises(RagBiasError, match=reason):
         make_llm(generate_kwargs=generate_kwargs)
 
 
 @pytest.mark.parametrize("name", ["input_ids", "attention_mask"])
-def test_outputs_that_the_model_needs_are_not_removed(make_llm: Callable[..., RagBiasLLM], name: str) -> None:
+def test_outputs_that_the_model_needs_are_not_removed(make_llm, name):
     with pytest.raises(RagBiasError, match=f"{name}.*wrong prompt"):
         make_llm(tokenizer_outputs_to_remove=[name])
 
 
-def test_the_class_has_at_most_15_own_fields_and_a_short_repr(lm: DebiasedLM) -> None:
+def test_the_class_has_at_most_15_own_fields_and_a_short_repr(lm):
     assert len(RagBiasLLM.model_fields.keys() - FunctionCallingLLM.model_fields.keys()) <= 15
     llm = RagBiasLLM(model="tiny", method="none", top_p=0.5, api_key="secret")
     assert repr(llm) == "RagBiasLLM(model_name='tiny', method='none')"
     assert llm.options.top_p == 0.5 and llm.options.api_key is not None and "secret" not in repr(llm.options)
 
 
-def test_without_a_model_the_error_shows_how_to_name_one() -> None:
+def test_without_a_model_the_error_shows_how_to_name_one():
     with pytest.raises(ArgumentError, match=r'no model given; name one, e.g. model_name="Qwen/'):
         RagBiasLLM(max_new_tokens=8)
 
 
-def test_allowed_tokens_are_the_only_ones_generated(llm: RagBiasLLM) -> None:
+def test_allowed_tokens_are_the_only_ones_generated(llm):
     (token,) = llm.lm.tokenizer("red", add_special_tokens=False)["input_ids"][:1]
     response = llm.complete(PROMPT, prefix_allowed_tokens_fn=lambda _index, _ids: [token], max_tokens=3)
     assert response.text == llm.lm.tokenizer.decode([token] * 3)
@@ -140,21 +134,21 @@ def test_allowed_tokens_are_the_only_ones_generated(llm: RagBiasLLM) -> None:
 @pytest.mark.parametrize(
     "settings", [{"watermarking_config": {"bias": 2.0}}, {"exponential_decay_length_penalty": (2, 1.5)}]
 )
-def test_settings_that_are_objects_are_passed_on(llm: RagBiasLLM, settings: dict[str, Any]) -> None:
+def test_settings_that_are_objects_are_passed_on(llm, settings):
     assert llm.complete(PROMPT, **settings).raw["finish_reason"] in ("stop", "length")
 
 
-def test_one_stop_string_is_a_list_of_one(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_one_stop_string_is_a_list_of_one(make_llm):
     assert make_llm(stop="gate").stop == ["gate"]
 
 
 @pytest.mark.parametrize("documents", [iter(["a", "b"]), (each for each in "ab"), {"a": 1, "b": 2}])
-def test_documents_that_only_one_call_could_read_are_refused(llm: RagBiasLLM, documents: Any) -> None:
+def test_documents_that_only_one_call_could_read_are_refused(llm, documents):
     with pytest.raises(TypeError, match=f"{type(documents).__name__}"):
         llm.complete("a\n\nb\n\nWhich?", documents=documents)
 
 
-def test_history_with_a_malformed_call_is_refused(llm: RagBiasLLM) -> None:
+def test_history_with_a_malformed_call_is_refused(llm):
     broken = ChatMessage(role="assistant", blocks=[ToolCallBlock(tool_name="find", tool_kwargs="{bad")])
     with pytest.raises(ArgumentError, match="'find' has arguments that are not a JSON object"):
         llm.chat([ChatMessage("hi"), broken, ChatMessage("and?")])
@@ -171,7 +165,7 @@ def test_documents_that_are_no_list_are_named_by_their_type(lm):
         RagBiasLLM(lm=lm).complete("Which gate?", documents=b"one gate")
 
 
-def test_names_of_other_classes_are_understood() -> None:
+def test_names_of_other_classes_are_understood():
     llm = RagBiasLLM(model="tiny", max_tokens=None, dtype="bfloat16", device="cpu")
     assert (llm.model_name, llm.max_new_tokens) == ("tiny", 256)
     assert (str(llm.lm.model.dtype), llm.options.device_map) == ("torch.bfloat16", None)
@@ -189,7 +183,7 @@ def test_names_of_other_classes_are_understood() -> None:
         ({"model": "tiny", "method": "pin", "tokenizer_name": "/none"}, "did you mean 'pine'"),
     ],
 )
-def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str) -> None:
+def test_names_that_say_two_things_are_refused(fields, text):
     with pytest.raises(RagBiasError, match=text):
         RagBiasLLM(**fields)
 
@@ -208,7 +202,7 @@ def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str
         ({"model_kwargs": 5}, "model_kwargs.*dictionary"),
     ],
 )
-def test_wrong_arguments_of_the_constructor_are_refused(make_llm, fields: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_of_the_constructor_are_refused(make_llm, fields, text):
     with pytest.raises(ArgumentError, match=text):
         make_llm(**fields)
 
@@ -221,12 +215,12 @@ def test_wrong_arguments_of_the_constructor_are_refused(make_llm, fields: dict[s
         ({"tools": []}, "unknown argument 'tools'"),
     ],
 )
-def test_wrong_arguments_of_a_call_are_refused(llm: RagBiasLLM, call: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_of_a_call_are_refused(llm, call, text):
     with pytest.raises(ArgumentError, match=text):
         llm.complete(PROMPT, **call)
 
 
-def test_half_a_surrogate_pair_is_refused(llm: RagBiasLLM) -> None:
+def test_half_a_surrogate_pair_is_refused(llm):
     for call in (llm.complete, lambda text: llm.stream_chat([ChatMessage(text)])):
         with pytest.raises(
             ArgumentError, match=r"the prompt contains '\\udc80', half of a surrogate pair, at character"
@@ -234,7 +228,7 @@ def test_half_a_surrogate_pair_is_refused(llm: RagBiasLLM) -> None:
             call("ab\udc80")
 
 
-def test_loading_arguments_are_refused_with_a_loaded_model(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_loading_arguments_are_refused_with_a_loaded_model(make_llm):
     with pytest.raises(ArgumentError, match="lm is loaded already"):
         make_llm(dtype="auto")
 
@@ -247,9 +241,7 @@ def test_a_gguf_file_is_loaded_by_its_folder_and_name(tmp_path, monkeypatch):
     assert of_folder.complete("ab cd").text == of_file.complete("ab cd").text
 
 
-def test_the_settings_of_a_request_are_validated_once(
-    make_llm: Callable[..., RagBiasLLM], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_of_a_request_are_validated_once(make_llm, monkeypatch):
     llm = make_llm()
     calls, check = [], arguments.check_arguments
 

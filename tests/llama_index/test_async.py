@@ -1,14 +1,9 @@
 """Async calls: equal answers, a free event loop, separate reports, cancellation."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from llama_index.core.llms import ChatMessage
-from llama_index.llms.ragbias import RagBiasLLM
 
 from support.concurrency import cancel_after_passes, gaps_during
 
@@ -16,7 +11,7 @@ PROMPT = "Question: Which gate is blue?\nAnswer:"
 LONG = {"max_new_tokens": 2000, "min_new_tokens": 2000}
 
 
-async def test_async_forms_answer_as_the_sync_ones(llm: RagBiasLLM) -> None:
+async def test_async_forms_answer_as_the_sync_ones(llm):
     whole = llm.complete(PROMPT).text
     message = [ChatMessage(content=PROMPT)]
     assert (await llm.acomplete(PROMPT)).text == whole
@@ -28,7 +23,7 @@ async def test_async_forms_answer_as_the_sync_ones(llm: RagBiasLLM) -> None:
     assert chunks[-1].raw["usage"]["completion_tokens"] > 0
 
 
-async def test_event_loop_is_free_while_generating(make_llm: Callable[..., RagBiasLLM]) -> None:
+async def test_event_loop_is_free_while_generating(make_llm):
     llm = make_llm(max_new_tokens=100, generate_kwargs={"min_new_tokens": 100})
 
     async def read_stream() -> None:
@@ -44,7 +39,7 @@ async def test_event_loop_is_free_while_generating(make_llm: Callable[..., RagBi
         assert min(gaps) < 0.05, gaps
 
 
-async def test_last_report_belongs_to_the_task(llm: RagBiasLLM) -> None:
+async def test_last_report_belongs_to_the_task(llm):
     async def ask(method: str) -> str:
         await llm.acomplete(PROMPT, method=method)
         await asyncio.sleep(0)
@@ -56,7 +51,7 @@ async def test_last_report_belongs_to_the_task(llm: RagBiasLLM) -> None:
 
 
 @pytest.mark.parametrize("form", ["acomplete", "astream_complete"])
-async def test_cancelled_task_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any], form: str) -> None:
+async def test_cancelled_task_stops_the_computation(llm, on_forward, form):
     async def ask() -> None:
         answer = await getattr(llm, form)(PROMPT, **LONG)
         if form == "astream_complete":

@@ -1,7 +1,5 @@
 """Concurrent queries on one LLM find their own documents and give the same answers as alone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +39,7 @@ def ask(llm: RagBiasLLM, engine: BaseQueryEngine, client: int) -> tuple[str, int
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_threads(llm: RagBiasLLM, indexes: list[VectorStoreIndex], streaming: bool) -> None:
+def test_threads(llm, indexes, streaming):
     clients = engines(llm, indexes, streaming)
     alone = [ask(llm, engine, client) for client, engine in enumerate(clients)]
     with ThreadPoolExecutor(CLIENTS) as pool:
@@ -51,7 +49,7 @@ def test_threads(llm: RagBiasLLM, indexes: list[VectorStoreIndex], streaming: bo
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_asyncio(llm: RagBiasLLM, indexes: list[VectorStoreIndex], streaming: bool) -> None:
+async def test_asyncio(llm, indexes, streaming):
     clients = engines(llm, indexes, streaming)
     alone = [ask(llm, engine, client)[0] for client, engine in enumerate(engines(llm, indexes, False))]
 
@@ -65,9 +63,7 @@ async def test_asyncio(llm: RagBiasLLM, indexes: list[VectorStoreIndex], streami
     assert together == [(text, DOCUMENTS) for text in alone]
 
 
-def test_two_methods_on_one_model_do_not_mix(
-    make_llm: Callable[..., RagBiasLLM], indexes: list[VectorStoreIndex]
-) -> None:
+def test_two_methods_on_one_model_do_not_mix(make_llm, indexes):
     llms = [make_llm(method=method, max_new_tokens=16) for method in ("pine", "none")] * (CLIENTS // 2)
     clients = [engines(llm, indexes, False)[client] for client, llm in enumerate(llms)]
     alone = [ask(llms[client], clients[client], client) for client in range(CLIENTS)]
@@ -123,9 +119,7 @@ def assert_right_documents(recording: RecordingLM, questions: list[str], answers
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
-def test_fifty_threads(
-    lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], alone: list[Answer], streaming: bool
-) -> None:
+def test_fifty_threads(lm, shared, alone, streaming):
     index, questions = shared
     recording, engine = recorded_engine(lm, index, streaming)
 
@@ -142,9 +136,7 @@ def test_fifty_threads(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_fifty_tasks(
-    lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], alone: list[Answer], streaming: bool
-) -> None:
+async def test_fifty_tasks(lm, shared, alone, streaming):
     index, questions = shared
     recording, engine = recorded_engine(lm, index, streaming)
 

@@ -1,7 +1,5 @@
 """Documents as content blocks, in the message or rendered by the chat template."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

@@ -1,13 +1,10 @@
 """LlamaIndex's instrumentation events and callbacks contain tokens, usage and the report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from llama_index.core import VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
@@ -63,7 +60,7 @@ async def ask(llm: RagBiasLLM, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["complete", "stream_complete", "acomplete", "astream_complete"])
-async def test_events_of_completions_carry_tokens_and_report(llm: RagBiasLLM, recorder: Recorder, form: str) -> None:
+async def test_events_of_completions_carry_tokens_and_report(llm, recorder, form):
     await ask(llm, form)
     (start,), (end,) = recorder.of(LLMCompletionStartEvent), recorder.of(LLMCompletionEndEvent)
     assert start.model_dict["method"] == str(Pine())
@@ -74,7 +71,7 @@ async def test_events_of_completions_carry_tokens_and_report(llm: RagBiasLLM, re
 
 
 @pytest.mark.parametrize("form", ["chat", "stream_chat", "achat", "astream_chat"])
-async def test_events_of_chats_carry_tokens_and_report(llm: RagBiasLLM, recorder: Recorder, form: str) -> None:
+async def test_events_of_chats_carry_tokens_and_report(llm, recorder, form):
     await ask(llm, form)
     (_start,), (end,) = recorder.of(LLMChatStartEvent), recorder.of(LLMChatEndEvent)
     assert end.response.additional_kwargs["ragbias"]["method_ran"] == "pine"
@@ -84,7 +81,7 @@ async def test_events_of_chats_carry_tokens_and_report(llm: RagBiasLLM, recorder
 
 
 @pytest.mark.parametrize("form", ["complete", "stream_complete", "achat", "astream_chat"])
-async def test_callbacks_see_the_report(make_llm: Callable[..., RagBiasLLM], form: str) -> None:
+async def test_callbacks_see_the_report(make_llm, form):
     handler = LlamaDebugHandler(print_trace_on_end=False)
     await ask(make_llm(callback_manager=CallbackManager([handler])), form)
     ((_start, end),) = handler.get_event_pairs(CBEventType.LLM)
@@ -93,7 +90,7 @@ async def test_callbacks_see_the_report(make_llm: Callable[..., RagBiasLLM], for
     assert response.additional_kwargs["total_tokens"] > 0
 
 
-def test_events_of_a_query_carry_the_report(llm: RagBiasLLM, index: VectorStoreIndex, recorder: Recorder) -> None:
+def test_events_of_a_query_carry_the_report(llm, index, recorder):
     index.as_query_engine(llm=llm, similarity_top_k=4).query("What is the passphrase?")
     (end,) = recorder.of(LLMChatEndEvent)
     assert end.response.additional_kwargs["ragbias"]["n_found"] == 4
@@ -109,9 +106,7 @@ def failing_at(step: int, failed: list[float]) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_errors_reach_reader_and_observers_within_a_second(
-    llm: RagBiasLLM, on_forward: Callable[..., Any], recorder: Recorder, step: int
-) -> None:
+def test_errors_reach_reader_and_observers_within_a_second(llm, on_forward, recorder, step):
     failed: list[float] = []
     with on_forward(failing_at(step, failed)), pytest.raises(RuntimeError, match="fell off"):
         list(llm.stream_complete(PROMPT, min_new_tokens=8))
@@ -120,9 +115,7 @@ def test_errors_reach_reader_and_observers_within_a_second(
 
 
 @pytest.mark.parametrize("form", ["astream_complete", "achat"])
-async def test_error_reaches_the_async_reader_within_a_second(
-    llm: RagBiasLLM, on_forward: Callable[..., Any], form: str
-) -> None:
+async def test_error_reaches_the_async_reader_within_a_second(llm, on_forward, form):
     failed: list[float] = []
     with on_forward(failing_at(3, failed)), pytest.raises(RuntimeError, match="fell off"):
         answer = await getattr(llm, form)(PROMPT if "complete" in form else MESSAGES, min_new_tokens=8)

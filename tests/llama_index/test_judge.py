@@ -1,9 +1,6 @@
 """Swapping two answers never changes the judge's verdict, but changes the stock evaluator's."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,9 +38,7 @@ async def verdicts(judge: Judge, pairs: list[tuple[str, str, str]]) -> tuple[lis
 
 @pytest.mark.parametrize("method", ["pine", "canonical-order"])
 @pytest.mark.parametrize("consensus", [True, False])
-async def test_swapping_the_answers_never_changes_the_verdict(
-    make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]], method: str, consensus: bool
-) -> None:
+async def test_swapping_the_answers_never_changes_the_verdict(make_llm, pairs, method, consensus):
     judge = PairwiseJudge(make_llm(method=method), enforce_consensus=consensus, explain=False)
     first, second = await verdicts(judge, pairs)
     assert first == second
@@ -52,26 +47,20 @@ async def test_swapping_the_answers_never_changes_the_verdict(
         assert len(set(first)) > 1  # it does not always say the same
 
 
-async def test_swapping_changes_some_of_the_stock_evaluators_verdicts(
-    make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
-) -> None:
+async def test_swapping_changes_some_of_the_stock_evaluators_verdicts(make_llm, pairs):
     only = {"prefix_allowed_tokens_fn": allow_only(VERDICTS, make_llm().lm.tokenizer)}
     stock = PairwiseComparisonEvaluator(make_llm(method="none", generate_kwargs=only), enforce_consensus=False)
     first, second = await verdicts(stock, pairs)
     assert first != second
 
 
-async def test_swapping_changes_some_verdicts_of_the_plain_model(
-    make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
-) -> None:
+async def test_swapping_changes_some_verdicts_of_the_plain_model(make_llm, pairs):
     judge = PairwiseJudge(make_llm(method="none"), enforce_consensus=False, explain=False)
     first, second = await verdicts(judge, pairs)
     assert first != second
 
 
-async def test_explanation_is_the_same_text_in_both_orders(
-    make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
-) -> None:
+async def test_explanation_is_the_same_text_in_both_orders(make_llm, pairs):
     judge = PairwiseJudge(
         make_llm(max_new_tokens=24), parser_function=lambda _: (True, 1.0, ""), enforce_consensus=False
     )
@@ -83,9 +72,7 @@ async def test_explanation_is_the_same_text_in_both_orders(
 
 
 @pytest.mark.parametrize("is_chat_model", [True, False])
-async def test_letters_belong_to_answers_and_occur_in_their_documents(
-    make_llm: Callable[..., RagBiasLLM], is_chat_model: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_letters_belong_to_answers_and_occur_in_their_documents(make_llm, is_chat_model, monkeypatch):
     llm = make_llm(is_chat_model=is_chat_model)
     seen: list[tuple[str, Any]] = []
     prepare = llm.lm.prepare
@@ -104,40 +91,38 @@ async def test_letters_belong_to_answers_and_occur_in_their_documents(
     assert {"A's Answer" in each for each in documents[0]} == {True, False}
 
 
-async def test_consensus_exchanges_the_letters(
-    make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
-) -> None:
+async def test_consensus_exchanges_the_letters(make_llm, pairs):
     always_a = PairwiseJudge(make_llm(), parser_function=lambda _: (True, 1.0, ""))
     query, one, two = pairs[0]
     result = await always_a.aevaluate(query=query, response=one, second_response=two)
     assert (result.score, result.passing, result.pairwise_source) == (0.5, None, "neither")
 
 
-async def test_equal_answers_are_a_tie(make_llm: Callable[..., RagBiasLLM]) -> None:
+async def test_equal_answers_are_a_tie(make_llm):
     judge = PairwiseJudge(make_llm(), parser_function=lambda _: pytest.fail("was asked"))
     result = await judge.aevaluate(query="Which?", response="Red.", second_response="Red.")
     assert (result.score, result.passing) == (0.5, None)
 
 
-def test_a_missing_answer_is_named(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_a_missing_answer_is_named(make_llm):
     with pytest.raises(ArgumentError, match="query, response or second_response is None; give all three"):
         PairwiseJudge(make_llm()).evaluate(query="Which?", response="Red.")
 
 
-def test_sync_form_and_unparsable_text(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_sync_form_and_unparsable_text(make_llm):
     result = PairwiseJudge(make_llm()).evaluate(query="Which?", response="Red.", second_response="Blue.")
     assert result.invalid_result
     assert result.invalid_reason == "Output cannot be parsed"
 
 
-def test_a_template_that_reveals_the_order_is_refused(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_a_template_that_reveals_the_order_is_refused(make_llm):
     with pytest.raises(RagBiasError, match="between"):
         PairwiseJudge(make_llm(), eval_template="{query}\nFirst: {answer_1}\nSecond: {answer_2}")
     with pytest.raises(RagBiasError, match="MockLLM.*expected a RagBiasLLM"):
         PairwiseJudge(MockLLM())  # type: ignore[arg-type]
 
 
-async def test_template_that_rewrites_the_answers_is_an_error(make_llm: Callable[..., RagBiasLLM]) -> None:
+async def test_template_that_rewrites_the_answers_is_an_error(make_llm):
     from llama_index.core import PromptTemplate
 
     shouted = PromptTemplate(
@@ -148,7 +133,7 @@ async def test_template_that_rewrites_the_answers_is_an_error(make_llm: Callable
         await judge.aevaluate(query="Which?", response="Red.", second_response="Blue.")
 
 
-def test_a_judge_that_reuses_documents_is_warned(lm: DebiasedLM) -> None:
+def test_a_judge_that_reuses_documents_is_warned(lm):
     cache = DocumentCache()
     reusing = DebiasedLM(lm.model, lm.tokenizer, "ape", cache=cache)
     with pytest.warns(DocumentCacheWarning, match="ape computes the two answers separately"):

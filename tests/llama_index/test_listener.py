@@ -1,16 +1,13 @@
 """The listener is passive, bounded and removable, and reports its failures."""
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Callable
 
 import pytest
-from llama_index.core import VectorStoreIndex, get_response_synthesizer
+from llama_index.core import get_response_synthesizer
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
-from llama_index.llms.ragbias import RagBiasLLM, install_listener, listener, uninstall_listener
+from llama_index.llms.ragbias import install_listener, listener, uninstall_listener
 
 QUESTION = "What is the passphrase?"
 
@@ -19,13 +16,13 @@ def attached() -> list[object]:
     return [handler for handler in get_dispatcher().span_handlers if isinstance(handler, listener.RetrievalSpanHandler)]
 
 
-def test_importing_the_package_attaches_one_listener() -> None:
+def test_importing_the_package_attaches_one_listener():
     assert len(attached()) == 1
     install_listener()
     assert len(attached()) == 1
 
 
-def test_uninstalled_listener_sees_nothing(llm: RagBiasLLM, nodes: list[NodeWithScore]) -> None:
+def test_uninstalled_listener_sees_nothing(llm, nodes):
     uninstall_listener()
     assert not attached()
     get_response_synthesizer(llm=llm).synthesize(QUESTION, nodes)
@@ -34,7 +31,7 @@ def test_uninstalled_listener_sees_nothing(llm: RagBiasLLM, nodes: list[NodeWith
     assert listener.registry() is None
 
 
-def test_uninstalling_forgets_what_was_seen(llm: RagBiasLLM, nodes: list[NodeWithScore]) -> None:
+def test_uninstalling_forgets_what_was_seen(llm, nodes):
     get_response_synthesizer(llm=llm).synthesize(QUESTION, nodes)
     uninstall_listener()
     install_listener()
@@ -42,9 +39,7 @@ def test_uninstalling_forgets_what_was_seen(llm: RagBiasLLM, nodes: list[NodeWit
     assert llm.complete(prompt).additional_kwargs["ragbias"]["n_found"] == 0
 
 
-def test_synthesis_is_closed_after_success_and_after_failure(
-    make_llm: Callable[..., RagBiasLLM], nodes: list[NodeWithScore], on_forward: Callable[..., object]
-) -> None:
+def test_synthesis_is_closed_after_success_and_after_failure(make_llm, nodes, on_forward):
     synthesizer = get_response_synthesizer(llm=make_llm())
     synthesizer.synthesize(QUESTION, nodes)
     assert listener.current_synthesis() is None
@@ -69,7 +64,7 @@ class BrokenNode(TextNode):
         return super().get_content(metadata_mode)
 
 
-def test_a_listener_failure_is_reported_without_document_text(llm: RagBiasLLM, nodes: list[NodeWithScore]) -> None:
+def test_a_listener_failure_is_reported_without_document_text(llm, nodes):
     broken = NodeWithScore(node=BrokenNode(text="The gate of the last house is red."))
     with pytest.warns(UserWarning, match="5 of 6"):
         get_response_synthesizer(llm=llm).synthesize(QUESTION, [*nodes, broken])
@@ -80,7 +75,7 @@ def test_a_listener_failure_is_reported_without_document_text(llm: RagBiasLLM, n
 
 
 @pytest.mark.slow
-def test_no_growth_over_many_runs() -> None:
+def test_no_growth_over_many_runs():
     dispatcher = get_dispatcher("test")
     (seen,) = attached()
     assert isinstance(seen, listener.RetrievalSpanHandler)
@@ -119,7 +114,7 @@ def test_no_growth_over_many_runs() -> None:
     assert listener.current_synthesis() is None
 
 
-def test_nested_synthesis_gives_way_to_the_outer_one_again(nodes: list[NodeWithScore]) -> None:
+def test_nested_synthesis_gives_way_to_the_outer_one_again(nodes):
     dispatcher = get_dispatcher("test")
     texts: list[object] = []
 
@@ -136,7 +131,7 @@ def test_nested_synthesis_gives_way_to_the_outer_one_again(nodes: list[NodeWithS
     assert texts == [tuple(node.get_content() for node in part) for part in (nodes[2:4], nodes[:2])]
 
 
-def test_prompts_are_the_same_with_and_without_listener(index: VectorStoreIndex) -> None:
+def test_prompts_are_the_same_with_and_without_listener(index):
     engine = index.as_query_engine(llm=MockLLM(), similarity_top_k=3)  # its answer is the prompt
     with_listener = str(engine.query(QUESTION))
     uninstall_listener()

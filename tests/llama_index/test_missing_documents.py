@@ -1,13 +1,10 @@
 """Documents that are missing in the prompt: ignore, warn or raise."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core import Document, PromptTemplate, SummaryIndex, VectorStoreIndex
+from llama_index.core import Document, PromptTemplate, SummaryIndex
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.extractors import KeywordExtractor, SummaryExtractor, TitleExtractor
 from llama_index.core.ingestion import IngestionPipeline
@@ -42,9 +39,7 @@ class MultiStepLike(CustomQueryEngine):
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue."]
 
 
-def test_a_rewriting_template_runs_plain_with_a_reason(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_a_rewriting_template_runs_plain_with_a_reason(make_llm, index):
     llm = make_llm()
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
     with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
@@ -56,7 +51,7 @@ def test_a_rewriting_template_runs_plain_with_a_reason(
     assert "verbatim" in report["reason"]
 
 
-def test_warning_comes_once_for_each_call_site(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+def test_warning_comes_once_for_each_call_site(make_llm, index):
     engine = index.as_query_engine(llm=make_llm(), similarity_top_k=3, text_qa_template=REWRITTEN)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -69,30 +64,28 @@ def test_warning_comes_once_for_each_call_site(make_llm: Callable[..., RagBiasLL
 
 
 @pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
-def test_raise_is_not_swallowed_by_the_synthesizer(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex, mode: str
-) -> None:
+def test_raise_is_not_swallowed_by_the_synthesizer(make_llm, index, mode):
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN, response_mode=mode)
     with pytest.raises(NoDocumentsError, match="0 of 3"):
         engine.query(QUESTION)
 
 
-def test_raise_reaches_the_reader_of_a_stream(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+def test_raise_reaches_the_reader_of_a_stream(make_llm, index):
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN, streaming=True)
     with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
         list(engine.query(QUESTION).response_gen)
 
 
-async def test_raise_reaches_the_async_caller(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+async def test_raise_reaches_the_async_caller(make_llm, index):
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
     with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
         await engine.aquery(QUESTION)
 
 
-def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm):
     with pytest.warns(MissingDocumentsWarning, match="0 of 2"):
         report = make_llm().complete(QUESTION, documents=DOCUMENTS).additional_kwargs["ragbias"]
     assert (report["method_ran"], report["n_expected"], report["n_found"]) == ("none", 2, 0)
@@ -100,7 +93,7 @@ def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm: Callable[.
         make_llm(on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
 
 
-def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_no_warning_where_nothing_was_expected_or_needed(make_llm):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         make_llm(on_missing="ignore").complete(QUESTION)
@@ -111,9 +104,7 @@ def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[...,
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_parts_of_a_document_of_joined_nodes_count_as_nodes(
-    make_llm: Callable[..., RagBiasLLM], make_index: Callable[..., VectorStoreIndex], step: int
-) -> None:
+def test_parts_of_a_document_of_joined_nodes_count_as_nodes(make_llm, make_index, step):
     """A splitter may cut the document, and the cuts depend on the order of the nodes."""
     texts = [
         " ".join(f"Room {number} of the {place} is dry." for number in range(4)) for place in ("mill", "hall", "inn")
@@ -132,9 +123,7 @@ def test_parts_of_a_document_of_joined_nodes_count_as_nodes(
         assert found(100) == ("none", 0, 3)
 
 
-def test_raise_accepts_one_document_and_an_empty_list(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_raise_accepts_one_document_and_an_empty_list(make_llm, index):
     llm = make_llm(on_missing="raise")
     index.as_query_engine(llm=llm, similarity_top_k=1).query(QUESTION)
     assert llm.complete(QUESTION, documents=[]).additional_kwargs["ragbias"]["method_ran"] == "none"
@@ -142,9 +131,7 @@ def test_raise_accepts_one_document_and_an_empty_list(
         llm.complete(QUESTION)
 
 
-def test_graders_and_extractors_hold_one_document_by_design(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_graders_and_extractors_hold_one_document_by_design(make_llm, index):
     llm = make_llm(on_missing="raise", max_new_tokens=2)
     for found in index.as_retriever(similarity_top_k=2).retrieve(QUESTION):
         graded = llm.complete(f"Retrieved document:\n{found.text}\n\nUser question: {QUESTION}\nIs it relevant?")
@@ -157,7 +144,7 @@ def test_graders_and_extractors_hold_one_document_by_design(
         llm.complete(QUESTION)
 
 
-def test_a_line_that_never_finds_documents_warns_once(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_a_line_that_never_finds_documents_warns_once(make_llm):
     llm = make_llm()
     engine = SimpleChatEngine.from_defaults(llm=make_llm())
     for ask in (lambda: llm.complete(QUESTION), lambda: engine.chat(QUESTION)):
@@ -169,9 +156,7 @@ def test_a_line_that_never_finds_documents_warns_once(make_llm: Callable[..., Ra
             ask()
 
 
-def test_a_request_before_its_runs_retrieval_is_no_mistake(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_a_request_before_its_runs_retrieval_is_no_mistake(make_llm, index):
     llm = make_llm()
     asking = MultiStepLike(llm, index.as_query_engine(llm=llm, similarity_top_k=3))
     with warnings.catch_warnings():

@@ -1,7 +1,5 @@
 """Query engines with a mixture of documents: bit-identical answers in every order, and in every kind of call."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +12,6 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias import DocumentCache
-from ragbias.lm import DebiasedLM
-from ragbias.models.tiny.world import Passage
 
 QUESTION = "What is the passphrase?"
 ORDERS = list(itertools.permutations(range(4)))
@@ -45,7 +41,7 @@ def assert_ran(llm: RagBiasLLM) -> None:
     assert report is not None and (report["method_ran"], report["source"], report["n_found"]) == ("mixture", "run", 4)
 
 
-def test_every_order_gets_the_same_answer(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_every_order_gets_the_same_answer(llm, index):
     answers = set()
     for order in ORDERS:
         answers.add(str(engine(index, llm, order).query(QUESTION)))
@@ -53,7 +49,7 @@ def test_every_order_gets_the_same_answer(llm: RagBiasLLM, index: VectorStoreInd
     assert len(answers) == 1
 
 
-async def test_streams_and_async_queries_get_it_too(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+async def test_streams_and_async_queries_get_it_too(llm, index):
     for mode in ("compact", "simple_summarize"):
         expected = str(engine(index, llm, ORDERS[0], response_mode=mode).query(QUESTION))
         streamed = engine(index, llm, ORDERS[-1], response_mode=mode, streaming=True).query(QUESTION)
@@ -63,7 +59,7 @@ async def test_streams_and_async_queries_get_it_too(llm: RagBiasLLM, index: Vect
         assert_ran(llm)
 
 
-def test_log_probabilities_have_the_same_bits(llm: RagBiasLLM, corpus: list[Passage]) -> None:
+def test_log_probabilities_have_the_same_bits(llm, corpus):
     texts = [passage.text for passage in corpus[:4]]
 
     def ask(order: Sequence[int], **settings: Any) -> CompletionResponse:
@@ -81,7 +77,7 @@ def test_log_probabilities_have_the_same_bits(llm: RagBiasLLM, corpus: list[Pass
     assert chats[0].logprobs == chats[1].logprobs and chats[0].message.content == chats[1].message.content
 
 
-def test_documents_are_computed_once(lm: DebiasedLM, llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_documents_are_computed_once(lm, llm, index):
     settings = dict(model=lm.model, tokenizer=lm.tokenizer, method="mixture", max_new_tokens=6)
     cached = RagBiasLLM(**settings, document_cache=DocumentCache())
     expected = str(engine(index, llm, ORDERS[0]).query(QUESTION))

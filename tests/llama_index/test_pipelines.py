@@ -3,8 +3,6 @@
 The results are compared with each row of docs/results/pipelines-llama-index.md.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +13,7 @@ import pytest
 from llama_index.core import QueryBundle, VectorStoreIndex
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.node_parser import SentenceWindowNodeParser
-from llama_index.core.postprocessor import (
-    LongContextReorder,
-    MetadataReplacementPostProcessor,
-    SimilarityPostprocessor,
-)
+from llama_index.core.postprocessor import LongContextReorder, MetadataReplacementPostProcessor, SimilarityPostprocessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
     RouterQueryEngine,
@@ -35,7 +29,6 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias.boundaries import Boundaries
-from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage
 from support.scripted import RecordingLM
 
@@ -197,9 +190,7 @@ def row(name: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:.*expected ones in the prompt:UserWarning")
 @pytest.mark.parametrize(("name", "form", "is_chat_model"), CASES)
-async def test_retrieved_documents_are_found_and_no_others(
-    lm: DebiasedLM, world: World, name: str, form: str, is_chat_model: bool
-) -> None:
+async def test_retrieved_documents_are_found_and_no_others(lm, world, name, form, is_chat_model):
     recording = RecordingLM(lm)
     llm = RagBiasLLM(lm=recording, max_new_tokens=4, is_chat_model=is_chat_model)
     retrieved = await ask(PIPELINES[name](world, llm, "stream" in form), form)

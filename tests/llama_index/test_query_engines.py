@@ -1,13 +1,9 @@
 """Stock query and chat engines over real FAISS indexes find the retrieved documents in every kind of call."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from llama_index.core import VectorStoreIndex
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
@@ -16,17 +12,13 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
 
-from ragbias.models.tiny.world import Passage
-
 QUESTION = "What is the passphrase?"
 TOP_K = 4
 
 
 class Reverse(BaseNodePostprocessor):
     def _postprocess_nodes(
-        self,
-        nodes: list[NodeWithScore],
-        query_bundle: QueryBundle | None = None,
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         return nodes[::-1]
 
@@ -41,37 +33,33 @@ def assert_found(llm: RagBiasLLM, source: str, count: int = TOP_K) -> None:
 
 @pytest.mark.parametrize("is_chat_model", [True, False])
 @pytest.mark.parametrize("mode", ["compact", "simple_summarize", "tree_summarize"])
-def test_query_engine_finds_the_documents(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex, mode: str, is_chat_model: bool
-) -> None:
+def test_query_engine_finds_the_documents(make_llm, index, mode, is_chat_model):
     llm = make_llm(is_chat_model=is_chat_model)
     index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).query(QUESTION)
     assert_found(llm, "run")
 
 
 @pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
-async def test_async_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+async def test_async_query_engine_finds_the_documents(llm, index, mode):
     await index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).aquery(QUESTION)
     assert_found(llm, "run")
 
 
 @pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
-def test_streaming_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+def test_streaming_query_engine_finds_the_documents(llm, index, mode):
     engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode, streaming=True)
     text = "".join(engine.query(QUESTION).response_gen)
     assert_found(llm, "run")
     assert text == str(index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).query(QUESTION))
 
 
-async def test_async_streaming_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+async def test_async_streaming_query_engine_finds_the_documents(llm, index):
     response = await index.as_query_engine(llm=llm, similarity_top_k=TOP_K, streaming=True).aquery(QUESTION)
     assert [token async for token in response.async_response_gen()]
     assert_found(llm, "run")
 
 
-def test_a_stream_read_in_another_thread_finds_the_documents(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_a_stream_read_in_another_thread_finds_the_documents(make_llm, index):
     llm = make_llm(on_missing="raise")
     response = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, streaming=True).query(QUESTION)
 
@@ -83,9 +71,7 @@ def test_a_stream_read_in_another_thread_finds_the_documents(
         pool.submit(read).result()
 
 
-def test_a_stream_of_several_calls_reports_what_the_last_lacks(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_a_stream_of_several_calls_reports_what_the_last_lacks(make_llm, index):
     llm = make_llm(context_window=700)
     engine = index.as_query_engine(llm=llm, similarity_top_k=16, streaming=True)
     with pytest.warns(UserWarning, match="larger context_window"):
@@ -96,13 +82,13 @@ def test_a_stream_of_several_calls_reports_what_the_last_lacks(
     assert "of the 16 documents" in report["reason"]
 
 
-def test_later_prompt_without_documents_expects_none(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_later_prompt_without_documents_expects_none(llm, index):
     index.as_query_engine(llm=llm, similarity_top_k=TOP_K).query(QUESTION)
     report = llm.complete("Say hello.").additional_kwargs["ragbias"]
     assert (report["source"], report["n_expected"]) == ("none", 0)
 
 
-def test_later_retrieval_wins_over_the_synthesis_before_it(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_later_retrieval_wins_over_the_synthesis_before_it(llm, index):
     index.as_query_engine(llm=llm, similarity_top_k=2).query(QUESTION)
     nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(QUESTION)
     prompt = "\n\n".join(node.get_content() for node in nodes)
@@ -110,7 +96,7 @@ def test_later_retrieval_wins_over_the_synthesis_before_it(llm: RagBiasLLM, inde
     assert (report["source"], report["n_found"]) == ("registry", TOP_K)
 
 
-def test_spans_cover_the_documents_with_their_metadata(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_spans_cover_the_documents_with_their_metadata(llm, index):
     engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K)
     response = engine.query(QUESTION)
     report = llm.last_report
@@ -119,9 +105,7 @@ def test_spans_cover_the_documents_with_their_metadata(llm: RagBiasLLM, index: V
     assert all(end - begin >= length - 1 for (begin, end), length in zip(report["spans"], lengths, strict=True))
 
 
-def test_pine_answers_alike_in_all_orders_and_none_does_not(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_pine_answers_alike_in_all_orders_and_none_does_not(make_llm, index):
     answers: dict[str, set[str]] = {}
     for method in ("pine", "none"):
         llm = make_llm(method=method, max_new_tokens=24)
@@ -133,7 +117,7 @@ def test_pine_answers_alike_in_all_orders_and_none_does_not(
 
 
 @pytest.mark.parametrize("mode", ["context", "condense_plus_context"])
-def test_chat_engine_finds_the_documents_on_every_turn(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+def test_chat_engine_finds_the_documents_on_every_turn(llm, index, mode):
     engine = index.as_chat_engine(chat_mode=mode, llm=llm, similarity_top_k=TOP_K)
     for question in (QUESTION, "And what is the motto?"):
         engine.chat(question)
@@ -141,23 +125,19 @@ def test_chat_engine_finds_the_documents_on_every_turn(llm: RagBiasLLM, index: V
 
 
 @pytest.mark.parametrize("mode", ["context", "condense_plus_context"])
-async def test_async_chat_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+async def test_async_chat_engine_finds_the_documents(llm, index, mode):
     await index.as_chat_engine(chat_mode=mode, llm=llm, similarity_top_k=TOP_K).achat(QUESTION)
     assert_found(llm, "run")
 
 
-def test_streaming_chat_engine_finds_the_documents(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_streaming_chat_engine_finds_the_documents(make_llm, index):
     llm = make_llm(on_missing="raise")
     response = index.as_chat_engine(chat_mode="context", llm=llm, similarity_top_k=TOP_K).stream_chat(QUESTION)
     assert "".join(response.response_gen)
     assert len(response.source_nodes) == TOP_K
 
 
-def test_documents_over_several_calls_are_found_and_reported(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+def test_documents_over_several_calls_are_found_and_reported(make_llm, index):
     llm = make_llm(context_window=700, is_chat_model=False)
     with pytest.warns(UserWarning, match="larger context_window"):
         index.as_query_engine(llm=llm, similarity_top_k=16).query(QUESTION)
@@ -166,16 +146,14 @@ def test_documents_over_several_calls_are_found_and_reported(
     assert 0 < report["n_found"] < report["n_expected"] == 16
 
 
-def test_retriever_results_in_a_custom_prompt_are_found(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_retriever_results_in_a_custom_prompt_are_found(llm, index):
     nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(QUESTION)
     context = "\n\n".join(node.get_content() for node in nodes)
     report = llm.complete(f"Context:\n{context}\n\n{QUESTION}").additional_kwargs["ragbias"]
     assert (report["source"], report["n_found"]) == ("registry", TOP_K)
 
 
-def test_documents_with_blank_lines_stay_whole(
-    llm: RagBiasLLM, make_index: Callable[..., VectorStoreIndex], corpus: list[Passage]
-) -> None:
+def test_documents_with_blank_lines_stay_whole(llm, make_index, corpus):
     pairs = zip(corpus[:3], corpus[3:6], strict=True)
     index = make_index([TextNode(text=f"{one.text}\n\n{two.text}") for one, two in pairs])
     index.as_query_engine(llm=llm, similarity_top_k=3).query(QUESTION)
@@ -183,9 +161,7 @@ def test_documents_with_blank_lines_stay_whole(
 
 
 @pytest.mark.parametrize("mode", ["refine", "accumulate"])
-def test_one_node_by_design_is_no_missing_document(
-    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex, mode: str
-) -> None:
+def test_one_node_by_design_is_no_missing_document(make_llm, index, mode):
     llm, reports = make_llm(on_missing="raise"), []
 
     class Kept(BaseEventHandler):

@@ -1,7 +1,5 @@
 """``RagBiasLLM(base_url=...)``: same engines, answers and reports with the model on a server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,15 +1,12 @@
 """Direct queries of vector stores are recorded as retrievals, and their results are unchanged."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest
-from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
-from llama_index.llms.ragbias import RagBiasLLM, install_listener, listener, uninstall_listener
+from llama_index.llms.ragbias import install_listener, listener, uninstall_listener
 
 QUESTION = "What is the passphrase?"
 TEXTS = ["The gate of the mill is red.", "The wall of the hall is blue.", "The tower is emerald green."]
@@ -29,7 +26,7 @@ def retrieved() -> int:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_direct_query_is_a_retrieval(llm: RagBiasLLM, asynchronous: bool) -> None:
+async def test_a_direct_query_is_a_retrieval(llm, asynchronous):
     store, query = Store(), VectorStoreQuery(query_str=QUESTION)
     nodes = ((await store.aquery(query)) if asynchronous else store.query(query)).nodes
     assert nodes is NODES
@@ -38,7 +35,7 @@ async def test_a_direct_query_is_a_retrieval(llm: RagBiasLLM, asynchronous: bool
     assert (report["source"], report["n_found"], report["method_ran"]) == ("registry", 3, "pine")
 
 
-def test_a_query_looks_and_fails_as_ever() -> None:
+def test_a_query_looks_and_fails_as_ever():
     store = Store()
     assert inspect.signature(store.query) == inspect.signature(Store.query.__get__(store))
     assert inspect.iscoroutinefunction(store.aquery)
@@ -47,7 +44,7 @@ def test_a_query_looks_and_fails_as_ever() -> None:
     assert retrieved() == 0
 
 
-def test_what_a_retriever_queries_is_not_what_it_retrieves(index: VectorStoreIndex) -> None:
+def test_what_a_retriever_queries_is_not_what_it_retrieves(index):
     index.as_retriever(similarity_top_k=2).retrieve(QUESTION)
     before = retrieved()
     assert before == 2  # with metadata, and bare
@@ -55,7 +52,7 @@ def test_what_a_retriever_queries_is_not_what_it_retrieves(index: VectorStoreInd
     assert retrieved() == before
 
 
-def test_the_base_class_is_as_before_once_it_is_uninstalled() -> None:
+def test_the_base_class_is_as_before_once_it_is_uninstalled():
     assert "__getattribute__" in BasePydanticVectorStore.__dict__
     install_listener(searches=False)
     assert "__getattribute__" not in BasePydanticVectorStore.__dict__

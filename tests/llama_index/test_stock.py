@@ -1,7 +1,5 @@
 """``method="none"`` has the same prompts and tokens as LlamaIndex's stock class."""
 
-from __future__ import annotations
-
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
@@ -15,7 +13,7 @@ TOKENS = 6
 
 
 @pytest.mark.parametrize("with_documents", [True, False], ids=["documents", "no documents"])
-def test_none_is_the_stock_class(with_documents: bool) -> None:
+def test_none_is_the_stock_class(with_documents):
     tiny = DebiasedLM.from_pretrained("tiny")
     greedy = {"do_sample": False}
     stock = HuggingFaceLLM(

@@ -1,17 +1,13 @@
 """Streams: chunks, the last chunk, errors, and abandoned streams."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from llama_index.core.llms import ChatMessage
-from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias.errors import RagBiasError
 
@@ -37,7 +33,7 @@ def fail_at(step: int) -> Callable[[int], None]:
     return action
 
 
-def test_pieces_add_up_to_the_complete_answer(llm: RagBiasLLM) -> None:
+def test_pieces_add_up_to_the_complete_answer(llm):
     whole = llm.complete(PROMPT).text
     chunks = list(llm.stream_complete(PROMPT))
     assert "".join(chunk.delta or "" for chunk in chunks) == whole
@@ -47,7 +43,7 @@ def test_pieces_add_up_to_the_complete_answer(llm: RagBiasLLM) -> None:
     assert "".join(reply.delta or "" for reply in replies) == whole
 
 
-def test_only_the_last_chunk_has_report_and_usage(llm: RagBiasLLM) -> None:
+def test_only_the_last_chunk_has_report_and_usage(llm):
     *chunks, last = llm.stream_complete(PROMPT)
     assert chunks
     assert all(not chunk.additional_kwargs and chunk.raw is None for chunk in chunks)
@@ -56,14 +52,14 @@ def test_only_the_last_chunk_has_report_and_usage(llm: RagBiasLLM) -> None:
     assert llm.last_report == last.additional_kwargs["ragbias"]
 
 
-def test_stop_string_is_never_shown_in_a_stream(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_stop_string_is_never_shown_in_a_stream(make_llm):
     llm = make_llm(max_new_tokens=24)
     whole = llm.complete(PROMPT).text
     stop = whole[len(whole) // 2 :][:4]
     assert "".join(chunk.delta or "" for chunk in llm.stream_complete(PROMPT, stop=stop)) == whole[: whole.index(stop)]
 
 
-def test_error_inside_generation_reaches_the_reader(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
+def test_error_inside_generation_reaches_the_reader(llm, on_forward):
     with on_forward(fail_at(3)):
         stream = llm.stream_complete(PROMPT, min_new_tokens=8)
         with pytest.raises(RuntimeError, match="fell off"):
@@ -74,9 +70,7 @@ def test_error_inside_generation_reaches_the_reader(llm: RagBiasLLM, on_forward:
             list(stream)
 
 
-async def test_error_inside_generation_reaches_the_async_reader(
-    llm: RagBiasLLM, on_forward: Callable[..., Any]
-) -> None:
+async def test_error_inside_generation_reaches_the_async_reader(llm, on_forward):
     with on_forward(fail_at(3)), pytest.raises(RuntimeError, match="fell off"):
         async for _ in await llm.astream_complete(PROMPT, min_new_tokens=8):
             pass
@@ -84,12 +78,12 @@ async def test_error_inside_generation_reaches_the_async_reader(
         await llm.achat([ChatMessage(content=PROMPT)], min_new_tokens=8)
 
 
-def test_wrong_argument_of_a_stream_is_an_error_at_the_call(llm: RagBiasLLM) -> None:
+def test_wrong_argument_of_a_stream_is_an_error_at_the_call(llm):
     with pytest.raises(RagBiasError, match="tempurature"):
         llm.stream_complete(PROMPT, tempurature=1.0)
 
 
-def test_closed_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
+def test_closed_stream_stops_the_computation(llm, on_forward):
     with on_forward() as steps:
         stream = llm.stream_complete(PROMPT, **LONG)
         next(stream)
@@ -97,7 +91,7 @@ def test_closed_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callab
         assert steps_at_rest(steps) < 1000
 
 
-def test_dropped_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
+def test_dropped_stream_stops_the_computation(llm, on_forward):
     with on_forward() as steps:
         stream = llm.stream_chat([ChatMessage(content=PROMPT)], **LONG)
         next(stream)
@@ -106,7 +100,7 @@ def test_dropped_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Calla
         assert steps_at_rest(steps) < 1000
 
 
-def test_stream_that_was_never_read_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
+def test_stream_that_was_never_read_stops_the_computation(llm, on_forward):
     with on_forward() as steps:
         stream = llm.stream_complete(PROMPT, **LONG)
         del stream
@@ -114,7 +108,7 @@ def test_stream_that_was_never_read_stops_the_computation(llm: RagBiasLLM, on_fo
         assert steps_at_rest(steps) < 1000
 
 
-async def test_closed_stream_leaves_its_report(llm: RagBiasLLM) -> None:
+async def test_closed_stream_leaves_its_report(llm):
     stream = llm.stream_complete(PROMPT)
     next(stream)
     stream.close()
@@ -125,7 +119,7 @@ async def test_closed_stream_leaves_its_report(llm: RagBiasLLM) -> None:
     assert llm.last_report is not None and llm.last_report["method_requested"] == "rotor"
 
 
-async def test_closed_async_stream_stops_the_computation(llm: RagBiasLLM, on_forward: Callable[..., Any]) -> None:
+async def test_closed_async_stream_stops_the_computation(llm, on_forward):
     with on_forward() as steps:
         stream = await llm.astream_complete(PROMPT, **LONG)
         await anext(stream)
@@ -134,7 +128,7 @@ async def test_closed_async_stream_stops_the_computation(llm: RagBiasLLM, on_for
         assert await asyncio.to_thread(steps_at_rest, steps) < 1000
 
 
-def test_no_threads_are_left(llm: RagBiasLLM) -> None:
+def test_no_threads_are_left(llm):
     list(llm.stream_complete(PROMPT))
     before = threading.active_count()
     for _ in range(5):

@@ -1,7 +1,5 @@
 """Users of one process are isolated from each other, while each user's steps share retrievals."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -44,9 +42,7 @@ def in_system(texts: list[str]) -> list[ChatMessage]:
     return [rules, ChatMessage(content=QUESTION)]
 
 
-def test_a_thread_learns_nothing_of_what_another_retrieved(
-    llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str]
-) -> None:
+def test_a_thread_learns_nothing_of_what_another_retrieved(llm, index, texts):
     ready, done = threading.Event(), threading.Event()
 
     def tenant_a() -> int:
@@ -70,9 +66,7 @@ def test_a_thread_learns_nothing_of_what_another_retrieved(
 
 
 @pytest.mark.parametrize("at_startup", ["nothing", "query", "unread stream"])
-async def test_a_task_learns_nothing_of_what_another_retrieved(
-    llm: RagBiasLLM, index: VectorStoreIndex, texts: list[str], nodes: list[NodeWithScore], at_startup: str
-) -> None:
+async def test_a_task_learns_nothing_of_what_another_retrieved(llm, index, texts, nodes, at_startup):
     """All requests run in copies of the server's initial context."""
     open_response = None
     others = [node for node in nodes if node.get_content() not in "".join(texts)]
@@ -112,7 +106,7 @@ class Silent(CustomQueryEngine):
         return "Empty Response"
 
 
-def test_a_reused_worker_shows_no_report_of_another_request(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+def test_a_reused_worker_shows_no_report_of_another_request(llm, index):
     def answer() -> dict[str, Any] | None:
         index.as_query_engine(llm=llm, similarity_top_k=TOP_K).query(QUESTION)
         return llm.last_report

@@ -1,13 +1,10 @@
 """The model's own tokenizer counts tokens if it is passed to LlamaIndex."""
 
-from __future__ import annotations
-
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.llms.ragbias import RagBiasLLM
 
 
-def test_a_memory_is_trimmed_to_the_models_tokens(llm: RagBiasLLM) -> None:
+def test_a_memory_is_trimmed_to_the_models_tokens(llm):
     text = "user: " + "word " * 20
     assert llm.token_ids(text) == llm.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
     history = [ChatMessage(role=role, content="word " * 20) for role in ("user", "assistant") * 5]

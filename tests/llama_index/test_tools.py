@@ -1,14 +1,11 @@
 """Tools through the chat template: prompts and parsed calls."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from llama_index.core import VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 from llama_index.core.prompts import PromptTemplate
@@ -64,9 +61,7 @@ def selected(llm: RagBiasLLM, response: Any) -> list[tuple[str, dict[str, Any]]]
     return [(each.tool_name, each.tool_kwargs) for each in llm.get_tool_calls_from_response(response)]
 
 
-def test_model_calls_tools_if_its_chat_template_prints_them(
-    scripted: Callable[..., RagBiasLLM], make_llm: Callable[..., RagBiasLLM]
-) -> None:
+def test_model_calls_tools_if_its_chat_template_prints_them(scripted, make_llm):
     assert scripted().metadata.is_function_calling_model
     assert not make_llm().metadata.is_function_calling_model
     assert not scripted(is_chat_model=False).metadata.is_function_calling_model
@@ -75,7 +70,7 @@ def test_model_calls_tools_if_its_chat_template_prints_them(
     assert not scripted(chat_template=broken).metadata.is_function_calling_model
 
 
-def test_tools_are_in_the_prompt_and_calls_in_the_response(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_tools_are_in_the_prompt_and_calls_in_the_response(scripted):
     llm = scripted(TWO_CALLS)
     response = llm.chat_with_tools([ADD, GREET], "What is 2 + 3?", allow_parallel_tool_calls=True)
     (prompt,) = llm.lm.prompts
@@ -89,7 +84,7 @@ def test_tools_are_in_the_prompt_and_calls_in_the_response(scripted: Callable[..
     assert all(re.fullmatch(r"[0-9a-z]{9}", each) for each in ids)
 
 
-async def test_all_four_forms_see_the_same_call(scripted: Callable[..., RagBiasLLM]) -> None:
+async def test_all_four_forms_see_the_same_call(scripted):
     llm = scripted(*[TWO_CALLS] * 4)
     question = {"tools": [ADD], "user_msg": "What is 2 + 3?"}
     responses = [llm.chat_with_tools(**question), await llm.achat_with_tools(**question)]
@@ -104,13 +99,13 @@ async def test_all_four_forms_see_the_same_call(scripted: Callable[..., RagBiasL
         assert all("tool_call" not in str(chunk.message.content) for chunk in stream)
 
 
-def test_stream_without_calls_shows_all_of_its_text(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_stream_without_calls_shows_all_of_its_text(scripted):
     answer = " As <b>bold</b> [1] as ever. "
     stream = list(scripted(answer).stream_chat_with_tools([ADD], "Who is bold?"))
     assert "".join(chunk.delta or "" for chunk in stream) == stream[-1].message.content == answer
 
 
-def test_one_tool_can_be_chosen_and_none(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_one_tool_can_be_chosen_and_none(scripted):
     llm = scripted(*["Fine."] * 5)
     choices: list[Any] = ["add", {"type": "function", "function": {"name": "add"}}, "required", "none"]
     for choice in choices:
@@ -121,7 +116,7 @@ def test_one_tool_can_be_chosen_and_none(scripted: Callable[..., RagBiasLLM]) ->
         llm.chat_with_tools([ADD, GREET], "Hello", tool_choice="subtract")
 
 
-def test_missing_call_is_an_error_where_one_is_needed(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_missing_call_is_an_error_where_one_is_needed(scripted):
     llm = scripted("Five.", MALFORMED)
     response = llm.chat_with_tools([ADD], "What is 2 + 3?")
     assert llm.get_tool_calls_from_response(response, error_on_no_tool_call=False) == []
@@ -134,12 +129,12 @@ def test_missing_call_is_an_error_where_one_is_needed(scripted: Callable[..., Ra
         llm.get_tool_calls_from_response(response)
 
 
-def test_tools_for_a_template_without_them_are_refused(llm: RagBiasLLM) -> None:
+def test_tools_for_a_template_without_them_are_refused(llm):
     with pytest.raises(RagBiasError, match="does not print tools.*ReActAgent"):
         llm.chat_with_tools([ADD], "What is 2 + 3?")
 
 
-def test_calls_and_results_go_back_into_the_prompt(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_calls_and_results_go_back_into_the_prompt(scripted):
     llm = scripted("Five.")
     block = ToolCallBlock(tool_call_id="abcdefghi", tool_name="add", tool_kwargs='{"a": 2, "b": 3}')
     history = [
@@ -152,9 +147,7 @@ def test_calls_and_results_go_back_into_the_prompt(scripted: Callable[..., RagBi
     assert f"<|assistant|>\nI look.{calls}<|user|>\n5<|assistant|>\n" in llm.lm.prompts[0]
 
 
-async def test_an_agents_documents_are_found_in_the_tool_message(
-    scripted: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+async def test_an_agents_documents_are_found_in_the_tool_message(scripted, index):
     tool = RetrieverTool.from_defaults(index.as_retriever(similarity_top_k=4), name="search", description="Searches.")
     llm = scripted(call("search", '{"input": "the passphrase"}'), "The passphrase is unknown.")
     result = await FunctionAgent(tools=[tool], llm=llm).run("What is the passphrase?")
@@ -165,14 +158,14 @@ async def test_an_agents_documents_are_found_in_the_tool_message(
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_agent_calls_a_function(scripted: Callable[..., RagBiasLLM], streaming: bool) -> None:
+async def test_agent_calls_a_function(scripted, streaming):
     llm = scripted(call("add", '{"a": 2, "b": 3}'), "It is 5.")
     agent = FunctionAgent(tools=[ADD], llm=llm, streaming=streaming)
     assert str(await agent.run("What is 2 + 3?")) == "It is 5."
     assert "<|user|>\n5<|assistant|>\n" in llm.lm.prompts[1]
 
 
-async def test_the_last_report_after_an_agent_is_no_earlier_one(scripted: Callable[..., RagBiasLLM]) -> None:
+async def test_the_last_report_after_an_agent_is_no_earlier_one(scripted):
     llm = scripted("Hello.", call("add", '{"a": 2, "b": 3}'), "It is 5.")
     llm.complete("Hello!")
     assert llm.last_report is not None
@@ -180,7 +173,7 @@ async def test_the_last_report_after_an_agent_is_no_earlier_one(scripted: Callab
     assert llm.last_report is None
 
 
-async def test_react_agent_needs_no_tools_in_the_template(scripted: Callable[..., RagBiasLLM]) -> None:
+async def test_react_agent_needs_no_tools_in_the_template(scripted):
     thought = 'Thought: I add.\nAction: add\nAction Input: {"a": 2, "b": 3}'
     llm = scripted(thought, "Thought: I can answer without using any more tools.\nAnswer: 5", chat_template=None)
     assert str(await ReActAgent(tools=[ADD], llm=llm).run("What is 2 + 3?")) == "5"
@@ -188,9 +181,7 @@ async def test_react_agent_needs_no_tools_in_the_template(scripted: Callable[...
 
 
 @pytest.mark.parametrize("template", [TOOL_TEMPLATE, None])
-def test_router_lets_the_model_choose(
-    scripted: Callable[..., RagBiasLLM], index: VectorStoreIndex, template: str | None
-) -> None:
+def test_router_lets_the_model_choose(scripted, index, template):
     choice = '{"index": 2, "reason": "It is about gates."}'
     as_call, as_text = call("SingleSelection", choice), '[{"choice": 2, "reason": "It is about gates."}]'
     llm = scripted(as_call if template else as_text, "Blue.", chat_template=template)
@@ -211,23 +202,21 @@ def predictions(llm: RagBiasLLM) -> Sequence[BaseModel]:
 GATE = '{"name": "Ivory", "color": "blue"}'
 
 
-def test_structured_output_through_a_tool_call(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_structured_output_through_a_tool_call(scripted):
     llm = scripted(*[call("Gate", GATE)] * 3)
     assert [gate.model_dump() for gate in predictions(llm)] == [{"name": "Ivory", "color": "blue"}] * 3
     assert all("A gate and its colour." in prompt for prompt in llm.lm.prompts)
 
 
 @pytest.mark.parametrize("fields", [{"chat_template": None}, {"pydantic_program_mode": PydanticProgramMode.LLM}])
-def test_structured_output_as_text(scripted: Callable[..., RagBiasLLM], fields: dict[str, Any]) -> None:
+def test_structured_output_as_text(scripted, fields):
     llm = scripted(*[f"Here it is: {GATE}"] * 3, **fields)
     template = PromptTemplate("Which gate? {question}")
     assert llm.structured_predict(Gate, template, question="Blue.") == Gate(name="Ivory", color="blue")
     assert llm.as_structured_llm(Gate).chat([ChatMessage(content="Which?")]).raw.color == "blue"
 
 
-async def test_structured_query_engine_finds_the_documents(
-    scripted: Callable[..., RagBiasLLM], index: VectorStoreIndex
-) -> None:
+async def test_structured_query_engine_finds_the_documents(scripted, index):
     llm = scripted(*[call("Gate", GATE)] * 2)
     engine = index.as_query_engine(llm=llm.as_structured_llm(Gate), similarity_top_k=4)
     assert engine.query("Which gate?").response.color == "blue"
@@ -235,7 +224,7 @@ async def test_structured_query_engine_finds_the_documents(
     assert [(report["source"], report["n_found"]) for report in llm.lm.reports] == [("run", 4)] * 2
 
 
-def test_required_call_is_begun_in_the_prompt(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_required_call_is_begun_in_the_prompt(scripted):
     llm = scripted(*[call("add", '{"a": 2, "b": 3}')] * 4)
     responses = [
         llm.chat_with_tools([ADD], "What is 2 + 3?", tool_required=True),
@@ -250,7 +239,7 @@ def test_required_call_is_begun_in_the_prompt(scripted: Callable[..., RagBiasLLM
     assert not responses[0].message.content
 
 
-def test_markers_of_calls_stay_in_the_text(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_markers_of_calls_stay_in_the_text(scripted):
     llm = scripted("Fine.", "Fine.")
     seen: list[GenerationSettings] = []
     answer = llm.lm.answer

@@ -1,7 +1,5 @@
 """Nodes cached at indexing time are reused by the query engine that retrieves them."""
 
-from __future__ import annotations
-
 import pytest
 from llama_index.core import Document, MockEmbedding, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline

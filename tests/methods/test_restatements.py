@@ -70,10 +70,7 @@ CASES = {
         lambda: methods.SIW(dense=0.2, sparse=2.5, layers=(0, 3), outside="keep"),
         partial(slow.siw, dense=0.2, sparse=2.5, layers=(0, 3), outside="keep"),
     ),
-    "nope": (
-        lambda: methods.NoPositions(),
-        lambda s: by_view(lambda i: dict.fromkeys(range(i + 1), (0.0, 0.0, 0.0))),
-    ),
+    "nope": (lambda: methods.NoPositions(), lambda s: by_view(lambda i: dict.fromkeys(range(i + 1), (0.0, 0.0, 0.0)))),
     "position-interpolation": (
         lambda: methods.PositionInterpolation(ratio=1.5),
         lambda s: by_view(slow.position_interpolation(1.5)),

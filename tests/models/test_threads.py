@@ -10,12 +10,7 @@ from ragbias.models import threads
 @pytest.mark.parametrize(
     ("given", "idle", "expected", "message"),
     [
-        (
-            None,
-            1,
-            "1",
-            "1 of 4 cores are idle, so torch uses 1 thread; set OMP_NUM_THREADS",
-        ),
+        (None, 1, "1", "1 of 4 cores are idle, so torch uses 1 thread; set OMP_NUM_THREADS"),
         (None, 4, None, ""),
         ("3", 1, "3", ""),
     ],

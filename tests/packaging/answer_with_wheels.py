@@ -5,8 +5,6 @@
 FOLDER is the environment's folder. All imports must come from it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

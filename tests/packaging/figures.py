@@ -4,8 +4,6 @@ Lines by package, the files that the first request of a process with two documen
 argument, and retrieval chains), and the seconds that imports and ``--help`` take (best of five fresh processes).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A server with the embedded model for all tests of a module, a proxy in front of vLLM, and questions for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

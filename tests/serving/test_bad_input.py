@@ -1,7 +1,5 @@
 """Bad requests: OpenAI's error format, the right status, the field's name. The server stays up."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -137,14 +135,9 @@ def test_a_wrong_type_is_named_without_the_value(http, changes, words):
 
 
 FILES = [
-    "profile=a.json",
-    "profile='a'",
-    " profile = a",
-    "channel=/etc/passwd",
-    "channel='..'",
-    "last=~",
+    "profile=a.json", "profile='a'", " profile = a", "channel=/etc/passwd", "channel='..'", "last=~",
     "a=1,\n profile=a",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("parameter", FILES)

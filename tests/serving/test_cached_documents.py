@@ -1,9 +1,5 @@
 """A server with a document cache: equal answers, and less computation from the second request on."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import httpx
 import openai
 import pytest
@@ -18,7 +14,7 @@ from support.live_server import serving
 
 
 @pytest.mark.parametrize("method", ["ape", "mixture"])
-def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path, method: str) -> None:
+def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path, method):
     prompts = ["\n\n".join([*documents, QUESTION]) for documents in (DOCUMENTS, DOCUMENTS[::-1])]
     body = {"documents": DOCUMENTS, "ragbias": {"method": method}}
     request = {"model": "tiny", "max_tokens": 4, "logprobs": 0, "extra_body": body}
@@ -37,7 +33,7 @@ def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path, m
     assert all(each == logprobs[0] for each in logprobs)
 
 
-def test_a_remote_model_reports_cached_tokens() -> None:
+def test_a_remote_model_reports_cached_tokens():
     with serving(ModelSettings(model="tiny", cache_memory="1MB").load()) as address:
         remote = RemoteLM(address, method="pcw")
         text = "\n\n".join([*DOCUMENTS, QUESTION])
@@ -47,7 +43,7 @@ def test_a_remote_model_reports_cached_tokens() -> None:
     assert cached[0] == 0 < cached[1] == answers[1].report.cached_tokens
 
 
-def test_tenants_do_not_share_cached_documents() -> None:
+def test_tenants_do_not_share_cached_documents():
     models = ModelSettings(model="tiny", cache_memory="4MB").load()
     keys = [{"authorization": f"Bearer {name}"} for name in ("a", "b")]
     body = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 1, "documents": DOCUMENTS}
@@ -68,7 +64,7 @@ def test_tenants_do_not_share_cached_documents() -> None:
         assert cached(address, keys[0]) == 0 < cached(address, keys[1])
 
 
-def test_nonsense_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_nonsense_is_refused_before_a_model_is_loaded(tmp_path):
     assert ModelSettings(model="tiny").document_cache() is None
     with pytest.raises(ArgumentError, match="memory"):
         ModelSettings(model="tiny", cache=str(tmp_path), cache_memory="much").document_cache()

@@ -1,7 +1,5 @@
 """Connections without a request do not block the server, and open connections are closed in order."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """If a client disconnects, its computation stops at the next token, and other requests continue."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """The frameworks' own OpenAI clients get the answers of ``DebiasedLM`` from the server."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_openai import ChatOpenAI
 from llama_index.core.llms import ChatMessage

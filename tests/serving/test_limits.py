@@ -1,7 +1,5 @@
 """API key, queue, readiness, metrics, log, and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -272,10 +270,7 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
         (["tiny", "--host", "a\udcff"], "cannot listen on a\ufffd port 8000: encoding"),
         (["nope/none"], "model 'nope/none' cannot be loaded"),
         (["none.gguf"], "model 'none.gguf': no such file"),
-        (
-            ["tiny", "--on-missing", "shout"],
-            "'shout' is not one of 'warn', 'raise', 'ignore'",
-        ),
+        (["tiny", "--on-missing", "shout"], "'shout' is not one of 'warn', 'raise', 'ignore'"),
         (["tiny", "--engine", "spark"], "'spark' is not one of 'local', 'ray'"),
         (["tiny", "--segmenter", "("], "'(' is not a regular expression: missing )"),
     ):

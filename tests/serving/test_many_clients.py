@@ -1,7 +1,5 @@
 """Many concurrent clients each get their own answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The official client against a real server gets the answers of ``DebiasedLM``."""
 
-from __future__ import annotations
-
 import openai
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION

@@ -1,7 +1,5 @@
 """``ragbias proxy`` in front of OpenAI-compatible servers: one that echoes requests, and a real one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two replicas in separate processes, one killed under load. It takes a minute and runs only on request."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

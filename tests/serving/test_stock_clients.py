@@ -1,7 +1,5 @@
 """Documents from clients without ragbias: the docs' snippets, and the fields that they send."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

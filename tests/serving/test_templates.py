@@ -1,7 +1,5 @@
 """Features that depend on the chat template: documents, tools and JSON output."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

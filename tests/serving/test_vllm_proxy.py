@@ -1,7 +1,5 @@
 """``ragbias proxy`` for methods in vLLM, in front of a server that answers only from stored documents."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """Fixtures for the programs of ``studies``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib import import_module

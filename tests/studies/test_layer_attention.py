@@ -295,10 +295,7 @@ def test_interventions_change_eager_weights_as_described(lm):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            "hide(queries=question,keys=gold)",
-            "is not known for 1 of 2 questions, such as question 2",
-        ),
+        ("hide(queries=question,keys=gold)", "is not known for 1 of 2 questions, such as question 2"),
         ("hide(queries=question,keys=7)", "document 7: the prompt has 5 documents; expected 0 to 4"),
         ("hide(queries=question)", "keys missing"),
         ("shift(span=(0,9999),by=2)", "lies outside the prompt"),

@@ -1,7 +1,5 @@
 """``python -m studies.load`` against real servers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -16,19 +14,9 @@ from support.live_server import serving
 def test_each_target_is_measured_with_each_number_of_clients(tmp_path, capsys):
     out, lm = tmp_path / "load.json", DebiasedLM.from_pretrained("tiny", method="none")
     few = [
-        "--clients",
-        "1,3",
-        "--requests",
-        "2",
-        "--rounds",
-        "2",
-        "--documents",
-        "3",
-        "--distinct",
-        "2",
-        "--max-new-tokens",
-        "3",
-    ]
+        "--clients", "1,3", "--requests", "2", "--rounds", "2", "--documents", "3", "--distinct", "2",
+        "--max-new-tokens", "3",
+    ]  # fmt: skip
     with serving({"tiny": lm}, api_key="k") as address, serving({"other": lm}, api_key="k") as other:
         given = ["--url", f"{address}/v1", "--against", other, "--api-key", "k", "--methods", "none,ape(scale=0.5)"]
         main([*given, *few, "--json", str(out)])

@@ -1,7 +1,5 @@
 """``python -m studies.vllm_load`` against the proxy and a plain server."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

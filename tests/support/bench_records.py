@@ -1,7 +1,5 @@
 """Random bench records with known accuracies, and runs of the bench without a progress bar."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 many times and fails on a wrong bit. Meanwhile it starts ``KILLS`` others in turn and kills them at random times.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Prompts of conversations with retrieval, with the true spans of the current turn's documents."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

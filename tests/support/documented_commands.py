@@ -1,7 +1,5 @@
 """Parse or run commands from the docs in this process."""
 
-from __future__ import annotations
-
 import argparse
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """Count a model's forward passes, call a function before each, and collect the prompts that run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 ``RAGBIAS_GOLDEN=FOLDER pytest tests/methods/test_golden.py`` runs the cases of another folder of the same layout.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

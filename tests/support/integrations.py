@@ -1,7 +1,5 @@
 """Inputs and checks that the tests of LangChain and LlamaIndex share."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Common LangChain pipelines. Each answers a question and returns the documents that were in the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypedDict

@@ -1,7 +1,5 @@
 """A real server on the loopback, in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Programs from LlamaIndex's documentation, unchanged except for the model."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

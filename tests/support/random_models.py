@@ -1,7 +1,5 @@
 """Models of every declared family with random weights, built from configs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

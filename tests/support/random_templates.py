@@ -1,7 +1,5 @@
 """Random documents and templates, to compare the segments of prompts in different orders."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

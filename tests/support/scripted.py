@@ -1,7 +1,5 @@
 """Models that write scripted answers, and a `DebiasedLM` that records its requests. Everything else is real."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Random prompts of token ids with known document spans, and the logits of a fixed answer to them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Type-check code that uses some modules. All other imports are skipped for speed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mypy import api

@@ -1,7 +1,5 @@
 """A vLLM engine with the connector in separate processes, and random prompts for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

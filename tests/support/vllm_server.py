@@ -1,7 +1,5 @@
 """A server with vLLM's routes and ragbias's connector, which answers only from stored documents, and a proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

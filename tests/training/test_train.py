@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -14,7 +13,7 @@ from training.tokenizer import build_tokenizer
 from training.train import TrainingSettings, find_exact_matches, learning_rate_factor, train
 
 
-def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
+def test_a_few_steps_write_a_model_that_loads(tmp_path):
     settings = TrainingSettings(steps=3, copying=((8, 0), (9, 1)), copy_accuracy=-1.0, batch_tokens=512)
     train(settings, tmp_path)
     record = json.loads((tmp_path / "training.json").read_text())
@@ -25,20 +24,20 @@ def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
     assert model.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=2).shape[1] <= 8
 
 
-def test_ends_training_puts_90_percent_of_answers_near_the_ends() -> None:
+def test_ends_training_puts_90_percent_of_answers_near_the_ends():
     rng = random.Random(0)
     drawn = Counter(batches._choose_gold(rng, batches.BatchSettings(20, ends=True)) for _ in range(10_000))
     assert 0.90 <= sum(drawn[position] for position in (0, 1, 18, 19)) / 10_000 <= 0.94
     assert abs(drawn[0] + drawn[1] - drawn[18] - drawn[19]) < 400
 
 
-def test_uniform_training_prefers_no_position() -> None:
+def test_uniform_training_prefers_no_position():
     rng = random.Random(0)
     drawn = Counter(batches._choose_gold(rng, batches.BatchSettings(20, ends=False)) for _ in range(10_000))
     assert max(drawn.values()) < 600
 
 
-def test_a_question_sees_passages_and_itself_but_no_others() -> None:
+def test_a_question_sees_passages_and_itself_but_no_others():
     batch = batches.make_questions(random.Random(0), build_tokenizer(), batches.BatchSettings(4, ends=True), count=1)
     visible, answer = batch.visible[0, 0], batch.answer[0]
     first, second = (answer == 0).nonzero()[0, 0], (answer == 1).nonzero()[0, 0]
@@ -47,7 +46,7 @@ def test_a_question_sees_passages_and_itself_but_no_others() -> None:
     assert not visible[second, first]
 
 
-def test_look_back_heads_start_at_one_to_four_tokens_back() -> None:
+def test_look_back_heads_start_at_one_to_four_tokens_back():
     tokenizer = build_tokenizer()
     model = initialise_model(make_config(tokenizer), seed=0)
     model.set_attn_implementation("eager")
@@ -60,12 +59,12 @@ def test_look_back_heads_start_at_one_to_four_tokens_back() -> None:
         assert back.argmax().item() == head + 1
 
 
-def test_an_answer_is_right_only_if_all_its_tokens_are() -> None:
+def test_an_answer_is_right_only_if_all_its_tokens_are():
     logits = torch.eye(3)
     found = find_exact_matches(logits, torch.tensor([0, 1, 0]), torch.tensor([4, 7, 7]))
     assert found.tolist() == [1.0, 0.0]
 
 
-def test_the_learning_rate_is_constant_until_half_time() -> None:
+def test_the_learning_rate_is_constant_until_half_time():
     assert [learning_rate_factor(step, 100) for step in (0, 49)] == [1.0, 1.0]
     assert learning_rate_factor(99, 100) < 0.08

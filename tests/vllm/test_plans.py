@@ -26,10 +26,7 @@ def test_a_request_becomes_a_plan():
         ({"lengths": 5}, "wrong type"),
         ({"scope": None}, "wrong type"),
         ({"store": True}, "a request stores one document after a prefix"),
-        (
-            {"method": "pine"},
-            "method 'pine' does not run in vLLM's attention; expected one of pcw, ape",
-        ),
+        ({"method": "pine"}, "method 'pine' does not run in vLLM's attention; expected one of pcw, ape"),
         ({"method": "ape"}, "method 'ape' does not run"),
         ({"method": "structured-prompting"}, "does not run"),
         ({"method": "pcw(reader=somewhere)"}, "does not run"),

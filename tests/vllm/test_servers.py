@@ -1,7 +1,5 @@
 """``ragbias proxy`` and vLLM as servers: killed processes, a store that changes under load, and tenants."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil

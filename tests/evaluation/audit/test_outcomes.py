@@ -218,14 +218,7 @@ def labelled(flips, better, method=None):
     quiet = Flips.of([1.0] * len(flips), [0.0] * len(flips))  # the wording of every answer changes
     interval = Interval(*better)
     return Outcome(
-        method or NoMethod(),
-        quiet,
-        rates,
-        PositionPreference(0, 1, 0, []),
-        [0.6],
-        estimate_mean([0.0]),
-        interval,
-        1.0,
+        method or NoMethod(), quiet, rates, PositionPreference(0, 1, 0, []), [0.6], estimate_mean([0.0]), interval, 1.0
     )
 
 

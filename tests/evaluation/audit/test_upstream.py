@@ -1,7 +1,5 @@
 """Audits of a model on a server have the same figures as local audits of that model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

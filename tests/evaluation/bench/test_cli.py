@@ -54,17 +54,9 @@ def test_judges_are_run_and_reported(bench, cli, tmp_path):
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out, summary = tmp_path / "run", tmp_path / "summary.json"
     judge = (
-        "--model",
-        "tiny",
-        "--task",
-        "judge",
-        "--data",
-        tmp_path / "pairs.jsonl",
-        "--no-explain",
-        "--no-cost",
-        "--methods",
-        "pine",
-    )
+        "--model", "tiny", "--task", "judge", "--data", tmp_path / "pairs.jsonl", "--no-explain", "--no-cost",
+        "--methods", "pine",
+    )  # fmt: skip
     code, _, errors = bench(*judge, "--out", out, "--json", summary)
     assert (code, errors) == (0, "")
     (result,) = json.loads(summary.read_text())["results"]

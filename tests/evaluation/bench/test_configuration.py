@@ -56,10 +56,7 @@ def test_the_command_line_overrides_settings_of_a_file(tmp_path):
         ("tasks: [{name: tiny, documents: ten}]", "tasks.0: tiny: documents.0: .*valid integer, got 'ten'"),
         ("tasks: [{name: tiny, positions: {0: 1}}]", "tasks.0: tiny: positions: .*valid tuple, got {0: 1}"),
         ("tasks: [{name: tiny, documents: [[3]]}]", "tasks.0: tiny: documents.0: .*valid integer"),
-        (
-            "tasks: [{name: tiny, orders: [2]}]",
-            "tiny: orders: .*valid integer, got \\[2\\]",
-        ),
+        ("tasks: [{name: tiny, orders: [2]}]", "tiny: orders: .*valid integer, got \\[2\\]"),
         ("tasks: [{name: tiny, seed: [1]}]", "tasks.0: tiny: seed: .*valid integer"),
         ("tasks: [{name: tiny, limit: yes}]", "tasks.0: tiny: limit: .*valid integer, got True"),
         ("tasks: [{name: mdqa, data: a, indices: 'false'}]", "tasks.0: mdqa: indices: .*valid boolean, got 'false'"),
@@ -110,10 +107,7 @@ def test_what_is_missing_is_named():
 
 
 def test_a_bench_without_a_model_says_how_to_name_one():
-    with pytest.raises(
-        RunError,
-        match="here: no model given; name one, .*; expected 'tiny', 'smollm2'",
-    ):
+    with pytest.raises(RunError, match="here: no model given; name one, .*; expected 'tiny', 'smollm2'"):
         validate_settings({"methods": "none", "tasks": ["tiny"], "out": "x"}, "here")
 
 

@@ -108,10 +108,7 @@ def test_another_measure_in_the_same_folder_is_refused(folder):
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
-    [
-        ({"measure": "perplexity"}, "measure"),
-        ({"measure": "logprob,logprob"}, "one value is given twice"),
-    ],
+    [({"measure": "perplexity"}, "measure"), ({"measure": "logprob,logprob"}, "one value is given twice")],
 )
 def test_measures_that_do_not_fit_are_refused(tmp_path, changes, complaint):
     with pytest.raises(RunError, match=complaint):

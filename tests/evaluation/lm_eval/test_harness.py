@@ -1,7 +1,5 @@
 """The model ``ragbias`` of lm-eval, on small tasks over local files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -76,14 +74,14 @@ REQUESTS = [(context, choice) for context in (CONTEXT, "Question: short?\nAnswer
 
 
 @pytest.mark.parametrize("method", ["none", MsPoE(min_ratio=1, max_ratio=1)], ids=["none", "neutral-ms-poe"])
-def test_a_method_without_effect_scores_as_the_plain_model(plain: object, method: object) -> None:
+def test_a_method_without_effect_scores_as_the_plain_model(plain, method):
     own = scored(RagBiasLM("tiny", method=method), REQUESTS)
     expected = scored(plain, REQUESTS)
     assert [greedy for _, greedy in own] == [greedy for _, greedy in expected]
     assert [value for value, _ in own] == pytest.approx([value for value, _ in expected], rel=1e-5, abs=1e-4)
 
 
-def test_a_method_scores_as_ragbias_itself_does(plain: object) -> None:
+def test_a_method_scores_as_ragbias_itself_does(plain):
     from ragbias import DebiasedLM
 
     method = MsPoE(min_ratio=1.5, max_ratio=3.0, layers=(0, None))
@@ -94,7 +92,7 @@ def test_a_method_scores_as_ragbias_itself_does(plain: object) -> None:
     assert own[0][0] != pytest.approx(scored(plain, [(CONTEXT, CHOICES[0])])[0][0], abs=1e-3)
 
 
-def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain: object) -> None:
+def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain):
     from lm_eval.api.instance import Instance
 
     requests = [Instance("loglikelihood_rolling", {}, (CONTEXT,), 0)]
@@ -103,14 +101,14 @@ def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain: object) -> None
     assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(expected, abs=1e-3)
 
 
-def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lm_eval_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
     monkeypatch.delitem(sys.modules, RagBiasLM.__module__)
     with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[lm-eval\]'"):
         import_module(RagBiasLM.__module__)
 
 
-def test_a_continuation_follows_the_end_of_a_long_prompt() -> None:
+def test_a_continuation_follows_the_end_of_a_long_prompt():
     model, context, continuation = RagBiasLM("tiny", max_length=40), FACT + LONG * 20, " green lamp"
     tokens, target = model._encode_pair(context, continuation)
     with pytest.warns(UserWarning, match="too long for the model's window of 40 tokens lose their beginning") as seen:
@@ -122,12 +120,12 @@ def test_a_continuation_follows_the_end_of_a_long_prompt() -> None:
         scored(model, [(FACT, LONG * 20)])
 
 
-def test_methods_that_need_documents_are_refused() -> None:
+def test_methods_that_need_documents_are_refused():
     with pytest.raises(RunError, match="pine needs documents.*ms-poe"):
         RagBiasLM("tiny", method="pine")
 
 
-def test_a_method_changes_generated_answers(plain: object) -> None:
+def test_a_method_changes_generated_answers(plain):
     from lm_eval.api.instance import Instance
 
     requests = [Instance("generate_until", {}, (CONTEXT, {"until": ["\n"], "max_gen_toks": 6}), 0)]
@@ -139,7 +137,7 @@ def test_a_method_changes_generated_answers(plain: object) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_of_lm_eval_knows_the_model(tasks: Path) -> None:
+def test_the_command_line_of_lm_eval_knows_the_model(tasks):
     command = [
         sys.executable,
         "-m",

@@ -1,7 +1,5 @@
 """Scores computed by hand from the benchmarks' definitions."""
 
-from __future__ import annotations
-
 import pytest
 
 from ragbias.evaluation.measures.metrics import (
@@ -26,7 +24,7 @@ from ragbias.evaluation.measures.metrics import (
         ("The", ""),
     ],
 )
-def test_normalisation(text: str, expected: str) -> None:
+def test_normalisation(text, expected):
     assert normalise_squad(text) == expected
 
 
@@ -46,7 +44,7 @@ def test_normalisation(text: str, expected: str) -> None:
         ("anything", ["*"], 1.0),  # nothing is left of the answer, and any text contains that
     ],
 )
-def test_best_subspan_em(prediction: str, answers: list[str], score: float) -> None:
+def test_best_subspan_em(prediction, answers, score):
     assert best_subspan_em(prediction, answers) == score
 
 
@@ -64,21 +62,21 @@ def test_best_subspan_em(prediction: str, answers: list[str], score: float) -> N
         ("yes\nit is", ["it"], 0.5),  # all lines count
     ],
 )
-def test_qa_f1(prediction: str, answers: list[str], score: float) -> None:
+def test_qa_f1(prediction, answers, score):
     assert qa_f1(prediction, answers) == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
     ("prediction", "score"), [('"D1FF-29", next', 1.0), ("d1ff-29", 1.0), ("d1ff 29", 0.0), ("d1ff-2", 0.0)]
 )
-def test_value_in_answer(prediction: str, score: float) -> None:
+def test_value_in_answer(prediction, score):
     assert value_in_answer(prediction, "d1ff-29") == score
 
 
 @pytest.mark.parametrize(
     ("prediction", "score"), [(" green  door.", 1.0), ("Green door", 1.0), ("red", 1.0), ("a green door", 0.0)]
 )
-def test_exact(prediction: str, score: float) -> None:
+def test_exact(prediction, score):
     assert exact_match(prediction, ["green door", "Red"]) == score
 
 

@@ -94,10 +94,7 @@ def test_a_method_looks_the_same_in_all_figures_of_a_report():
     titles = {panel_title(label): label for label in looks}
     drawn = {label: {"curves": set(), "costs": set()} for label in looks}
     for result in results:
-        for kind, figure in (
-            ("curves", draw_u_curves(result, looks)),
-            ("costs", draw_accuracy_by_cost(result, looks)),
-        ):
+        for kind, figure in (("curves", draw_u_curves(result, looks)), ("costs", draw_accuracy_by_cost(result, looks))):
             for axis in figure.axes:
                 for line in axis.lines:
                     name = {"none (plain model)": "none"}.get(line.get_label(), line.get_label())

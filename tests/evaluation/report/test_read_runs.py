@@ -90,10 +90,7 @@ def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, chan
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        (
-            {"indices": False},
-            "prompts of task 'made-up' differ between .*a and .*b: indices is 'the default' in",
-        ),
+        ({"indices": False}, "prompts of task 'made-up' differ between .*a and .*b: indices is 'the default' in"),
         ({"seed": 3}, "differ between .*: seed"),
         ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "the data of task 'made-up' differ between"),
     ],

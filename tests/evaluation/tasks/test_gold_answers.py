@@ -1,7 +1,5 @@
 """The log-probability of gold answers, and a method's effect on the next token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby
 
@@ -19,28 +17,28 @@ CASES = list(TASK.cases())
 PLAIN = NoMethod()
 
 
-def test_a_right_answer_is_far_more_probable_than_a_wrong_one(tiny: DebiasedLM) -> None:
+def test_a_right_answer_is_far_more_probable_than_a_wrong_one(tiny):
     right = score_gold(tiny, TASK, CASES[0], PLAIN)
     wrong = score_gold(tiny, TASK, replace(CASES[0], answers=("herring chowder",)), PLAIN)
     assert right.logprob > -1 and wrong.logprob < -5
     assert right.answer.prediction == "" and right.answer.prompt_tokens > 50 and right.seconds > 0
 
 
-def test_of_several_gold_answers_the_most_probable_counts(tiny: DebiasedLM) -> None:
+def test_of_several_gold_answers_the_most_probable_counts(tiny):
     own = CASES[0].answers
     alone = score_gold(tiny, TASK, CASES[0], PLAIN)
     among = score_gold(tiny, TASK, replace(CASES[0], answers=("herring chowder", *own, "Otter")), PLAIN)
     assert (among.logprob, among.tokens) == (pytest.approx(alone.logprob, abs=1e-4), alone.tokens)
 
 
-def test_an_invariant_method_gives_all_orders_one_probability(tiny: DebiasedLM) -> None:
+def test_an_invariant_method_gives_all_orders_one_probability(tiny):
     for _, cases in groupby(CASES, key=lambda case: case.question):
         pair = list(cases)
         assert len({score_gold(tiny, TASK, case, Pine()).logprob for case in pair}) == 1
         assert len({score_gold(tiny, TASK, case, PLAIN).logprob for case in pair}) == 2
 
 
-def test_divergence_and_agreement_are_those_to_the_plain_model(tiny: DebiasedLM) -> None:
+def test_divergence_and_agreement_are_those_to_the_plain_model(tiny):
     plain = score_gold(tiny, TASK, CASES[0], PLAIN)
     assert plain.divergence(plain) == 0 and plain.agrees(plain)
     # a method's answer may be equally certain here, up to rounding that differs between processors
@@ -55,25 +53,25 @@ def test_divergence_and_agreement_are_those_to_the_plain_model(tiny: DebiasedLM)
     assert not flipped.agrees(plain)
 
 
-def test_methods_that_reorder_show_their_order(tiny: DebiasedLM) -> None:
+def test_methods_that_reorder_show_their_order(tiny):
     orders = {score_gold(tiny, TASK, case, CanonicalOrder()).answer.report.order for case in CASES[:2]}
     assert len(orders) == 2 and all(sorted(order) == [0, 1, 2, 3] for order in orders)
 
 
-def test_votes_and_experts_count_the_tokens_of_every_prompt(tiny: DebiasedLM) -> None:
+def test_votes_and_experts_count_the_tokens_of_every_prompt(tiny):
     plain = score_gold(tiny, TASK, CASES[0], PLAIN).answer.prompt_tokens
     assert score_gold(tiny, TASK, CASES[0], get("permutation-vote")).answer.prompt_tokens == 5 * plain
     assert plain < score_gold(tiny, TASK, CASES[0], get("pced")).answer.prompt_tokens < 5 * plain
 
 
-def test_an_answer_beyond_the_window_is_refused(tiny: DebiasedLM) -> None:
+def test_an_answer_beyond_the_window_is_refused(tiny):
     case = replace(CASES[0], answers=("long " * tiny.window,))
     with pytest.raises(PromptTooLongError, match=r"too many for an answer of \d+"):
         score_gold(tiny, TASK, case, PLAIN)
 
 
 @pytest.mark.parametrize("method", ["pcw", "ape", "pced"])
-def test_cached_documents_are_used_and_change_no_bit(tiny: DebiasedLM, method: str) -> None:
+def test_cached_documents_are_used_and_change_no_bit(tiny, method):
     cached = DebiasedLM(tiny.model, tiny.tokenizer, method, cache=DocumentCache())
     expected, cold, warm = (score_gold(lm, TASK, CASES[0], get(method)) for lm in (tiny, cached, cached))
     assert expected.logprob == cold.logprob == warm.logprob

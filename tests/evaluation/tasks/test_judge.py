@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import operator
 import re
@@ -8,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ragbias import DebiasedLM
 from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.evaluation.tasks import Judge, make_task
 from ragbias.evaluation.tasks import judge as judging
@@ -39,7 +36,7 @@ def cases(*data: Path, **settings: Any) -> list[Case]:
     return list(Judge(data, **settings).cases())
 
 
-def test_each_pair_is_shown_in_both_orders(data: Path) -> None:
+def test_each_pair_is_shown_in_both_orders(data):
     found = cases(data)
     assert len({case.id for case in found}) == len(found) == 2 * len(PAIRS)
     for (chosen, rejected), first, second in zip(PAIRS, found[::2], found[1::2], strict=True):
@@ -52,7 +49,7 @@ def test_each_pair_is_shown_in_both_orders(data: Path) -> None:
     assert [case.group for case in found] == ["easy"] * 8 + ["hard"] * 8
 
 
-def test_the_letter_belongs_to_the_response_not_the_position(data: Path) -> None:
+def test_the_letter_belongs_to_the_response_not_the_position(data):
     letters = set()
     for (chosen, rejected), case in zip([pair for pair in PAIRS for _ in range(2)], cases(data), strict=True):
         letter = "A" if hashlib.sha256(chosen.encode()).digest() < hashlib.sha256(rejected.encode()).digest() else "B"
@@ -63,7 +60,7 @@ def test_the_letter_belongs_to_the_response_not_the_position(data: Path) -> None
     assert letters == {("A", 0), ("A", 1), ("B", 0), ("B", 1)}
 
 
-def test_letters_by_position_make_the_prompt_of_the_benchmark(data: Path) -> None:
+def test_letters_by_position_make_the_prompt_of_the_benchmark(data):
     first, second = cases(data, limit=1, letters="position")
     chosen, rejected = PAIRS[0]
     assert (first.text, second.text) == (OFFICIAL.format(chosen, rejected), OFFICIAL.format(rejected, chosen))
@@ -73,7 +70,7 @@ def test_letters_by_position_make_the_prompt_of_the_benchmark(data: Path) -> Non
     assert {first.text, second.text} & {case.text for case in by_response}
 
 
-def test_both_orders_are_the_same_set_of_segments(data: Path) -> None:
+def test_both_orders_are_the_same_set_of_segments(data):
     first, second, *_ = cases(data)
     one, other = (split_prompt(case.text + judging.CUE, case.documents, None).parts for case in (first, second))
     assert one.documents == other.documents[::-1]
@@ -81,9 +78,7 @@ def test_both_orders_are_the_same_set_of_segments(data: Path) -> None:
 
 
 @pytest.mark.parametrize("explain", [True, False])
-def test_the_instruction_is_the_systems_turn_or_stands_first(
-    tiny: DebiasedLM, data: Path, explain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_instruction_is_the_systems_turn_or_stands_first(tiny, data, explain, monkeypatch):
     task = Judge((data,), limit=1, explain=explain)
     case, instruction = next(task.cases()), judging.EXPLAINED if explain else judging.VERDICT_ONLY
     system, user = {"role": "system", "content": instruction}, {"role": "user", "content": case.text}
@@ -109,15 +104,13 @@ def test_the_instruction_is_the_systems_turn_or_stands_first(
         ("", None),
     ],
 )
-def test_a_verdict_is_the_one_of_both_that_occurs(answer: str, verdict: str | None) -> None:
+def test_a_verdict_is_the_one_of_both_that_occurs(answer, verdict):
     assert find_verdict(answer) == verdict
 
 
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("method", [Pine(), CanonicalOrder()], ids=lambda method: method.name)
-def test_an_invariant_method_gives_one_verdict_for_both_orders(
-    tiny: DebiasedLM, data: Path, method: Any, chat: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invariant_method_gives_one_verdict_for_both_orders(tiny, data, method, chat, monkeypatch):
     if not chat:
         monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
     task = Judge((data,), limit=4, explain=False)
@@ -129,9 +122,7 @@ def test_an_invariant_method_gives_one_verdict_for_both_orders(
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_a_verdict_alone_is_the_more_probable_one(
-    tiny: DebiasedLM, data: Path, chat: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verdict_alone_is_the_more_probable_one(tiny, data, chat, monkeypatch):
     if not chat:
         monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
     task = Judge((data,), limit=3, explain=False)
@@ -147,7 +138,7 @@ def test_a_verdict_alone_is_the_more_probable_one(
         assert answer.prediction == ("chosen" if likelier == case.answers[0] else "rejected")
 
 
-def test_a_model_that_gives_no_verdict_is_undecided(tiny: DebiasedLM, data: Path) -> None:
+def test_a_model_that_gives_no_verdict_is_undecided(tiny, data):
     task = Judge((data,), limit=1)
     case = next(task.cases())
     (answer,) = task.answers(tiny, [case], NoMethod(), batch_size=1)  # the embedded model knows no such instruction
@@ -155,7 +146,7 @@ def test_a_model_that_gives_no_verdict_is_undecided(tiny: DebiasedLM, data: Path
     assert [task.score(case, each) for each in ("chosen", "neither", "rejected")] == [1.0, 0.5, 0.0]
 
 
-def test_a_vote_balances_both_orders_and_ties_are_undecided(tiny: DebiasedLM, data: Path) -> None:
+def test_a_vote_balances_both_orders_and_ties_are_undecided(tiny, data):
     task = Judge((data,), limit=4, explain=False)
     found = list(task.cases())
     alone = task.answers(tiny, found, Segmented(), batch_size=8)
@@ -168,7 +159,7 @@ def test_a_vote_balances_both_orders_and_ties_are_undecided(tiny: DebiasedLM, da
         assert [answer.prompt_tokens for answer in both] == [2 * alone[2 * n].prompt_tokens] * 2
 
 
-def test_equal_responses_are_left_out(write: Any) -> None:
+def test_equal_responses_are_left_out(write):
     equal = {**LINES[0], "rejected": LINES[0]["chosen"]}
     found = cases(write("a.jsonl", equal, LINES[1], LINES[2]), limit=1)
     assert [case.id for case in found] == ["a/2/2/0/0", "a/2/2/1/1"]
@@ -176,7 +167,7 @@ def test_equal_responses_are_left_out(write: Any) -> None:
         cases(write("b.jsonl", equal))
 
 
-def test_a_line_of_another_format_is_named(write: Any) -> None:
+def test_a_line_of_another_format_is_named(write):
     path = write("a.jsonl", LINES[0], {**LINES[1], "prompt": [{"role": "user", "content": "x"}]})
     with pytest.raises(DataError, match=r"line 2: prompt: Input should be a valid string, got \["):
         cases(path)
@@ -190,6 +181,6 @@ def test_a_line_of_another_format_is_named(write: Any) -> None:
     ],
     ids=["letters", "explain"],
 )
-def test_options_out_of_range_are_named(option: dict[str, Any], message: str) -> None:
+def test_options_out_of_range_are_named(option, message):
     with pytest.raises(RunError, match=re.escape(message)):
         make_task("judge", data="a.jsonl", **option)

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import KVRetrieval
 from ragbias.evaluation.tasks.task import Case
@@ -42,7 +39,7 @@ def keys(case: Case) -> list[str]:
     return re.findall(r'[{ ]"(\w+)": "', case.text)
 
 
-def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
+def test_the_official_prompt_is_reproduced_to_the_letter(data):
     case, other = cases(data)
     assert case.text == PROMPT
     assert case.documents == ('"a54e": "D1FF"', '"9f4a": "703a"', '"52a9": "b2f8"', '"f4eb": "d733"')
@@ -51,18 +48,18 @@ def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
     assert KVRetrieval.max_new_tokens == 100
 
 
-def test_the_official_measure_scores_an_answer(data: Path) -> None:
+def test_the_official_measure_scores_an_answer(data):
     _, case = cases(data)
     scores = {' "d1ff"': 1.0, "It is:\nD1FF": 1.0, "b2f8": 0.0}
     assert {answer: KVRetrieval(()).score(case, answer) for answer in scores} == scores
 
 
-def test_the_gold_pair_is_taken_out_and_put_in_at_its_position(data: Path) -> None:
+def test_the_gold_pair_is_taken_out_and_put_in_at_its_position(data):
     found = cases(data, positions=(0, 3), limit=1)
     assert [keys(case) for case in found] == [["52a9", "a54e", "9f4a", "f4eb"], ["a54e", "9f4a", "f4eb", "52a9"]]
 
 
-def test_fewer_pairs_are_drawn_and_keep_their_order(write: Any) -> None:
+def test_fewer_pairs_are_drawn_and_keep_their_order(write):
     records = [[f"k{n}", f"v{n}"] for n in range(30)]
     path = write("kv.jsonl", {"ordered_kv_records": records, "key": "k11", "value": "v11"})
     five, twenty = cases(path, documents=(5, 20))
@@ -75,7 +72,7 @@ def test_fewer_pairs_are_drawn_and_keep_their_order(write: Any) -> None:
     assert keys(cases(path, documents=(5,), seed=1)[0]) != keys(five)
 
 
-def test_orders_shuffle_the_other_pairs(data: Path) -> None:
+def test_orders_shuffle_the_other_pairs(data):
     found = cases(data, orders=3, positions=(1,), seed=4)
     assert [case.order for case in found] == [0, 1, 2] * 2
     assert len({case.documents for case in found[:3]}) == 3
@@ -83,26 +80,26 @@ def test_orders_shuffle_the_other_pairs(data: Path) -> None:
     assert {case.seed for case in found} == {0}  # no pairs are drawn
 
 
-def test_a_pair_that_is_not_among_the_records_is_named(write: Any) -> None:
+def test_a_pair_that_is_not_among_the_records_is_named(write):
     path = write("kv.jsonl", LINE, {**LINE, "value": "D1FF"})
     with pytest.raises(DataError, match=re.escape(f"{path}, line 2: the pair ('52a9', 'D1FF') of 'key' and 'value'")):
         cases(path)
 
 
-def test_a_value_that_is_part_of_any_answer_is_refused(write: Any) -> None:
+def test_a_value_that_is_part_of_any_answer_is_refused(write):
     line = {**LINE, "ordered_kv_records": [*RECORDS, ["aaaa", " "]], "key": "aaaa", "value": " "}
     with pytest.raises(DataError, match="line 1: value: is empty"):
         cases(write("kv.jsonl", line))
 
 
-def test_more_pairs_or_positions_than_there_are_is_refused(data: Path) -> None:
+def test_more_pairs_or_positions_than_there_are_is_refused(data):
     with pytest.raises(RunError, match=r"documents=5, but .* line 1, has 4 pairs; use fewer"):
         cases(data, documents=(5,))
     with pytest.raises(RunError, match="position 4 among 4 documents"):
         cases(data, positions=(4,))
 
 
-def test_pairs_are_segments_and_the_split_adds_one_separator(data: Path) -> None:
+def test_pairs_are_segments_and_the_split_adds_one_separator(data):
     case, _ = cases(data)
     prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
     assert not reason
@@ -110,7 +107,7 @@ def test_pairs_are_segments_and_the_split_adds_one_separator(data: Path) -> None
     assert prompt.text == case.text.replace("{", "{,\n ")
 
 
-def test_pine_answers_the_same_to_the_last_bit_in_any_order(tiny: DebiasedLM, data: Path) -> None:
+def test_pine_answers_the_same_to_the_last_bit_in_any_order(tiny, data):
     task = KVRetrieval((data,), positions=(0, 1, 3), orders=2, limit=1)
     predictions = set()
     for case in task.cases():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -7,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from ragbias import DebiasedLM
 from ragbias.errors import DataError
 from ragbias.evaluation.tasks import LLMBar
 from ragbias.evaluation.tasks.judge import RESPONSE
@@ -30,7 +27,7 @@ def cases(path: Path, **settings: Any) -> list[Case]:
     return list(LLMBar((path,), **settings).cases())
 
 
-def test_the_labelled_output_is_the_better_one(tmp_path: Path) -> None:
+def test_the_labelled_output_is_the_better_one(tmp_path):
     found = cases(written(tmp_path, ENTRIES))
     assert [(case.question, case.gold_position) for case in found] == [
         (f"LLMBar_Natural.json/{entry}", position) for entry in (1, 2) for position in (0, 1)
@@ -48,21 +45,18 @@ def test_the_labelled_output_is_the_better_one(tmp_path: Path) -> None:
         ({**ENTRIES[1], "label": "2"}, "1.label: Input should be a valid integer, got '2'"),
         ({**ENTRIES[1], "label": True}, "1.label: Input should be a valid integer, got True"),
         ({**ENTRIES[1], "label": None}, "1.label: Input should be a valid integer, got None"),
-        (
-            {name: value for name, value in ENTRIES[1].items() if name != "label"},
-            "'1.label' is missing",
-        ),
+        ({name: value for name, value in ENTRIES[1].items() if name != "label"}, "'1.label' is missing"),
         ({**ENTRIES[1], "output_2": 7}, "1.output_2: Input should be a valid string, got 7"),
     ],
     ids=["3", "text", "true", "null", "none", "output"],
 )
-def test_a_missing_or_wrong_label_is_named_with_file_and_entry(tmp_path: Path, entry: Any, message: str) -> None:
+def test_a_missing_or_wrong_label_is_named_with_file_and_entry(tmp_path, entry, message):
     path = written(tmp_path, [ENTRIES[0], entry])
     with pytest.raises(DataError, match=re.escape(f"{path}: {message}")):
         cases(path)
 
 
-def test_pairs_are_judged_in_both_orders(tiny: DebiasedLM, tmp_path: Path) -> None:
+def test_pairs_are_judged_in_both_orders(tiny, tmp_path):
     task = LLMBar((written(tmp_path, ENTRIES),), explain=False)
     predictions = [answer.prediction for answer in task.answers(tiny, list(task.cases()), Pine(), batch_size=4)]
     assert set(predictions) <= {"chosen", "rejected"} and predictions[::2] == predictions[1::2]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -7,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from ragbias import DebiasedLM
 from ragbias.errors import DataError
 from ragbias.evaluation.tasks import LongBench
 from ragbias.evaluation.tasks.task import Case
@@ -61,7 +58,7 @@ def cases(*data: Path, **settings: Any) -> list[Case]:
     return list(LongBench(data, **settings).cases())
 
 
-def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
+def test_the_official_prompt_is_reproduced_to_the_letter(data):
     case, other = cases(data)
     assert case.text == PROMPT
     assert [document.split("\n")[1] for document in case.documents] == ["Falcon Station", "Otter", "Birch"]
@@ -70,13 +67,13 @@ def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
     assert LongBench.max_new_tokens == 32
 
 
-def test_the_official_measure_scores_an_answer(data: Path) -> None:
+def test_the_official_measure_scores_an_answer(data):
     case, _ = cases(data)
     scores = {"Mara Quill.": 1.0, "It was Quill": 0.5, "Otter": 0.0}
     assert {answer: LongBench(()).score(case, answer) for answer in scores} == scores
 
 
-def test_passages_are_numbered_in_the_order_shown(data: Path) -> None:
+def test_passages_are_numbered_in_the_order_shown(data):
     found = cases(data, orders=4, limit=1, seed=2)
     for case in found:
         assert [document.split("\n")[0] for document in case.documents] == ["Passage 1:", "Passage 2:", "Passage 3:"]
@@ -86,7 +83,7 @@ def test_passages_are_numbered_in_the_order_shown(data: Path) -> None:
     assert [case.id for case in found] == ["hotpotqa/1/3/-/0", *(f"hotpotqa/1/3/-/{k}/2" for k in (1, 2, 3))]
 
 
-def test_passages_are_the_same_whatever_their_number(data: Path) -> None:
+def test_passages_are_the_same_whatever_their_number(data):
     first, second = cases(data, orders=2, limit=1)
     assert set(first.documents) != set(second.documents) and set(first.contents) == set(second.contents)
     assert len(set(first.contents)) == len(first.documents)
@@ -94,7 +91,7 @@ def test_passages_are_the_same_whatever_their_number(data: Path) -> None:
         assert all(content in document for content, document in zip(case.contents, case.documents, strict=True))
 
 
-def test_white_space_around_passages_hides_their_position(write: Any) -> None:
+def test_white_space_around_passages_hides_their_position(write):
     spaced = CONTEXT.replace("an otter", "an otter \n\n").replace("a {tree}", "a {tree}\n")
     (case,) = cases(write("a.jsonl", {**LINE, "context": spaced}))
     assert case.text == PROMPT
@@ -110,13 +107,13 @@ def test_white_space_around_passages_hides_their_position(write: Any) -> None:
         ({"answers": "Mara"}, "answers: Input should be a valid array, got 'Mara'"),
     ],
 )
-def test_a_line_of_another_format_is_named(write: Any, change: dict[str, Any], message: str) -> None:
+def test_a_line_of_another_format_is_named(write, change, message):
     path = write("a.jsonl", LINE, {**LINE, **change})
     with pytest.raises(DataError, match=re.escape(f"{path}, line 2: {message}")):
         cases(path)
 
 
-def test_each_passage_is_a_segment(data: Path) -> None:
+def test_each_passage_is_a_segment(data):
     for indices in (True, False):
         case, _ = cases(data, indices=indices)
         prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
@@ -125,7 +122,7 @@ def test_each_passage_is_a_segment(data: Path) -> None:
         assert [document.strip() for document in prompt.documents] == list(case.documents)
 
 
-def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, data: Path) -> None:
+def test_pine_without_indices_is_bit_identical_in_any_order(tiny, data):
     task = LongBench((data,), orders=4, indices=False)
     predictions = defaultdict(set)
     for case in task.cases():

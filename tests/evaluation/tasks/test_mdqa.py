@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -67,7 +65,7 @@ def cases(*data: Path, **settings: Any) -> list[Case]:
 # the official files
 
 
-def test_the_official_prompt_is_reproduced_to_the_letter(write: Any) -> None:
+def test_the_official_prompt_is_reproduced_to_the_letter(write):
     (case,) = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)))
     assert case.text == PROMPT
     assert case.documents == tuple(line for line in PROMPT.split("\n") if line.startswith("Document"))
@@ -76,19 +74,19 @@ def test_the_official_prompt_is_reproduced_to_the_letter(write: Any) -> None:
     assert MultiDocumentQA.max_new_tokens == 100
 
 
-def test_without_indices_the_headers_have_no_number(write: Any) -> None:
+def test_without_indices_the_headers_have_no_number(write):
     (case,) = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)), indices=False)
     assert case.text == re.sub(r"Document \[\d\]", "Document ", PROMPT)
 
 
-def test_the_official_measure_scores_an_answer(write: Any) -> None:
+def test_the_official_measure_scores_an_answer(write):
     (case,) = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)))
     task = MultiDocumentQA(())
     scores = {" In 1901.": 1.0, "In 1910": 0.0, "I do not know\n1901": 0.0}
     assert {answer: task.score(case, answer) for answer in scores} == scores
 
 
-def test_positions_move_only_the_gold_document(write: Any) -> None:
+def test_positions_move_only_the_gold_document(write):
     found = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)), positions=(2, 0), indices=False)
     titles = [re.findall(r"Title: (\w+)", case.text) for case in found]
     assert titles == [["Mara", "Otter", "Falcon"], ["Falcon", "Mara", "Otter"]]
@@ -96,13 +94,13 @@ def test_positions_move_only_the_gold_document(write: Any) -> None:
     assert len({case.question for case in found}) == 1
 
 
-def test_documents_are_the_same_whatever_their_number(write: Any) -> None:
+def test_documents_are_the_same_whatever_their_number(write):
     first, last = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)), positions=(0, 2))
     assert set(first.documents) != set(last.documents) and set(first.contents) == set(last.contents)
     assert len(set(first.contents)) == 3 and first.contents[0] == last.contents[2]
 
 
-def test_files_of_other_gold_positions_hold_the_same_questions(write: Any) -> None:
+def test_files_of_other_gold_positions_hold_the_same_questions(write):
     other = question(OTTER, MARA, context("Birch", "A tree.", gold=True), text="what is birch")
     first = write(OFFICIAL.format(0), question(GOLD, MARA, OTTER), other)
     last = write(OFFICIAL.format(2), question(MARA, OTTER, GOLD), other)
@@ -116,7 +114,7 @@ def test_files_of_other_gold_positions_hold_the_same_questions(write: Any) -> No
     assert len(cases(first, last, positions=(0, 1))) == 4
 
 
-def test_another_number_of_documents_than_the_files_is_refused(write: Any) -> None:
+def test_another_number_of_documents_than_the_files_is_refused(write):
     path = write(OFFICIAL.format(1), question(MARA, GOLD, OTTER))
     assert len(cases(path, documents=(3, 10))) == 1
     with pytest.raises(DataError, match=r"line 1: 3 documents, but documents=10, 20; an official file"):
@@ -135,7 +133,7 @@ def test_another_number_of_documents_than_the_files_is_refused(write: Any) -> No
         (question(GOLD, {**MARA, "text": None}), "ctxs.1.text: Input should be a valid string, got None"),
     ],
 )
-def test_a_line_of_another_format_is_named(write: Any, line: Any, message: str) -> None:
+def test_a_line_of_another_format_is_named(write, line, message):
     path = write(OFFICIAL.format(1), question(MARA, GOLD, OTTER), line)
     with pytest.raises(DataError, match=re.escape(f"{path}, line 2: {message}")):
         cases(path)
@@ -144,7 +142,7 @@ def test_a_line_of_another_format_is_named(write: Any, line: Any, message: str) 
 # the oracle file
 
 
-def test_the_oracle_file_has_10_and_20_documents_at_5_positions(write: Any) -> None:
+def test_the_oracle_file_has_10_and_20_documents_at_5_positions(write):
     lines = [
         question(context(f"T{n}", f"text {n}", gold=True), text=f"q{n}", answers=(f"answer {n}",)) for n in range(24)
     ]
@@ -159,7 +157,7 @@ def test_the_oracle_file_has_10_and_20_documents_at_5_positions(write: Any) -> N
     ] * 2
 
 
-def test_distractors_are_drawn_once_for_a_question(oracle: Path) -> None:
+def test_distractors_are_drawn_once_for_a_question(oracle):
     settings: dict[str, Any] = dict(documents=(3, 5), positions=(0, 2), indices=False)
     found = cases(oracle, **settings)
     assert cases(oracle, **settings) == found
@@ -176,7 +174,7 @@ def test_distractors_are_drawn_once_for_a_question(oracle: Path) -> None:
         assert all(set(first.documents) < set(case.documents) for case in more)
 
 
-def test_no_distractor_can_be_right(write: Any) -> None:
+def test_no_distractor_can_be_right(write):
     lines = [
         question(context("Falcon", "Mara Quill built it.", gold=True), text="who", answers=("Mara Quill", "the Owl")),
         question(context("Falcon", "Another passage of the same title.", gold=True), text="b", answers=("x1",)),
@@ -192,12 +190,12 @@ def test_no_distractor_can_be_right(write: Any) -> None:
         cases(path, documents=(4,), limit=1)
 
 
-def test_the_gold_document_may_stand_alone(oracle: Path) -> None:
+def test_the_gold_document_may_stand_alone(oracle):
     found = cases(oracle, documents=(1,), limit=2)
     assert [(len(case.documents), case.gold_position) for case in found] == [(1, 0), (1, 0)]
 
 
-def test_orders_shuffle_the_distractors_around_the_gold_one(oracle: Path) -> None:
+def test_orders_shuffle_the_distractors_around_the_gold_one(oracle):
     found = cases(oracle, documents=(5,), positions=(0, 3), orders=3, indices=False, limit=2)
     assert [(case.order, case.gold_position) for case in found[:6]] == [(k, p) for k in range(3) for p in (0, 3)]
     for begin in (0, 6):
@@ -210,12 +208,12 @@ def test_orders_shuffle_the_distractors_around_the_gold_one(oracle: Path) -> Non
     assert len({case.id for case in found}) == 12
 
 
-def test_more_orders_than_there_are_is_refused(oracle: Path) -> None:
+def test_more_orders_than_there_are_is_refused(oracle):
     with pytest.raises(RunError, match="orders=3, but 2 documents that can move have 2 orders"):
         cases(oracle, documents=(3,), orders=3)
 
 
-def test_a_position_beyond_the_documents_is_refused(oracle: Path) -> None:
+def test_a_position_beyond_the_documents_is_refused(oracle):
     with pytest.raises(RunError, match="position 5 among 5 documents; positions count from 0 to 4"):
         cases(oracle, documents=(5,), positions=(0, 5))
 
@@ -223,7 +221,7 @@ def test_a_position_beyond_the_documents_is_refused(oracle: Path) -> None:
 # with a model
 
 
-def test_each_header_belongs_to_its_documents_segment(oracle: Path) -> None:
+def test_each_header_belongs_to_its_documents_segment(oracle):
     for indices in (True, False):
         (case,) = cases(oracle, documents=(5,), positions=(2,), limit=1, indices=indices)
         prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
@@ -232,7 +230,7 @@ def test_each_header_belongs_to_its_documents_segment(oracle: Path) -> None:
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"
 
 
-def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, oracle: Path) -> None:
+def test_pine_without_indices_is_bit_identical_in_any_order(tiny, oracle):
     task = MultiDocumentQA((oracle,), documents=(6,), positions=(0, 3, 5), orders=2, limit=2, indices=False)
     predictions = defaultdict(set)
     for case in task.cases():
@@ -244,7 +242,7 @@ def test_pine_without_indices_is_bit_identical_in_any_order(tiny: DebiasedLM, or
     assert [len(answers) for answers in predictions.values()] == [1, 1]
 
 
-def test_the_model_finds_the_answers_of_its_own_world(tiny: DebiasedLM, write: Any) -> None:
+def test_the_model_finds_the_answers_of_its_own_world(tiny, write):
     corpus = held_out_corpus(12, seed=0)
     by_gold = {each.gold: each for each in held_out_questions(corpus, 16, seed=0)}
     lines = [
@@ -260,7 +258,7 @@ def test_the_model_finds_the_answers_of_its_own_world(tiny: DebiasedLM, write: A
     assert sum(scores) > len(scores) / 2
 
 
-def test_the_bare_prompt_is_the_benchmarks_own_text(write: Any) -> None:
+def test_the_bare_prompt_is_the_benchmarks_own_text(write):
     lm = DebiasedLM.from_pretrained("tiny")
     lm.tokenizer.chat_template = "{{ '<user>' + messages[0]['content'] + '<assistant>' }}"
     path = write(OFFICIAL.format(1), question(MARA, GOLD, OTTER))

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import MuSiQue, make_task
 from ragbias.evaluation.tasks.task import Case
@@ -34,7 +31,7 @@ def cases(*data: Path, **settings: Any) -> list[Case]:
     return list(MuSiQue(data=data, **settings).cases())
 
 
-def test_a_question_has_its_passages_in_the_order_of_the_file(data: Path) -> None:
+def test_a_question_has_its_passages_in_the_order_of_the_file(data):
     first, second = cases(data)
     assert first.documents == (
         "the ship left from falcon station.",
@@ -48,7 +45,7 @@ def test_a_question_has_its_passages_in_the_order_of_the_file(data: Path) -> Non
     assert first.question != second.question
 
 
-def test_orders_shuffle_passages_and_the_limit_counts_questions(data: Path) -> None:
+def test_orders_shuffle_passages_and_the_limit_counts_questions(data):
     shuffled = cases(data, orders=3, limit=1)
     assert [case.order for case in shuffled] == [0, 1, 2] and len({case.id for case in shuffled}) == 3
     assert (
@@ -58,14 +55,14 @@ def test_orders_shuffle_passages_and_the_limit_counts_questions(data: Path) -> N
     assert [case.documents for case in cases(data, orders=3, limit=1)] == [case.documents for case in shuffled]
 
 
-def test_documents_are_found_in_the_prompt_in_every_order(data: Path, tiny: DebiasedLM) -> None:
+def test_documents_are_found_in_the_prompt_in_every_order(data, tiny):
     task = MuSiQue(data=(data,), orders=3)
     splits = [split_prompt(task.prompt(tiny, case), case.documents, None) for case in task.cases()]
     found = {frozenset(split.parts.documents) for split in splits}
     assert len(found) == 1
 
 
-def test_the_measures_are_f1_or_the_answer_in_the_first_line(data: Path) -> None:
+def test_the_measures_are_f1_or_the_answer_in_the_first_line(data):
     (case, _), prediction = cases(data), "It was built by Mara Quill"
     assert 0 < MuSiQue(data=(data,)).score(case, prediction) < 1
     assert MuSiQue(data=(data,), metric="subspan-em").score(case, prediction) == 1
@@ -73,7 +70,7 @@ def test_the_measures_are_f1_or_the_answer_in_the_first_line(data: Path) -> None
         make_task("musique", data=data, metric="bleu")
 
 
-def test_passages_can_be_cut_around_the_answer(data: Path) -> None:
+def test_passages_can_be_cut_around_the_answer(data):
     case = cases(data, shorten=5)[0]
     assert case.documents[1] == "Falcon\n\nby mara quill in spring" and case.shorten == 5
     assert case.documents[0] == "the ship left from falcon"
@@ -88,7 +85,7 @@ def test_passages_can_be_cut_around_the_answer(data: Path) -> None:
         ({"answers": "Mara"}, "1.answers: Input should be a valid array, got 'Mara'"),
     ],
 )
-def test_an_entry_of_another_format_is_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+def test_an_entry_of_another_format_is_named(tmp_path, change, complaint):
     path = tmp_path / "broken.json"
     path.write_text(json.dumps([ENTRY, {**ENTRY, **change}]))
     with pytest.raises(DataError, match=f"broken.json: {complaint}"):

@@ -1,9 +1,6 @@
 """Properties of all tasks, and their creation by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +9,7 @@ from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA,
 from ragbias.evaluation.tasks.task import Case
 
 
-def test_tasks_are_made_by_name() -> None:
+def test_tasks_are_made_by_name():
     assert list(TASKS) == ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny"]
     assert make_task("tiny", documents=[5], limit=None) == TinyQA(documents=(5,))
     assert make_task("kv-retrieval", data=["a.jsonl", Path("b.jsonl")]) == KVRetrieval(
@@ -49,13 +46,13 @@ def test_tasks_are_made_by_name() -> None:
         ("longbench", {"data": "a", "indices": "no"}, "longbench: indices: Input should be a valid boolean, got 'no'"),
     ],
 )
-def test_what_cannot_be_made_is_named(name: str, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_made_is_named(name, options, message):
     with pytest.raises(RunError, match=message):
         make_task(name, **options)
 
 
 @pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar"])
-def test_the_same_file_twice_and_a_missing_one_are_refused(name: str, tmp_path: Path) -> None:
+def test_the_same_file_twice_and_a_missing_one_are_refused(name, tmp_path):
     with pytest.raises(RunError, match="both named 'a'; remove or rename one"):
         list(make_task(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
     with pytest.raises(FileNotFoundError, match=r"a\.jsonl"):
@@ -93,9 +90,7 @@ ORACLE = [
     ],
 )
 @pytest.mark.parametrize("seeds", [(0,), (7,), (0, 7)])
-def test_cases_that_differ_in_order_only_are_one_group(
-    write: Any, name: str, examples: list[Any], options: dict[str, Any], drawn: bool, seeds: tuple[int, ...]
-) -> None:
+def test_cases_that_differ_in_order_only_are_one_group(write, name, examples, options, drawn, seeds):
     """Same groups as for ``flips``: an order and its shuffles belong together, other sets of documents do not."""
     data = {"data": [write("a.jsonl", *examples)]} if examples else {}
     groups: dict[tuple[str, int, int], list[Case]] = {}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import accumulate, chain, pairwise
 
 import torch
@@ -10,7 +8,7 @@ from ragbias.methods import Method, NoMethod, Pine
 from ragbias.models.tiny.world import PREFIX, SEPARATOR
 
 
-def test_default_cases_are_one_hundred_questions_at_five_places() -> None:
+def test_default_cases_are_one_hundred_questions_at_five_places():
     found = list(TinyQA().cases())
     assert len(found) == len({case.id for case in found}) == 2 * 100 * 5
     assert [case.gold_position for case in found[:5]] == [0, 2, 4, 7, 9]
@@ -18,12 +16,12 @@ def test_default_cases_are_one_hundred_questions_at_five_places() -> None:
     assert found == list(TinyQA().cases())
 
 
-def test_fewer_questions_are_the_first_ones() -> None:
+def test_fewer_questions_are_the_first_ones():
     settings = dict(documents=(5,), positions=(0,), seed=3)
     assert list(TinyQA(**settings, limit=10).cases())[:4] == list(TinyQA(**settings, limit=4).cases())  # type: ignore[arg-type]
 
 
-def test_orders_hold_the_same_documents_and_place_the_gold_one() -> None:
+def test_orders_hold_the_same_documents_and_place_the_gold_one():
     found = list(TinyQA(documents=(6,), positions=(2,), orders=3, limit=2).cases())
     for begin in (0, 3):
         part = found[begin : begin + 3]
@@ -45,7 +43,7 @@ def alone(tiny: DebiasedLM, case: Case, method: Method) -> str:
     return str(tiny.tokenizer.decode(output[0, prompt.shape[1] :], skip_special_tokens=True)).strip()
 
 
-def test_answers_are_those_of_the_model_itself(tiny: DebiasedLM) -> None:
+def test_answers_are_those_of_the_model_itself(tiny):
     for method, count in ((NoMethod(), 20), (Pine(), 6)):
         task = TinyQA(documents=(8,), positions=(0, 3), limit=count, seed=5)
         found = list(task.cases())

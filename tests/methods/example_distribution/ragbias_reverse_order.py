@@ -1,7 +1,5 @@
 """A minimal method in a separate distribution: the retriever's documents, last one first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

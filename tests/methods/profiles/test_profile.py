@@ -25,22 +25,14 @@ def test_a_saved_profile_reads_as_it_was(tmp_path):
 
 
 WRONG = [
-    ("model", "", "the model's name"),
-    ("model", 7, "the model's name"),
-    ("hidden_size", 0, "whole number >= 1"),
-    ("n_layers", "3", "whole number >= 1"),
-    ("channel", 64, "below hidden_size=64"),
-    ("channel", -1, "whole number >= 0"),
-    ("channel", True, "whole number >= 0"),
-    ("factor", float("nan"), "number from -1,000,000 to 1,000,000"),
-    ("factor", None, "number from -1,000,000"),
-    ("layers", (2, 1), "first <= last"),
-    ("layers", (1, 3), "< n_layers=3"),
-    ("layers", (0, 1.5), "whole number >= 0"),
-    ("layers", (-1, 1), "whole number >= 0"),
-    ("layers", (0, 1, 2), "first, last"),
-    ("layers", 1, "first, last"),
-]
+    ("model", "", "the model's name"), ("model", 7, "the model's name"), ("hidden_size", 0, "whole number >= 1"),
+    ("n_layers", "3", "whole number >= 1"), ("channel", 64, "below hidden_size=64"),
+    ("channel", -1, "whole number >= 0"), ("channel", True, "whole number >= 0"),
+    ("factor", float("nan"), "number from -1,000,000 to 1,000,000"), ("factor", None, "number from -1,000,000"),
+    ("layers", (2, 1), "first <= last"), ("layers", (1, 3), "< n_layers=3"),
+    ("layers", (0, 1.5), "whole number >= 0"), ("layers", (-1, 1), "whole number >= 0"),
+    ("layers", (0, 1, 2), "first, last"), ("layers", 1, "first, last"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "value", "expected"), WRONG)

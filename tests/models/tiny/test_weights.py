@@ -13,11 +13,11 @@ def accuracy(lm, **choice):
     return accuracy_by_position(lm, TinyQA(limit=40, **choice))
 
 
-def test_the_weights_take_at_most_eight_megabytes() -> None:
+def test_the_weights_take_at_most_eight_megabytes():
     assert sum(file.stat().st_size for file in tiny.path().glob("*.safetensors")) <= 8e6
 
 
-def test_the_model_is_a_stock_llama_with_greedy_defaults() -> None:
+def test_the_model_is_a_stock_llama_with_greedy_defaults():
     model = AutoModelForCausalLM.from_pretrained(tiny.path())
     tokenizer = AutoTokenizer.from_pretrained(tiny.path())
     assert type(model).__name__ == "LlamaForCausalLM"
@@ -27,18 +27,18 @@ def test_the_model_is_a_stock_llama_with_greedy_defaults() -> None:
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
 
 
-def test_held_out_questions_are_answered_at_both_ends_of_ten(tiny) -> None:
+def test_held_out_questions_are_answered_at_both_ends_of_ten(tiny):
     found = accuracy(tiny, documents=(10,), positions=(0, 9), seed=11)
     assert found[1] >= 0.65
     assert found[10] >= 0.85
 
 
-def test_it_loses_the_middle_of_twenty(tiny) -> None:
+def test_it_loses_the_middle_of_twenty(tiny):
     found = accuracy(tiny, documents=(20,), positions=(0, 10), seed=11)
     assert found[1] - found[11] >= 0.1
 
 
-def test_it_answers_in_the_frameworks_stock_prompts(tiny) -> None:
+def test_it_answers_in_the_frameworks_stock_prompts(tiny):
     settings = dict(documents=10, position=9, seed=12, questions=40)
     assert all_formats.measure_accuracy(tiny.model, tiny.tokenizer, **settings) >= 0.8
 

@@ -21,7 +21,7 @@ def _trained(count: int) -> set[world.Fact]:
     return drawn
 
 
-def test_training_and_evaluation_share_no_name_and_no_fact() -> None:
+def test_training_and_evaluation_share_no_name_and_no_fact():
     trained = _trained(20_000)
     corpora = [world.held_out_corpus(300, seed) for seed in range(5)]
     all_facts = {fact for corpus in corpora for passage in corpus for fact in world.facts(passage)}
@@ -30,7 +30,7 @@ def test_training_and_evaluation_share_no_name_and_no_fact() -> None:
     assert not {fact.name for fact in trained} & {fact.name for fact in all_facts}
 
 
-def test_training_batches_contain_no_held_out_name() -> None:
+def test_training_batches_contain_no_held_out_name():
     tokenizer = build_tokenizer()
     held_out = {passage.title for seed in range(5) for passage in world.held_out_corpus(400, seed)}
     batch = make_questions(random.Random(3), tokenizer, BatchSettings(documents=20, ends=True), count=8)
@@ -44,20 +44,20 @@ def _names(held_out: bool) -> set[str]:
     return {e.passage.title for _ in range(200) for e in world.sample_entries(rng, 40, held_out)}
 
 
-def test_facts_read_from_a_passage_are_those_it_was_made_from() -> None:
+def test_facts_read_from_a_passage_are_those_it_was_made_from():
     rng = random.Random(7)
     for entry in world.sample_entries(rng, 300, held_out=True):
         assert world.facts(entry.passage) == sorted(entry.facts)
 
 
-def test_a_corpus_has_unique_names_and_only_answerable_passages() -> None:
+def test_a_corpus_has_unique_names_and_only_answerable_passages():
     corpus = world.held_out_corpus(400, seed=1)
     assert len({passage.title for passage in corpus}) == 400
     assert all(world.facts(passage) for passage in corpus)
     assert world.held_out_corpus(400, seed=1) == corpus
 
 
-def test_questions_have_one_answer_in_the_corpus() -> None:
+def test_questions_have_one_answer_in_the_corpus():
     corpus = world.held_out_corpus(100, seed=2)
     for question in world.held_out_questions(corpus, 100, seed=0):
         assert question.gold in corpus
@@ -66,18 +66,15 @@ def test_questions_have_one_answer_in_the_corpus() -> None:
         assert question.gold.title in question.question
 
 
-def test_asking_for_too_much_says_what_there_is() -> None:
+def test_asking_for_too_much_says_what_there_is():
     with pytest.raises(ArgumentError, match="10000 passages"):
         world.held_out_corpus(10_000, seed=0)
     with pytest.raises(ArgumentError, match="1000 questions"):
         world.held_out_questions(world.held_out_corpus(10, seed=0), 1000, seed=0)
 
 
-def test_the_path_is_known_without_importing_torch() -> None:
-    names = {
-        "ragbias.models.tiny",
-        "ragbias.models.tiny.world",
-    }
+def test_the_path_is_known_without_importing_torch():
+    names = {"ragbias.models.tiny", "ragbias.models.tiny.world"}
     for name in names:
         source = Path(find_spec(name).origin).read_text()
         assert "import torch" not in source

@@ -81,11 +81,7 @@ def test_parameters_out_of_range_are_named(build, message):
     ],
 )
 def test_what_does_not_fit_model_or_prompt_is_named(llama, intervention, error, message):
-    with (
-        pytest.raises(error, match=message),
-        torch.no_grad(),
-        ragbias.debias(llama, Intervened(intervention), SPANS),
-    ):
+    with pytest.raises(error, match=message), torch.no_grad(), ragbias.debias(llama, Intervened(intervention), SPANS):
         llama(IDS)
 
 
