@@ -39,7 +39,7 @@ def test_llama_index_runs_it_in_every_order(reader):
     assert answers[0].text == answers[1].text
 
 
-def test_a_client_of_the_server_cannot_name_a_folder(reader):
+def test_a_client_of_the_server_cannot_name_a_folder():
     from ragbias.serving.prompts import client_method
 
     with pytest.raises(Exception, match="a request cannot name a file; start the server with this method"):

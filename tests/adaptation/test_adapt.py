@@ -161,7 +161,7 @@ def test_a_lesson_of_other_values_is_damaged(lm, questions, tmp_path, damage):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
 
 
-def test_a_checkpoint_of_other_tensors_is_damaged(lm, questions, tmp_path):
+def test_a_checkpoint_of_other_tensors_is_damaged(lm, tmp_path):
     save_file({"a": torch.zeros(2)}, tmp_path / "checkpoint.safetensors")
     with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .*KeyError.*; add restart=True"):
         _restore(Reader(lm, 2, 0), SimpleNamespace(state={}), tmp_path / "checkpoint.safetensors")

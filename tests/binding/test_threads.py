@@ -3,6 +3,7 @@
 import contextvars
 import threading
 
+import pytest
 import torch
 
 import ragbias
@@ -14,29 +15,9 @@ from support.random_models import random_model
 from support.segments import Segments
 
 
-def test_threads_do_not_mix_on_a_custom_attention_class():
-    model = random_model("mpt")
-    alone = {}
-    for method in METHODS[:3]:
-        with ragbias.debias(model, method, SPANS):
-            alone[method] = logits(model)
-    results = {method: [] for method in alone}
-    barrier = threading.Barrier(len(alone))
-
-    def run(method):
-        barrier.wait()
-        for _ in range(8):
-            with ragbias.debias(model, method, SPANS):
-                results[method].append(logits(model))
-
-    side_by_side([threading.Thread(target=run, args=(method,)) for method in alone])
-    for method, given in results.items():
-        assert len(given) == 8 and all(torch.equal(one, alone[method]) for one in given)
-
-
-def test_eight_threads_with_different_methods_do_not_mix(model):
-    work = METHODS * 2
-    expected = []
+@pytest.mark.parametrize(("family", "work"), [("mpt", METHODS[:3]), ("llama", METHODS * 2)], ids=["mpt", "llama"])
+def test_threads_with_different_methods_do_not_mix(family, work):
+    model, expected = random_model(family), []
     for method in work:
         with ragbias.debias(model, method, SPANS):
             expected.append(logits(model))
@@ -53,7 +34,7 @@ def test_eight_threads_with_different_methods_do_not_mix(model):
     for given, wanted in zip(results, expected, strict=True):
         assert len(given) == 8
         assert all(torch.equal(one, wanted) for one in given)
-    assert not model.model._forward_pre_hooks
+    assert not model.base_model._forward_pre_hooks
 
 
 def in_thread(function):

@@ -41,6 +41,7 @@ def test_damaged_states_are_named_with_the_remedy(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        ("{", "cannot be read.*--restart"),
         ('{"settings": [], "results": {"loss": [1.5', "cannot be read: .*--restart"),
         ('{"settings": [5], "results": {}}', "cannot be read: .*--restart"),
         pytest.param("[" * 100_000, "cannot be read: .*--restart", id="deep"),
@@ -60,10 +61,11 @@ def test_results_that_are_a_pipe_are_not_waited_for(tmp_path):
 
 def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
     out = tmp_path / "profile.json"
-    PartialResults(out, {"seed": 1}).save_result("loss", [1.0])
-    with pytest.raises(MethodError, match="seed was 1 and is 2 now"):
-        PartialResults(out, {"seed": 2})
-    assert PartialResults(out, {"seed": 2}, restart=True).results == {}
+    PartialResults(out, {"seed": 1, "layers": (1, 2)}).save_result("loss", [1.0])
+    assert PartialResults(out, {"seed": 1, "layers": (1, 2)}).results == {"loss": [1.0]}
+    with pytest.raises(MethodError, match="seed was 1 and is 2 now.*--restart"):
+        PartialResults(out, {"seed": 2, "layers": (1, 2)})
+    assert PartialResults(out, {"seed": 2, "layers": (1, 2)}, restart=True).results == {}
 
 
 def write_often(out):

@@ -19,13 +19,8 @@ from support.gguf_files import write_gguf
         (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent is missing"),
         (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question contains"),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
-        (["ask", "q", "--documents", __file__, "--model", "tiny", "--method", "pin"], "unknown method 'pin'"),
         (["demo", "--model", "tiny", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
-        (
-            ["calibrate", "--model", "tiny", "--out", "p.json", "--task", "mdqa"],
-            "Invalid value for '--task': 'mdqa' is not one of 'kv', 'tiny', 'data'",
-        ),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
     ],
 )

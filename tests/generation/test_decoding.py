@@ -10,7 +10,6 @@ import torch
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import NonFiniteLogitsError
-from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.decoding import decode_tokens, safe_length
 from ragbias.generation.scoring import logprobs_of
 from support.prompts import ANIMALS, PROMPT
@@ -153,10 +152,6 @@ def test_a_closed_or_dropped_stream_stops_computing(lm, end):
         assert len(steps) < 1000
     finally:
         handle.remove()
-
-
-def generation(text, length=1):
-    return Generation(text, [1] * length, Usage(10, length), Report("a", "a", "prompt", (), 0, 0), "stop")
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7])

@@ -55,7 +55,7 @@ def test_a_vote_is_the_vote_of_its_shuffles(lm):
     tokens = [lm.tokenizer(text, add_special_tokens=False).input_ids for text in ANIMALS]
     orders = method.candidate_orders(tokens)
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders) and len(set(map(tuple, orders))) > 1
-    shuffled = [Prompt(PROMPT.prefix, [ANIMALS[index] for index in order], PROMPT.suffix) for order in orders]
+    shuffled = [PROMPT.reordered(order) for order in orders]
     answers = [lm.generate(prompt, method="none", max_new_tokens=6) for prompt in shuffled]
     scores = []
     for prompt, answer in zip(shuffled, answers, strict=True):
@@ -72,7 +72,7 @@ def test_a_vote_is_the_vote_of_its_shuffles(lm):
 def test_a_vote_does_not_depend_on_the_order_and_has_no_score(lm):
     texts = set()
     for order in itertools.permutations(range(4)):
-        prompt = Prompt(PROMPT.prefix, [ANIMALS[index] for index in order], PROMPT.suffix)
+        prompt = PROMPT.reordered(order)
         texts.add(lm.generate(prompt, method=PermutationVote(samples=3), max_new_tokens=4).text)
     assert len(texts) == 1
     with pytest.raises(MethodError, match="no score"):

@@ -98,7 +98,7 @@ def test_each_input_has_a_run_of_its_own(chat):
     assert [len(each.ended) for each in own] == [1] * 8
 
 
-async def test_an_input_that_fails_leaves_the_others_alone(chat, forwards):
+async def test_an_input_that_fails_leaves_the_others_alone(chat):
     inputs = [QUESTIONS[0], TOO_LONG, QUESTIONS[1]]
     alone = contents(chat.batch([QUESTIONS[0], QUESTIONS[1]]))
     runs = Runs()

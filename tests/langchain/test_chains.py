@@ -79,7 +79,6 @@ def test_streams_of_a_chain_run_on_the_retrieved_documents(chat, completion, rag
         assert_ran(llm.last_report, 5)
 
 
-@pytest.mark.asyncio
 async def test_async_chains_run_on_the_retrieved_documents(chat, completion, rag):
     for llm in (chat, completion):
         whole = (await rag(llm).ainvoke({"input": QUESTIONS[1]}))["answer"]
@@ -121,7 +120,6 @@ def test_a_threaded_batch_finds_the_documents_of_each_question(chat, retriever):
     assert_own_documents(results, QUESTIONS, retriever)
 
 
-@pytest.mark.asyncio
 async def test_an_async_batch_finds_each_questions_own_documents(chat, retriever):
     results = await chain_of_messages(chat, retriever).abatch(QUESTIONS)
     assert_own_documents(results, QUESTIONS, retriever)

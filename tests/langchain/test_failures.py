@@ -27,42 +27,6 @@ from support.concurrency import wait_until
 from support.prompts import DOCUMENTS, TEXT
 
 
-def boom(module, args):
-    if boom.after <= 0:
-        raise FloatingPointError("boom")
-    boom.after -= 1
-
-
-@pytest.fixture
-def failing_model(lm):
-    """A model that raises in its third forward pass."""
-    boom.after = 2
-    hook = lm.model.register_forward_pre_hook(boom)
-    yield
-    hook.remove()
-
-
-@pytest.mark.usefixtures("failing_model")
-def test_an_error_inside_generation_reaches_every_consumer(chat, completion):
-    for llm in (chat, completion):
-        for consume in (llm.invoke, lambda text, llm=llm: list(llm.stream(text))):
-            boom.after = 2
-            with pytest.raises(FloatingPointError, match="boom"):
-                consume("hello")
-
-
-@pytest.mark.usefixtures("failing_model")
-async def test_an_error_in_generation_reaches_every_async_consumer(chat, completion):
-    for llm in (chat, completion):
-        boom.after = 2
-        with pytest.raises(FloatingPointError, match="boom"):
-            await llm.ainvoke("hello")
-        boom.after = 2
-        with pytest.raises(FloatingPointError, match="boom"):
-            async for _ in llm.astream("hello"):
-                pass
-
-
 def running() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("ragbias") and name != "ragbias-remote"]  # which never ends
@@ -77,12 +41,12 @@ def test_a_dropped_stream_stops_and_leaves_the_model_usable(chat):
     assert chat.invoke(TEXT, documents=DOCUMENTS).content == before
 
 
-async def test_a_dropped_async_stream_stops(chat):
+async def test_a_dropped_async_stream_stops(chat, forwards):
     stream = chat.astream(TEXT, documents=DOCUMENTS, max_tokens=4000)
-    async for _ in stream:
-        break
+    await anext(stream)
     await stream.aclose()
     await asyncio.to_thread(wait_until, lambda: not running(), 20)
+    assert len(forwards) < 1000
 
 
 async def test_a_dropped_stream_leaves_its_report(chat, completion):
@@ -361,7 +325,7 @@ def test_a_one_shot_iterator_is_refused_however_it_is_bound(chat):
             ask()
 
 
-def test_odd_metadata_break_nothing(chat, retriever):
+def test_odd_metadata_break_nothing(chat):
     class Unprintable:
         def __str__(self):
             raise ValueError("no")

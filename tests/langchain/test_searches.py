@@ -21,8 +21,8 @@ from langchain_ragbias.listener import listener
 
 QUESTION = "What is the passphrase?"
 TEXTS = ["The gate of the mill is red.", "The wall of the hall is blue.", "The tower is emerald green."]
-SEARCHES = ("similarity_search", "similarity_search_with_score", "max_marginal_relevance_search")
-BY_VECTOR = ("similarity_search_by_vector", "max_marginal_relevance_search_by_vector")
+SEARCHES = ["similarity_search", "similarity_search_with_score", "max_marginal_relevance_search"]
+SEARCHES += ["similarity_search_by_vector", "max_marginal_relevance_search_by_vector"]
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +64,16 @@ def test_the_documents_of_langchains_own_rag_tutorial_are_found(lm, index):
 
 @pytest.mark.parametrize("name", SEARCHES)
 async def test_each_search_is_one_retrieval_whatever_it_calls(store, name):
-    found = getattr(store, name)(QUESTION, k=2)
+    query = store.embeddings.embed_query(QUESTION) if name.endswith("by_vector") else QUESTION
+    found = getattr(store, name)(query, k=2)
     assert retrieved() == [set(texts(found))]
-    assert len(await getattr(store, f"a{name}")(QUESTION, k=3)) == 3
+    assert len(await getattr(store, f"a{name}")(query, k=3)) == 3
     assert retrieved() == [set(TEXTS), set(texts(found))]
 
 
 def test_pairs_with_scores_are_one_retrieval(index):
     found = index.similarity_search_with_relevance_scores(QUESTION, k=3)
     assert retrieved() == [set(texts(found))]
-
-
-@pytest.mark.parametrize("name", BY_VECTOR)
-async def test_searches_by_vector_are_retrievals(store, name):
-    vector = store.embeddings.embed_query(QUESTION)
-    found = getattr(store, name)(vector, k=2)
-    assert retrieved() == [set(texts(found))]
-    assert len(await getattr(store, f"a{name}")(vector, k=3)) == 3
-    assert retrieved() == [set(TEXTS), set(texts(found))]
 
 
 def test_stores_of_every_class_are_seen_also_of_later_ones():
@@ -103,29 +95,17 @@ def test_stores_of_every_class_are_seen_also_of_later_ones():
     assert retrieved() == [{"found by words", "found by vector"}]
 
 
-def test_what_a_retriever_searches_is_not_what_it_retrieves(store):
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_what_a_retriever_searches_is_not_what_it_retrieves(store, asynchronous):
     class Best(BaseRetriever):
         def _get_relevant_documents(self, query, *, run_manager):
             return store.similarity_search(query, k=3)[:1]
 
-        async def _aget_relevant_documents(self, query, *, run_manager):
-            return (await store.asimilarity_search(query, k=3))[:1]
-
-    (best,) = Best().invoke(QUESTION)
-    assert retrieved() == [{best.page_content}]
-    store.as_retriever(search_kwargs={"k": 2}).invoke(QUESTION)
-    assert [len(each) for each in retrieved()] == [2, 1]
-
-
-async def test_the_corpus_of_an_async_retriever_is_no_retrieval(store):
-    class Best(BaseRetriever):
-        def _get_relevant_documents(self, query, *, run_manager):
-            return store.similarity_search(query, k=3)[:1]
-
-    (best,) = await Best().ainvoke(QUESTION)
-    assert retrieved() == [{best.page_content}]
-    await store.as_retriever(search_kwargs={"k": 2}).ainvoke(QUESTION)
-    assert [len(each) for each in retrieved()] == [2, 1]
+    found = []
+    for retriever in (Best(), store.as_retriever(search_kwargs={"k": 2})):
+        found += [await retriever.ainvoke(QUESTION) if asynchronous else retriever.invoke(QUESTION)]
+        assert retrieved() == [set(texts(each)) for each in found[::-1]]
+    assert [len(each) for each in found] == [1, 2]
 
 
 def test_a_search_looks_and_fails_as_ever(store):

@@ -113,7 +113,7 @@ def test_outputs_that_the_model_needs_are_not_removed(make_llm, name):
         make_llm(tokenizer_outputs_to_remove=[name])
 
 
-def test_the_class_has_at_most_15_own_fields_and_a_short_repr(lm):
+def test_the_class_has_at_most_15_own_fields_and_a_short_repr():
     assert len(RagBiasLLM.model_fields.keys() - FunctionCallingLLM.model_fields.keys()) <= 15
     llm = RagBiasLLM(model="tiny", method="none", top_p=0.5, api_key="secret")
     assert repr(llm) == "RagBiasLLM(model_name='tiny', method='none')"

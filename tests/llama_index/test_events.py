@@ -48,8 +48,8 @@ def recorder() -> Iterator[Recorder]:
     root.event_handlers = before
 
 
-async def ask(llm: RagBiasLLM, form: str) -> None:
-    answer = getattr(llm, form)(PROMPT if "complete" in form else MESSAGES, documents=DOCUMENTS)
+async def ask(llm: RagBiasLLM, form: str, **settings: Any) -> None:
+    answer = getattr(llm, form)(PROMPT if "complete" in form else MESSAGES, **settings)
     if form.startswith("a"):
         answer = await answer
     if form.startswith("astream"):
@@ -61,7 +61,7 @@ async def ask(llm: RagBiasLLM, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["complete", "stream_complete", "acomplete", "astream_complete"])
 async def test_events_of_completions_carry_tokens_and_report(llm, recorder, form):
-    await ask(llm, form)
+    await ask(llm, form, documents=DOCUMENTS)
     (start,), (end,) = recorder.of(LLMCompletionStartEvent), recorder.of(LLMCompletionEndEvent)
     assert start.model_dict["method"] == str(Pine())
     assert end.response.additional_kwargs["ragbias"]["n_found"] == 2
@@ -72,7 +72,7 @@ async def test_events_of_completions_carry_tokens_and_report(llm, recorder, form
 
 @pytest.mark.parametrize("form", ["chat", "stream_chat", "achat", "astream_chat"])
 async def test_events_of_chats_carry_tokens_and_report(llm, recorder, form):
-    await ask(llm, form)
+    await ask(llm, form, documents=DOCUMENTS)
     (_start,), (end,) = recorder.of(LLMChatStartEvent), recorder.of(LLMChatEndEvent)
     assert end.response.additional_kwargs["ragbias"]["method_ran"] == "pine"
     assert end.response.raw["usage"]["completion_tokens"] > 0
@@ -83,7 +83,7 @@ async def test_events_of_chats_carry_tokens_and_report(llm, recorder, form):
 @pytest.mark.parametrize("form", ["complete", "stream_complete", "achat", "astream_chat"])
 async def test_callbacks_see_the_report(make_llm, form):
     handler = LlamaDebugHandler(print_trace_on_end=False)
-    await ask(make_llm(callback_manager=CallbackManager([handler])), form)
+    await ask(make_llm(callback_manager=CallbackManager([handler])), form, documents=DOCUMENTS)
     ((_start, end),) = handler.get_event_pairs(CBEventType.LLM)
     response = end.payload["completion" if "complete" in form else "response"]
     assert response.additional_kwargs["ragbias"]["n_found"] == 2
@@ -105,20 +105,13 @@ def failing_at(step: int, failed: list[float]) -> Callable[[int], None]:
     return action
 
 
-@pytest.mark.parametrize("step", [1, 3])
-def test_errors_reach_reader_and_observers_within_a_second(llm, on_forward, recorder, step):
+@pytest.mark.parametrize(
+    ("form", "step"),
+    [("stream_complete", 1), ("stream_complete", 3), ("stream_chat", 1), ("astream_complete", 3), ("achat", 3)],
+)
+async def test_errors_reach_reader_and_observers_within_a_second(llm, on_forward, recorder, form, step):
     failed: list[float] = []
     with on_forward(failing_at(step, failed)), pytest.raises(RuntimeError, match="fell off"):
-        list(llm.stream_complete(PROMPT, min_new_tokens=8))
+        await ask(llm, form, min_new_tokens=8)
     assert time.perf_counter() - failed[0] < 1
-    assert len(recorder.of(ExceptionEvent)) >= 1
-
-
-@pytest.mark.parametrize("form", ["astream_complete", "achat"])
-async def test_error_reaches_the_async_reader_within_a_second(llm, on_forward, form):
-    failed: list[float] = []
-    with on_forward(failing_at(3, failed)), pytest.raises(RuntimeError, match="fell off"):
-        answer = await getattr(llm, form)(PROMPT if "complete" in form else MESSAGES, min_new_tokens=8)
-        async for _ in answer:
-            pass
-    assert time.perf_counter() - failed[0] < 1
+    assert recorder.of(ExceptionEvent) or form == "achat"  # for which LlamaIndex emits none

@@ -61,7 +61,7 @@ def test_usage_reports_cached_tokens(llm):
     assert details[0] == details[1] and details[0]["cached_tokens"] == llm.last_report["cached_tokens"] > 0
 
 
-def test_what_cannot_be_warmed_is_named(llm, byte_tokenizer):
+def test_what_cannot_be_warmed_is_named(llm):
     with pytest.raises(ArgumentError, match="1 documents to warm"):
         warm(llm, [Document(text="alone")], progress=False)
     with pytest.raises(WrongTypeError, match="expected RagBiasLLM"):

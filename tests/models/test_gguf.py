@@ -142,7 +142,7 @@ def test_a_missing_package_and_a_missing_file_are_named(file, tmp_path, monkeypa
         DebiasedLM.from_pretrained(str(file))
 
 
-def test_no_space_for_the_copy_names_the_folder_and_a_remedy(file, copies, tmp_path, monkeypatch):
+def test_no_space_for_the_copy_names_the_folder_and_a_remedy(file, copies, monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:

@@ -24,16 +24,13 @@ async def test_chat_openai(address, own, conversation):
     assert [each.content for each in llm.batch([talk, talk])] == [own.text] * 2
 
 
+def openai_like(address, **settings):
+    settings |= dict(api_base=f"{address}/v1", api_key="none", max_tokens=8, temperature=0)
+    return OpenAILike(model="tiny", additional_kwargs={"extra_body": BODY}, **settings)
+
+
 async def test_openai_like(address, own, conversation):
-    llm = OpenAILike(
-        model="tiny",
-        api_base=f"{address}/v1",
-        api_key="none",
-        is_chat_model=True,
-        max_tokens=8,
-        temperature=0,
-        additional_kwargs={"extra_body": BODY},
-    )
+    llm = openai_like(address, is_chat_model=True)
     talk = [ChatMessage(role=each["role"], content=each["content"]) for each in conversation]
     assert llm.chat(talk).message.content == own.text
     assert "".join(each.delta or "" for each in llm.stream_chat(talk)) == own.text
@@ -42,14 +39,6 @@ async def test_openai_like(address, own, conversation):
 
 def test_openai_like_completes_flat_prompts(address, tiny):
     prompt = "\n\n".join([*DOCUMENTS, QUESTION])
-    llm = OpenAILike(
-        model="tiny",
-        api_base=f"{address}/v1",
-        api_key="none",
-        is_chat_model=False,
-        max_tokens=8,
-        temperature=0,
-        additional_kwargs={"extra_body": BODY},
-    )
+    llm = openai_like(address, is_chat_model=False)
     own = tiny.generate(prompt, documents=DOCUMENTS, method="ape", max_new_tokens=8)
     assert llm.complete(prompt).text == own.text

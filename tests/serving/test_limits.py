@@ -221,7 +221,7 @@ def test_errors_logged_by_libraries_are_written_without_text(capfd):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
-def test_the_command_serves_and_finishes_requests_on_a_signal(tmp_path):
+def test_the_command_serves_and_finishes_requests_on_a_signal():
     """Start, answer, and finish a running answer after SIGTERM."""
     command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--served-name=mine"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

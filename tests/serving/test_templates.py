@@ -79,7 +79,7 @@ def test_documents_in_parts_of_messages_are_found(small_lm, kind, template):
         assert answers[0]["choices"] == expected["choices"] == answers[1]["choices"]
 
 
-def test_documents_of_tool_and_earlier_messages_stay_there(small_lm):
+def test_documents_of_tool_and_earlier_messages_stay_there():
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
     talk = [
         {"role": "user", "content": parts_of("document")},

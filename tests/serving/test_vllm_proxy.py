@@ -294,7 +294,7 @@ def test_a_reader_answers_requests_of_its_method_only(vllm):
     assert len(vllm[0].sent(store=True)) == 3
 
 
-def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm, tiny):
+def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm):
     for changes, error, message in (
         ({"reader": "other"}, ArgumentError, "expected an adapter of the upstream server: 'tiny-reader'"),
         ({"model": "/nowhere"}, ModelFileError, "/nowhere"),
@@ -310,7 +310,7 @@ def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm, tiny):
         create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ServerSettings(), Metrics())[1].load()
 
 
-def test_classes_of_the_frameworks_answer_through_the_proxy(vllm, proxy, tiny):
+def test_classes_of_the_frameworks_answer_through_the_proxy(proxy, tiny):
     address, body = str(proxy.base_url), chat()
     remote = ChatRagBias(base_url=address, method="pcw", max_tokens=8)
     talk = [(message["role"], message["content"]) for message in body["messages"]]

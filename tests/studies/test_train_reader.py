@@ -97,7 +97,7 @@ def test_mixtures_equal_the_method(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("objective", ["distil --mixture", "distil", "known", "both", "free", "ranked", "plain"])
-def test_each_objective_lowers_its_loss(tiny, file, tmp_path, monkeypatch, capsys, objective):
+def test_each_objective_lowers_its_loss(file, tmp_path, monkeypatch, capsys, objective):
     monkeypatch.setattr(training_prompts, "HELD_OUT", 2)
     name, *options = objective.split()
     command = [str(file), "--out", str(tmp_path), "--model", "tiny", "--device", "cpu", "--groups", "1", "--group", "6"]

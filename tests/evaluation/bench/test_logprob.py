@@ -125,7 +125,7 @@ def test_a_judge_that_explains_itself_has_no_log_probability(tmp_path):
     assert summary["results"][0]["methods"]["none"]["logprob"]["questions"] == 1
 
 
-def test_invariant_methods_run_once_give_the_same_records(folder, tmp_path):
+def test_invariant_methods_run_once_give_the_same_records(tmp_path):
     """Two invariant and two other methods, in both measures and in batches of several questions."""
     changes = {"methods": "none,pine,canonical-order,attention-sorting", "measure": "accuracy,logprob"}
     each, once = tmp_path / "each", tmp_path / "once"

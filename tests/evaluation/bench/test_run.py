@@ -162,7 +162,7 @@ def test_another_run_in_the_folder_is_refused(whole):
         silently(settings(whole, limit=4))
 
 
-def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
+def test_an_error_of_a_method_names_task_method_and_case():
     task = TinyQA(documents=(3,), limit=1)
     methods = parse_methods("none,pine(layers=(0,99))")
     found = run_unit(Unit("tiny", task, tuple(task.cases()), methods, 4), DebiasedLM.from_pretrained("tiny", "none"))

@@ -8,7 +8,6 @@ from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import KVRetrieval
 from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.request import split_prompt
-from ragbias.methods import Pine
 
 RECORDS = [["a54e", "D1FF"], ["9f4a", "703a"], ["52a9", "b2f8"], ["f4eb", "d733"]]
 LINE = {"ordered_kv_records": RECORDS, "key": "52a9", "value": "b2f8"}
@@ -105,14 +104,3 @@ def test_pairs_are_segments_and_the_split_adds_one_separator(data):
     assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")
-
-
-def test_pine_answers_the_same_to_the_last_bit_in_any_order(tiny, data):
-    task = KVRetrieval((data,), positions=(0, 1, 3), orders=2, limit=1)
-    predictions = set()
-    for case in task.cases():
-        output = tiny.generate(
-            task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=4, logprobs=True
-        )
-        predictions.add((output.text, *map(float.hex, output.logprobs or [])))
-    assert len(predictions) == 1

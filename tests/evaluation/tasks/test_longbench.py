@@ -1,5 +1,4 @@
 import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from ragbias.errors import DataError
 from ragbias.evaluation.tasks import LongBench
 from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.request import split_prompt
-from ragbias.methods import Pine
 
 CONTEXT = """\
 Passage 1:
@@ -120,14 +118,3 @@ def test_each_passage_is_a_segment(data):
         assert not reason
         assert prompt.text == case.text
         assert [document.strip() for document in prompt.documents] == list(case.documents)
-
-
-def test_pine_without_indices_is_bit_identical_in_any_order(tiny, data):
-    task = LongBench((data,), orders=4, indices=False)
-    predictions = defaultdict(set)
-    for case in task.cases():
-        output = tiny.generate(
-            task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=4, logprobs=True
-        )
-        predictions[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
-    assert [len(answers) for answers in predictions.values()] == [1, 1]

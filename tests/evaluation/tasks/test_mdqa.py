@@ -230,18 +230,6 @@ def test_each_header_belongs_to_its_documents_segment(oracle):
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"
 
 
-def test_pine_without_indices_is_bit_identical_in_any_order(tiny, oracle):
-    task = MultiDocumentQA((oracle,), documents=(6,), positions=(0, 3, 5), orders=2, limit=2, indices=False)
-    predictions = defaultdict(set)
-    for case in task.cases():
-        output = tiny.generate(
-            task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=6, logprobs=True
-        )
-        assert output.report.method_ran == "pine"
-        predictions[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
-    assert [len(answers) for answers in predictions.values()] == [1, 1]
-
-
 def test_the_model_finds_the_answers_of_its_own_world(tiny, write):
     corpus = held_out_corpus(12, seed=0)
     by_gold = {each.gold: each for each in held_out_questions(corpus, 16, seed=0)}

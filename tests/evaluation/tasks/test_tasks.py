@@ -1,5 +1,6 @@
 """Properties of all tasks, and their creation by name."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from ragbias.errors import RunError
 from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make_task
 from ragbias.evaluation.tasks.task import Case
+from ragbias.methods import Pine
 
 
 def test_tasks_are_made_by_name():
@@ -64,7 +66,7 @@ PASSAGES = {
     "dataset": "musique",
     "input": "Who?",
     "answers": ["me"],
-    "context": "\n\n".join(f"Passage {n}:\nText {n}." for n in range(1, 6)),
+    "context": "\n\n".join(f"Passage {n}:\n{name} sits." for n, name in enumerate(("Owl", "Cat", "Hen", "Fox"), 1)),
 }
 OFFICIAL = {
     "question": "Who?",
@@ -105,3 +107,23 @@ def test_cases_that_differ_in_order_only_are_one_group(write, name, examples, op
         assert len({frozenset(case.documents) for case in own}) == 1
         assert {case.order for case in own} == {0, 1, 2}
         assert len(own) == (3 if drawn else 1 + 2 * len(seeds))
+
+
+@pytest.mark.parametrize(
+    ("name", "examples", "options"),
+    [
+        ("mdqa", ORACLE, {"documents": [6], "positions": [0, 3, 5], "orders": 2, "limit": 2, "indices": False}),
+        ("longbench", [PASSAGES, {**PASSAGES, "dataset": "2wikimqa"}], {"orders": 4, "indices": False}),
+        ("kv-retrieval", [KV], {"positions": [0, 1, 3], "orders": 2}),
+    ],
+)
+def test_pine_without_indices_is_bit_identical_in_any_order(tiny, write, name, examples, options):
+    task = make_task(name, data=[write("a.jsonl", *examples)], **options)
+    predictions = defaultdict(list)
+    for case in task.cases():
+        settings = dict(documents=case.documents, method=Pine(), max_new_tokens=6, logprobs=True)
+        output = tiny.generate(task.prompt(tiny, case), **settings)
+        assert output.report.method_ran == "pine"
+        predictions[case.question].append((output.text, *map(float.hex, output.logprobs)))
+    assert len(predictions) == len(examples[:2]) and min(map(len, predictions.values())) > 3
+    assert [len(set(answers)) for answers in predictions.values()] == [1] * len(predictions)
