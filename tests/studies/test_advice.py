@@ -129,11 +129,7 @@ LOSES = Effect("attention", True, (-0.5, -0.9, -0.004), None, None, None)
 
 
 def reported_case(**changes):
-    known = dict(
-        study="made-up", model="m", task="mdqa", documents=10, measure="logprob", questions=120, tokens=800.0,
-        gap=(1.99, 1.5, 2.52), effects={"pine": PINE, "permutation-vote": VOTE},
-    )  # fmt: skip
-    return Case(**{**known, **changes})
+    return case(**{"gap": (1.99, 1.5, 2.52), "effects": {"pine": PINE, "permutation-vote": VOTE}, **changes})
 
 
 def test_a_recommendation_names_figures_evidence_and_others():

@@ -17,18 +17,13 @@ CHANNEL = 3
 
 
 @pytest.fixture(scope="module")
-def lm(llama, byte_tokenizer):
-    return ragbias.DebiasedLM(llama, byte_tokenizer, method="none")
+def found(plain_lm):
+    return measure_curves(plain_lm, CHANNEL, strings=5, length=50, seed=1, batch_size=2, track=lambda each: each)
 
 
-@pytest.fixture(scope="module")
-def found(lm):
-    return measure_curves(lm, CHANNEL, strings=5, length=50, seed=1, batch_size=2, track=lambda each: each)
-
-
-def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
+def test_the_curves_are_those_of_a_mask_and_of_position_ids(plain_lm, found):
     """In the reference runs, tokens 20 to 29 do not see earlier tokens, or have positions lower by ten."""
-    ids = draw_strings(lm, 0, 5, 50, seed=1)
+    ids = draw_strings(plain_lm, 0, 5, 50, seed=1)
     visible = torch.ones(50, 50, dtype=torch.bool).tril()
     positions = torch.arange(50)
     inputs = {
@@ -42,7 +37,7 @@ def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
     states = {}
     for name, given in inputs.items():
         with torch.no_grad():
-            hidden = lm.model.model(ids, output_hidden_states=True, **given).hidden_states
+            hidden = plain_lm.model.model(ids, output_hidden_states=True, **given).hidden_states
         states[name] = torch.stack([each[..., CHANNEL].double() for each in hidden[1:-1]], 1)
         torch.testing.assert_close(found.states[name], states[name], atol=1e-4, rtol=1e-4)
     for name, source in (("mask", 0), ("position ids", 10)):
@@ -73,9 +68,9 @@ def test_lengths_are_scaled_with_the_strings_and_reported(found):
     )
 
 
-def test_strings_longer_than_the_window_are_refused(lm):
+def test_strings_longer_than_the_window_are_refused(plain_lm):
     with pytest.raises(MethodError, match=r"perturbation: length=9999999; expected a whole number from 20 to"):
-        measure_curves(lm, CHANNEL, 2, 9_999_999, 0, 2, lambda each: each)
+        measure_curves(plain_lm, CHANNEL, 2, 9_999_999, 0, 2, lambda each: each)
 
 
 def test_without_position_ids_only_the_mask_is_perturbed(byte_tokenizer):
@@ -84,7 +79,7 @@ def test_without_position_ids_only_the_mask_is_perturbed(byte_tokenizer):
     assert list(found.states) == ["plain", "mask"] and (found.change("mask").abs() > 1e-3).any()
 
 
-def test_a_channel_scaled_by_one_is_as_it_was(lm):
-    ids = torch.tensor([Questions("kv", limit=1, documents=4, depths=2).samples(lm)[0].prompt.ids])
-    neutral, plain = (channel_states(lm, ids, 3, each) for each in (ChannelScaling(3, 1.0, (1, 2)), None))
+def test_a_channel_scaled_by_one_is_as_it_was(plain_lm):
+    ids = torch.tensor([Questions("kv", limit=1, documents=4, depths=2).samples(plain_lm)[0].prompt.ids])
+    neutral, plain = (channel_states(plain_lm, ids, 3, each) for each in (ChannelScaling(3, 1.0, (1, 2)), None))
     torch.testing.assert_close(neutral, plain, atol=1e-4, rtol=1e-4)

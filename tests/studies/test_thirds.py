@@ -1,6 +1,5 @@
 """Attention to the first and the last third of the documents with the channel scaled."""
 
-import pytest
 import torch
 
 import ragbias
@@ -13,19 +12,14 @@ from studies.perturbation import FACTORS, attention_by_factor, split_thirds
 PROFILE = Profile("small", 64, 4, 3, 0.0, (1, 2))
 
 
-@pytest.fixture(scope="module")
-def lm(llama, byte_tokenizer):
-    return ragbias.DebiasedLM(llama, byte_tokenizer, method="none")
-
-
-def test_attention_to_thirds_uses_scaled_queries_and_keys(lm):
-    samples = Questions("kv", limit=1, documents=4, depths=2).samples(lm)
-    given = attention_by_factor(lm, PROFILE, samples, lambda each: each)
+def test_attention_to_thirds_uses_scaled_queries_and_keys(plain_lm):
+    samples = Questions("kv", limit=1, documents=4, depths=2).samples(plain_lm)
+    given = attention_by_factor(plain_lm, PROFILE, samples, lambda each: each)
     masses = []
     for sample in samples:
         prompt, observer = split_thirds(sample.prompt), DocumentAttention()
-        with torch.no_grad(), ragbias.debias(lm.model, observer, prompt.spans):
-            lm.model(torch.tensor([prompt.ids]))
+        with torch.no_grad(), ragbias.debias(plain_lm.model, observer, prompt.spans):
+            plain_lm.model(torch.tensor([prompt.ids]))
         masses.append(observer.weights[0][1:3].mean(0))
     assert given.shape == (1, 2, len(FACTORS), 2)
     expected = torch.stack(masses)[:, [0, 2]]

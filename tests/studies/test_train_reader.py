@@ -1,6 +1,5 @@
 import gzip
 import json
-import random
 import re
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from studies.readers import document_orders, read_cases, render_prompt
 from studies.windows import (
     ANSWER_TOKENS,
     STATES,
-    Row,
     compute_logprobs,
     compute_target_logits,
     evaluate_mixture,
@@ -50,22 +48,11 @@ def questions_of(folder):
     return path
 
 
-def rows_of(lm):
-    """Make prompts with the same prefix, and windows, suffixes and targets of different lengths."""
-    rng = random.Random(0)
-
-    def ids(length):
-        return [rng.randrange(10, 500) for _ in range(length)]
-
-    prefix = ids(7)
-    return [Row(prefix, [ids(rng.randint(3, 9)) for _ in range(3)], ids(4 + n), ids(2 + n)) for n in range(3)]
-
-
 @pytest.mark.parametrize("cached", [0, 10**9])
-def test_batched_windows_equal_the_method_and_the_plain_model(tiny, monkeypatch, cached):
+def test_batched_windows_equal_the_method_and_the_plain_model(tiny, make_rows, monkeypatch, cached):
     monkeypatch.setattr(STATES, "left", cached)
     monkeypatch.setattr(STATES, "known", {})
-    rows = rows_of(tiny)
+    rows = make_rows()
     for method, batch in (("pcw", rows), ("none", [row.plain for row in rows])):
         for _ in range(2):  # the second time from cached states
             scores, (logits, real) = compute_logprobs(tiny.model, batch), compute_target_logits(tiny.model, batch)
@@ -77,8 +64,8 @@ def test_batched_windows_equal_the_method_and_the_plain_model(tiny, monkeypatch,
             assert scores[index] == pytest.approx(float(chosen.sum()), abs=1e-3)
 
 
-def test_batched_answers_equal_those_of_the_method(tiny):
-    rows = rows_of(tiny)
+def test_batched_answers_equal_those_of_the_method(tiny, make_rows):
+    rows = make_rows()
     answers = generate_answers(tiny.model, rows, tiny.tokenizer.eos_token_id)
     for row, answer in zip(rows, answers, strict=True):
         texts = [tiny.tokenizer.decode(part) for part in (row.prefix, *row.windows, row.suffix)]

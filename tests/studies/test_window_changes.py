@@ -1,5 +1,4 @@
 import json
-import random
 
 import pytest
 import torch
@@ -11,26 +10,16 @@ from studies.windows import Row, compute_logprobs
 PLACES = "Oslo", "Rome", "Lima", "Kyiv"
 
 
-def rows_of(count):
-    rng = random.Random(0)
-
-    def ids(length):
-        return [rng.randrange(10, 500) for _ in range(length)]
-
-    prefix = ids(7)
-    return [Row(prefix, [ids(rng.randint(3, 9)) for _ in range(count)], ids(4 + n), ids(2 + n)) for n in range(3)]
-
-
 @torch.no_grad()
-def test_a_single_document_stays_as_it_is_when_it_is_recomputed(tiny):
-    rows = rows_of(1)
+def test_a_single_document_stays_as_it_is_when_it_is_recomputed(tiny, make_rows):
+    rows = make_rows(1)
     scores = compute_logprobs(tiny.model, rows, context=recompute_context(tiny.model, rows, 0.5))
     assert scores == pytest.approx(compute_logprobs(tiny.model, rows), abs=1e-3)
 
 
 @torch.no_grad()
-def test_recomputed_documents_see_the_others_in_any_order(tiny):
-    rows = rows_of(3)
+def test_recomputed_documents_see_the_others_in_any_order(tiny, make_rows):
+    rows = make_rows(3)
     other = [Row(row.prefix, row.windows[::-1], row.suffix, row.target) for row in rows]
     scores = compute_logprobs(tiny.model, rows, context=recompute_context(tiny.model, rows, 0.5))
     assert scores == pytest.approx(
