@@ -26,10 +26,10 @@ from ragbias.boundaries.matching import (
 from ragbias.boundaries.text import MESSAGE_BORDER, OPENING, CharSpan, Margins, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # the occurrences of each document, the longest document first
-UNCLEAR = "documents occur several times, so the context cannot be distinguished; pass a segmenter= that finds it"
+UNCLEAR = "documents occur several times and cannot be distinguished; pass a segmenter= that finds the right ones"
 MAX_ANCHORS = 8  # maximum number of occurrences of the longest document from which a search starts
 MAX_SEPARATORS = 12  # maximum number of separators tried at each occurrence
-MAX_SEPARATOR = 200  # maximum length in characters
+MAX_SEPARATOR = 200  # maximum length of a separator in characters
 MAX_STEPS = 2000  # maximum number of backtracking steps of a search
 IN_SENTENCE = tuple(" .,;:?!")  # characters that may follow a word in a sentence
 TOOL = re.compile(r"\A\s*(?:tool|ipython|function|observation)\s*\n|<tool_response>\s*\Z")
@@ -44,7 +44,7 @@ def select_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
     Messages of the assistant are skipped. The context is ambiguous if an earlier message has several documents and the
-    last message contains only one, or repeats only some of them. It is unambiguous if both messages introduce their
+    last message contains only one, or repeats only some of them. An exception are messages that introduce their
     documents with the same text, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost_occurrences(text, known))
@@ -66,8 +66,8 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
     ``documents`` may list a document twice. If an occurrence is left over, the choice is ambiguous in these cases:
 
-    - Documents overlap. A line break or tab that no document contains between the chosen occurrences resolves this.
-    - Occurrences of several documents are left over, or only a separator is before or after the chosen occurrences.
+    - Documents overlap, and no line break or tab outside the documents separates all chosen occurrences.
+    - Occurrences of several documents are left over, or only a separator is between one of them and the others.
     - Different separators join the chosen occurrences.
     """
     named = Counter(documents)
@@ -92,7 +92,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether long documents partly overlap. Nested ones count only if ``rest`` contains a known document."""
+    """Whether long documents partly overlap. Nested documents count only if ``rest`` contains a known document."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -129,14 +129,14 @@ def is_long(document: str) -> bool:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a line break or tab that no document contains joins ``chosen``, and no occurrence crosses its ends."""
+    """Whether a line break or tab that no document contains joins ``chosen``, and no occurrence crosses their ends."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
 
 
 def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
-    """Return the text between neighbours. Return an empty string if the gaps differ or a document contains the text."""
+    """Return the text between neighbours, or an empty string if the gaps differ or a document contains the text."""
     separator, *others = {text[left.end : right.begin] for left, right in pairwise(occurrences)} or {""}
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
@@ -187,7 +187,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence] |
 
     Return ``None`` if other occurrences are equally likely.
     """
-    candidates = {  # short documents inside words or rules such as ``---`` are ignored
+    candidates = {  # without short documents inside words or inside lines such as ``---``
         document: [o for o in occurrences if is_long(document) or not is_cut(text, *o.span)]
         for document, occurrences in known.items()
         if document in wanted
@@ -196,7 +196,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence] |
     tried_options: list[Known] = []
     exhausted = False
     readings = sorted({reading for o in chain.from_iterable(candidates.values()) for reading in o.readings})
-    for reading in (*readings, None):  # with None, documents may have different forms, but formatters changed none
+    for reading in (*readings, None):  # None allows different forms, but no formatter's rewrites
         options = {}
         for document, occurrences in candidates.items():
             unchanged = [o for o in occurrences if min(o.readings) < len(READINGS)]
@@ -240,7 +240,7 @@ def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
 
 
 def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | None:
-    """Mark whether the white space at the beginnings or ends of the documents differs. Do not mark quoted documents.
+    """Set the margins if documents differ in leading or trailing white space, unless they are quoted.
 
     Return ``None`` if documents differ only in this white space.
     """
@@ -271,7 +271,7 @@ class _ContiguousSearch:
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """Return the longest sequence. Of equally long ones, prefer whole words, quotation marks and a clean end."""
+        """Return the longest sequence. Ties prefer whole words, quotes, separators without letters, and block ends."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []
@@ -301,7 +301,7 @@ class _ContiguousSearch:
         return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
-        """Return the sequence around ``anchor``, extended first to the right (``step=1``) or to the left (-1)."""
+        """Return the sequence around ``anchor``. Search to the right first (``step=1``), or to the left first (-1)."""
         left = self.wanted.copy()
         left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
@@ -310,7 +310,7 @@ class _ContiguousSearch:
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
-        """Return the longest sequence of the documents ``left``, after ``start`` (``step=1``) or before it (-1)."""
+        """Return the longest sequence of remaining documents after ``start`` (``step=1``) or before it (-1)."""
         best: list[Occurrence] = []
         path: list[Occurrence] = []
         left, total = left.copy(), left.total()
@@ -339,7 +339,7 @@ class _ContiguousSearch:
 
 
 def _assign_one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
-    """Choose occurrences outside longer documents, with any text between them. Prefer those that fill their lines."""
+    """Choose occurrences outside longer documents. Any text may separate them. Prefer occurrences that fill lines."""
     assigned: list[Occurrence] = []
     longer, taken = _Cover(text), _Cover(text)
     for document, found in options.items():  # the longest document comes first

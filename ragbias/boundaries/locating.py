@@ -42,12 +42,12 @@ from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 NOTHING_GIVEN = "no documents were given"
 NOTHING_KNOWN = f"{NOTHING_GIVEN}, and none were retrieved recently in this process"
 NOTHING_RECOGNISED = (
-    f"{NOTHING_GIVEN}, and no recently retrieved one was recognised; the prompt must contain them verbatim"
+    f"{NOTHING_GIVEN}, and no recent retrieval was recognised; the prompt must contain the documents verbatim"
 )
 WITHIN_TEXT = (
     "the prompt contains recently retrieved texts, but not as lines of one message, so they may belong to the question"
 )
-NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # metadata that may number the documents
+NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # metadata fields that may number the documents
 ORIGIN = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -65,12 +65,12 @@ class Boundaries:
         spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. A document
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
-            run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered ones), or ``"none"``.
-        n_expected: number of documents that the source provides. The registry provides the documents of a retrieval
-            that are in the prompt. A segmenter provides the documents of one message; if another source provides more,
-            their number is used. If no document is found, this is the number that the first source provides.
+            run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
+        n_expected: number of documents that the source provides. From the registry, only documents that occur in the
+            prompt count. From a segmenter, the documents of one message count, unless another source provides more
+            documents. If no document is found, this is the number of documents that the first source provides.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of other retrieved documents in the prompt, which methods do not treat: quotations, and
+        n_left_plain: number of other retrieved documents in the prompt that methods do not treat: quotations, and
             documents from earlier turns or other retrievals.
         n_untreated: number of documents from this run or its tool messages that methods do not treat.
         n_absent: number of expected documents of which the prompt contains no part.
@@ -214,7 +214,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
     is_grader = len(whole) == 1 and n_absent == missing.total() and source in ("artifact", "run")
     clauses = {
         f"{n_lost} of the {expected.total()} documents {ORIGIN[source]} do not appear verbatim in the prompt": n_lost,
-        f"{n_apart} are apart from the others and are left as plain text": n_apart,
+        f"{n_apart} documents are apart from the others and are left as plain text": n_apart,
     }
     metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in whole)
     return Boundaries(
@@ -229,7 +229,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
 
 
 def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the documents of the latest retrieval, and documents of earlier retrievals outside longer documents."""
+    """Count the documents of the latest retrieval, and those of earlier retrievals that no longer document contains."""
     latest, *earlier = candidates
     separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
     outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
@@ -237,7 +237,7 @@ def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Know
 
 
 def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
-    """Return the documents' spans, extended to the metadata around them. ``split`` extends spans to XML elements."""
+    """Extend the documents' spans to their metadata. Leave spans in XML elements to ``split``, which extends them."""
     spans = [occurrence.span for occurrence in whole]
     if enclosing_elements(text, spans) is not spans:
         return spans
@@ -259,7 +259,7 @@ def _is_joined_text(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
 
 
 def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count the texts of several retrievals. The count of a text is its largest count in one retrieval."""
+    """Count the texts of several retrievals. The count of a text is its maximum over the retrievals."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
@@ -301,7 +301,7 @@ def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: 
     if not (n_changed := len(others) - count_absent(text, others, occurrences)):
         return result
     reason = f"{n_changed} of the retrieved documents are in the prompt, but cut or changed"
-    if is_single:  # a grader contains one document by design, and no part of the others
+    if is_single:  # a grader's prompt contains one document by design, and no part of the others
         return Boundaries((), "none", 0, reason)
     return replace(result, n_expected=result.n_expected + n_changed, reason=reason)
 
@@ -332,7 +332,7 @@ def _locate_by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
         return Boundaries((), "none", 0, "the segmenter found no documents")
     in_message = select_message(text, spans)
     apart = len(spans) - len(in_message)
-    reason = f"{apart} are in another message and are left as plain text" if apart else ""
+    reason = f"{apart} documents are in another message and are left as plain text" if apart else ""
     return Boundaries(tuple(in_message), "segmenter", len(in_message), reason)
 
 
@@ -371,7 +371,7 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents by numbered headers. Without headers, return no spans, only the count that a failure expected."""
+    """Find documents by numbered headers. Without headers, return only the number that a failure expected."""
     spans, doubt = find_below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

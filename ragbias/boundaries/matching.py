@@ -25,10 +25,10 @@ from ragbias.boundaries.text import (
 )
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
-MAX_OCCURRENCES = 512  # maximum for one form of a text
-MIN_PRESENT = 40  # number of characters of a cut text that must remain
+MAX_OCCURRENCES = 512  # maximum number of occurrences of one form of a text
+MIN_PRESENT = 40  # minimum number of characters that remain of a truncated text
 MAX_MARK = 8  # number of characters compared after a cut
-MAX_ROLE = 16  # number of characters of a text that may be the name of a role
+MAX_ROLE = 16  # maximum length of a text that may be the name of a role
 BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
 
 Rewrite = Callable[[str], str]
@@ -39,7 +39,7 @@ ESCAPES: tuple[Rewrite, ...] = (  # how Python and JSON print texts
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
-READINGS: tuple[Rewrite, ...] = (  # functions from a document to a form in which prompts may print it
+READINGS: tuple[Rewrite, ...] = (  # functions that convert a document to a form that prompts may contain
     str,
     *ESCAPES,
     str.strip,
@@ -52,8 +52,8 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the functions that produce this form of the document. The indices count ``READINGS``, then
-            the rewrites of formatters.
+        readings: indices of the functions that produce this form of the document, in the list of ``READINGS``
+            followed by the rewrites of formatters.
         margins: whether the white space at the beginnings or ends of the documents differs.
     """
 
@@ -77,7 +77,7 @@ class Occurrence:
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
     """Return the occurrences of each document that occurs in the prompt, the longest document first.
 
-    With ``strict``, texts that a formatter changed, and occurrences that begin or end inside a word, do not count.
+    ``strict`` excludes texts that a formatter changed, and occurrences that begin or end inside a word.
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
 
@@ -108,7 +108,7 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
 
 
 def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """Return each form in which ``text`` may print the document, with the indices of the functions that produce it."""
+    """Return each form of the document that ``text`` may contain, with the indices of the functions that produce it."""
     if "\\" not in text or not _needs_escaping(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
@@ -144,7 +144,7 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
 
 
 def fills_lines(text: str, begin: int, end: int) -> bool:
-    """Whether no other text is in the lines of ``text[begin:end]``."""
+    """Whether the lines of ``text[begin:end]`` contain no other text."""
     ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
     return ends_line and (begin == 0 or text[begin - 1] == "\n")
 
@@ -168,7 +168,7 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` seems incomplete: a letter, a digit or its own outer character is adjacent to it."""
+    """Whether ``text[begin:end]`` seems incomplete: a letter, a digit or the same character follows or precedes it."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -184,7 +184,7 @@ def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence has its lines or quotation marks to itself, except for a label, tag, bullet or number."""
+    """Whether only a label, tag, bullet or number shares the occurrence's lines or quotation marks."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)
@@ -211,7 +211,7 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return functions that a formatter may have applied to all documents. ``whole``: documents that occur verbatim."""
+    """Return functions that a formatter may have applied to all documents. ``whole`` occur verbatim."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
@@ -225,7 +225,7 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
     Also return 0 if different texts follow the cuts, for example because documents were shortened to whole words.
     """
-    lengths: dict[str, dict[int, int]] = {}  # length of the common text by document and position in the prompt
+    lengths: dict[str, dict[int, int]] = {}  # length of the common text, by document and by position in the prompt
     for document in missing:
         begin = text.find(document[:MIN_PRESENT])
         while begin >= 0 and len(document) > MIN_PRESENT:
@@ -233,7 +233,7 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
             begin = text.find(document[:MIN_PRESENT], begin + length)
     least = min(chain.from_iterable(found.values() for found in lengths.values()), default=0)
 
-    def mark(begin: int) -> str:  # the repeated character after a cut, such as ``...``
+    def mark(begin: int) -> str:  # the repeated characters after a cut, such as ``...``
         after = text[begin + least : begin + least + MAX_MARK]
         return after[: len(after) - len(after.lstrip(after[:1]))].strip()
 
@@ -248,9 +248,9 @@ def _common_length(text: str, begin: int, document: str) -> int:
 
 
 def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents that are absent: the prompt contains no part of them outside ``occurrences``.
+    """Count the documents of which the prompt contains no part outside ``occurrences``.
 
-    A part has at least ``MIN_PRESENT`` characters, or is a whole document. A question may contain shorter parts.
+    A part is a whole document or at least ``MIN_PRESENT`` characters, because a question may contain shorter parts.
     """
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))

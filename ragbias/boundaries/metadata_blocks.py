@@ -2,8 +2,8 @@
 
 The gap between two documents contains the footer of the first document, a separator, and the header of the second one.
 A template with fields for the metadata of a document produces all headers and footers. The template is derived from one
-gap. It must reproduce all gaps, the end of the prefix and the beginning of the suffix exactly. If several templates do,
-but split the gaps differently, the documents are not extended.
+gap. It must reproduce all gaps, the end of the prefix and the beginning of the suffix exactly. If several templates do
+so but split the gaps differently, the documents are not extended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_GAP = 6000  # maximum length of a gap in characters
 LEFT, RIGHT = 0, 1
 
 Fields = dict[str, list[str]]  # the metadata values of one document by field name
-FieldOf = tuple[int, str]  # LEFT or RIGHT document, and the name of the value
+FieldOf = tuple[int, str]  # side of the document (LEFT or RIGHT), and name of the metadata field
 Part: TypeAlias = "str | FieldOf"  # constant text, or a field
 
 
@@ -58,7 +58,7 @@ class _Template:
 
 
 def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
-    """Extend the spans of texts to the headers and footers that contain their metadata and numbers.
+    """Extend the spans of texts to the headers and footers that contain the documents' metadata and numbers.
 
     Return ``None`` if there is no metadata between the documents, no template produces it, or several templates do.
     Raise ``AmbiguousSegmentsError`` if the headers depend on the white space at the ends of the documents.
@@ -100,14 +100,14 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
 
 
 def _have_equal_space(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps have equal white space at their beginning and at their end, as every template requires."""
+    """Whether all gaps begin with the same white space and end with the same white space, as templates require."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
-    """Return each document's metadata without fields that are equal in all documents. Add its number as a field."""
+    """Return each document's metadata without fields that are equal in all documents. Add its index and number."""
     names = dict.fromkeys(name for document in fields for name in document)
     alike = {name for name in names if all(document.get(name) == fields[0].get(name) for document in fields)}
     return [
@@ -136,7 +136,7 @@ def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Itera
 
 
 def _find_values(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
-    """Find all metadata values except ``word`` in a gap, in ascending order. Of overlapping ones, keep the longest."""
+    """Find all metadata values in a gap except ``word``, in order. Of overlapping values, keep the longest."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():

@@ -1,7 +1,7 @@
-"""Find document numbers, which reveal the order of the documents to every method.
+"""Find document numbers, which reveal the order of the documents to the model.
 
-Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. They may be in any order, so
-the result does not depend on the order of the documents. Other counters may belong to the documents: letters, number
+Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. The numbers may be in any order,
+so the result does not depend on the order of the documents. Other counters may belong to the documents: letters, number
 words, and numbers such as those in ``Apollo 11`` and ``Apollo 12``. They are never removed. They are reported if they
 change by the same step from document to document.
 """
@@ -25,7 +25,7 @@ MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are co
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # a line of metadata, or a blank line
-HEADING_END = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # follows the number of a heading, but not that of ``1.txt``
+HEADING_END = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # follows the number in a heading, but not in ``1.txt``
 WORDS = {  # counters that are reported but never removed
     "letter": "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "roman": "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx",
@@ -117,7 +117,7 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
 
 
 def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan:
-    """Return the span of a number and of the brackets, field name, total and space that belong to it.
+    """Return the span to remove: a number with its brackets, field name, total and space.
 
     If the number begins its line, the span includes the punctuation after the number.
     """
@@ -199,7 +199,7 @@ def _is_consecutive(series: Series) -> bool:
 
 
 class _Regions:
-    """One region for each document, in which its number is searched. The region ``edge`` also contains other text."""
+    """Regions in which the number of each document is searched. The region ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge
@@ -247,7 +247,7 @@ class _Regions:
     def even_series(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
         """Yield series whose values change by the same step from document to document.
 
-        With ``after``, the regions after the documents, also yield series that only occur between documents.
+        If the regions ``after`` the documents are given, also yield series that occur only between documents.
         """
         for key, found in self.groups[1].items():
             between = after and self.edge not in found and after.edge not in after.groups[1].get(key, ())

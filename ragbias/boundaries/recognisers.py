@@ -47,7 +47,7 @@ def check_segmenter(segmenter: object) -> None:
 def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     """Return the documents that the segmenter finds. Raise ``SegmenterError`` if it fails or returns invalid spans.
 
-    For a separator string, these are the texts between two separators in one message. The text before the first
+    For a separator string, the documents are the texts between two separators in one message. The text before the first
     separator contains the instruction, and the text after the last separator contains the question.
     """
     if isinstance(segmenter, str):
@@ -74,7 +74,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
 
 
 def select_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
-    """Return the spans in the message with most spans. Of several such messages, use the one with the longest spans."""
+    """Return the spans in the message with the most spans. Of several such messages, prefer the longest spans."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
     groups = split_at(spans, borders)

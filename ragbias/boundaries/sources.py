@@ -59,7 +59,7 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Return each text's metadata: values by name. Texts that differ only in outer white space share their metadata."""
+    """Return each text's metadata: values by field name. Texts that differ only in outer white space share metadata."""
     known: dict[str, dict[str, list[str]]] = {}
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
@@ -72,7 +72,7 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def merge_fields(old: str, new: str) -> str:
-    """Return the text, which both arguments contain, with the metadata of both. The fields of ``new`` come first."""
+    """Return the text of two equal texts with the metadata of both. The fields of ``new`` come first."""
     old_fields, new_fields = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(old_fields) <= set(new_fields) else KnownText(new, (*new_fields, *old_fields))
 
@@ -106,7 +106,7 @@ def _is_short(name: str, value: str) -> bool:
 
 
 class _Block:
-    """The documents of a ``with ragbias.documents(...)`` block. ``ended``: the block ended in another context."""
+    """The documents of a ``with ragbias.documents(...)`` block. ``ended`` is True after it ended in another context."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.ended = texts, outer, False
@@ -117,10 +117,10 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 
 @contextmanager
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
-    """Name the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
+    """Set the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
     Of nested blocks, the innermost one applies. A block also applies in threads that run in a copy of its context, as
-    LangChain's do.
+    LangChain's threads do.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -135,7 +135,7 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     finally:
         try:
             _current.reset(token)
-        except ValueError:  # the block ends in another context than it began, for example in a generator
+        except ValueError:  # the block ends in a different context, for example in a generator
             block.ended = True
 
 
@@ -185,15 +185,15 @@ def _describe(value: object) -> str:
 
 
 Retrieval = tuple[str, ...]
-PROBE = 16  # number of characters in the middle of a text, which are searched first
+PROBE = 16  # length of the middle part of a text, which is searched first
 
 
 class Registry:
     """A thread-safe store of recent retrievals. It drops retrievals after an hour, and the oldest ones when it is full.
 
     Args:
-        everywhere: registry of the retrievals in all threads and tasks, if this one has those of a single thread or
-            task. It is used to detect other documents in a prompt.
+        everywhere: registry with the retrievals of all threads and tasks, if this registry covers a single thread or
+            task. It reveals documents in a prompt that another thread or task retrieved.
     """
 
     def __init__(self, everywhere: Registry | None = None) -> None:

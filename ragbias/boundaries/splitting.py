@@ -1,4 +1,4 @@
-"""Split a prompt at its documents. Reordering the documents of a prompt reorders the segments, but changes none."""
+"""Split a prompt at its documents. Reordering the documents reorders the segments without changing them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AMBIGUOUS_SPACE = (
     "strip the documents, or join them with a blank line"
 )
 STRIPPING_HELPS = "strip_numbering=True removes the numbers from the headers"
-ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
+ONLY_SPACE = "only the documents' own white space separates them; join the documents with a separator"
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several non-white characters
 MAX_OPENING = 60  # number of characters that are searched for the start of a message or string literal
 MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")
@@ -99,7 +99,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
     spans = enclosing_elements(text, spans)
     if not spans:
         raise AmbiguousSegmentsError(
-            "the tags around the documents also occur in or between them; choose other tags, or pass all documents"
+            "the tags around the documents also occur inside or between them; choose other tags, or pass all documents"
         )
     margins = margins_of(spans)
     if not any(margins):
@@ -121,9 +121,9 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt. Strip the documents on each side that has margins, unless they have a header or footer there.
+    """Split a prompt. On each side with margins, strip the documents unless a header or footer is on that side.
 
-    If a separator follows the last document, each document ends with a separator. Otherwise it begins with one.
+    Each document ends with a separator if one follows the last document. Otherwise each document begins with one.
     """
     headers, footer, separator = _surroundings(text, spans)
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
@@ -205,7 +205,7 @@ def _shared_header_and_footer(gap: str, prefix: str, suffix: str) -> tuple[str, 
 
 
 def _begins_header(before: str, header: str) -> bool:
-    """Whether ``header`` is complete, and not the end of a longer header that begins in the text ``before`` it."""
+    """Whether ``header`` is complete: it is not the end of a longer header that begins in ``before``."""
     if not before or not header[:1].isalnum():
         return True
     if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
@@ -217,7 +217,7 @@ def _begins_header(before: str, header: str) -> bool:
 
 
 def _ends_footer(footer: str, after: str) -> bool:
-    """Whether ``footer`` is complete, and not the beginning of a longer footer that ends in the text ``after`` it."""
+    """Whether ``footer`` is complete: it is not the beginning of a longer footer that ends in ``after``."""
     return not contains_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 
@@ -229,13 +229,13 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
             raise AmbiguousSegmentsError(
-                "text, such as a footer or a number, follows each document, so the end of the last one is "
-                "ambiguous; put this text before each document, or into it"
+                "text, such as a footer or a number, follows each document, so the end of the last document "
+                "is ambiguous; put this text before or inside each document"
             )
         separators.append(separator[0])
         headers.append(gap[separator.end() :])
     if len(set(separators)) > 1:
-        raise AmbiguousSegmentsError("the documents are separated in different ways; join all with one separator")
+        raise AmbiguousSegmentsError("different separators join the documents; join all with the same separator")
     return (separators or [""])[0], headers
 
 
@@ -268,7 +268,7 @@ def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> 
         )
     if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
         raise AmbiguousSegmentsError(
-            "the text after the last document begins like the headers, so these may be footers; "
+            "the text after the last document begins like the headers, so the headers may be footers; "
             "begin the headers differently, or put them into the documents"
         )
     return header

@@ -17,7 +17,7 @@ MESSAGE_BORDER = re.compile(
     r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
 )
 ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
-BEFORE_ROLE = r"<[^<>\s]{0,20}(?:start|im_[au]|im_sys|channel)[^<>\s]{0,20}> ?"  # unlike ``<|user|>``, before a role
+BEFORE_ROLE = r"<[^<>\s]{0,20}(?:start|im_[au]|im_sys|channel)[^<>\s]{0,20}> ?"  # before a role; not ``<|user|>``
 OPENING = re.compile(rf"(?:(?:{BEFORE_ROLE}(?:{ROLE})(?=\s*(?:\n|<))|{MESSAGE_BORDER.pattern})\s*)+")
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
@@ -39,20 +39,20 @@ NUMBERED_HEADER = re.compile(
     """,
     re.VERBOSE,
 )
-ESCAPED_SPACE = re.compile(r"\\[nrt]")  # white space in a printed list
+ESCAPED_SPACE = re.compile(r"\\[nrt]")  # white space in a printed Python list
 TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w.:-]*?)\d*(?(end)\s*>|(?=[\s>]))")  # excludes attributes
 PRINTED = "Document("  # beginning of a document as LangChain prints it; the text is the last field
 
 
 class Margins(NamedTuple):
-    """Whether documents begin (``left``) or end (``right``) with different white space, so that borders are unclear."""
+    """Whether documents differ in leading (``left``) or trailing (``right``) white space, so borders are unclear."""
 
     left: bool = False
     right: bool = False
 
 
 class MarginSpan(tuple[int, int]):
-    """A span that carries the margins of the documents. Comparisons ignore the margins."""
+    """A span that also stores ``Margins``. Comparisons ignore the margins."""
 
     margins: Margins
 
@@ -113,8 +113,8 @@ def common_suffix(*texts: str) -> str:
 def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     """Extend each document to the outermost XML element that contains the document and its metadata.
 
-    Return ``spans`` if the documents are not in elements. Return an empty list if the elements' tags also occur inside
-    documents or more than once between two documents.
+    Return ``spans`` if the documents are not in XML elements. Return an empty list if the elements' tags
+    also occur inside documents, or more than once between two documents.
     """
     gaps = gaps_between(text, spans)
     if not gaps:
@@ -139,7 +139,7 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
 
 
 def _enclosing_names(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
-    """Return the names of elements that enclose the documents before and after a gap, given the tags in the gap."""
+    """Return the names of elements that enclose both documents next to a gap. ``tags`` are the tags in the gap."""
     last = {name: end for name, end, _ in tags}
     first = {name: end for name, end, _ in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}
@@ -157,6 +157,6 @@ def _printed_list_spans(text: str, spans: Sequence[CharSpan], gaps: Sequence[str
 
 
 def _spans_if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if the same separator is in all gaps and contains no words, otherwise an empty list."""
+    """Return the spans if all gaps contain the same text without words, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not contains_words(gaps.pop()) else []

@@ -57,7 +57,7 @@ def test_a_mentioned_tag_is_no_document_and_no_segmenter_match():
     text = "Cite a <doc>.\n" + "\n".join(f"<doc>{each}</doc>" for each in TEXTS) + "\nWhich?"
     assert split(text, run=[TEXTS])[0] == "Cite a <doc>.\n"
     found = locate(text, segmenter=re.compile(r"<doc>(.*?)</doc>", re.S))
-    with pytest.raises(AmbiguousSegmentsError, match="the tags around the documents also occur in or between them"):
+    with pytest.raises(AmbiguousSegmentsError, match="tags around the documents also occur inside or between them"):
         Prompt.from_text(text, found.spans)
 
 

@@ -42,7 +42,7 @@ def test_nothing_found_is_reported_without_any_text():
 
 @pytest.mark.parametrize(
     ("retrieved", "reason"),
-    [([], "none were retrieved recently"), ([BRIDGE], "no recently retrieved one was recognised")],
+    [([], "none were retrieved recently"), ([BRIDGE], "no recent retrieval was recognised")],
 )
 def test_a_retrieval_outside_the_prompt_is_not_reported_missing(retrieved, reason):
     registry = Registry()

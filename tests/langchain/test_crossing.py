@@ -137,7 +137,7 @@ def test_a_search_without_the_context_warns_after_a_success_too(chat, store, sea
 def test_rewritten_texts_outside_a_chain_warn_after_a_success(chat, store, rewrite):
     documents = store.similarity_search("x", k=3)
     chat.invoke(prompt(documents))
-    with pytest.warns(MissingDocumentsWarning, match="no recently retrieved one was recognised"):
+    with pytest.warns(MissingDocumentsWarning, match="no recent retrieval was recognised"):
         chat.invoke(prompt([Document(rewrite(each.page_content)) for each in documents]))
 
 

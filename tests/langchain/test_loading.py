@@ -191,7 +191,7 @@ def test_names_of_other_chat_models_are_understood(kind):
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"model": "tiny", "model_id": "other"}, "the same"),
+        ({"model": "tiny", "model_id": "other"}, "conflicts with"),
         ({"dtype": "auto", "model_kwargs": {"dtype": "auto"}}, "twice"),
         ({"model": "tiny", "device": "gpu"}, "device='gpu'"),
     ],

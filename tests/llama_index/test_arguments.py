@@ -175,8 +175,8 @@ def test_names_of_other_classes_are_understood():
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"model": "tiny", "model_name": "other"}, "the same"),
-        ({"max_tokens": 3, "max_new_tokens": 4}, "the same"),
+        ({"model": "tiny", "model_name": "other"}, "conflicts with"),
+        ({"max_tokens": 3, "max_new_tokens": 4}, "conflicts with"),
         ({"dtype": "auto", "model_kwargs": {"dtype": "auto"}}, "twice"),
         ({"model": "tiny", "device": "cpu", "device_map": "auto"}, "give one of them"),
         ({"model": "tiny", "method": "pin"}, "did you mean 'pine'"),
