@@ -81,7 +81,7 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
 
 
 def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
-    """Return the content of a block. Raise an error unless exactly one of ``fields`` has content, and nothing else."""
+    """Return the content of a block. Raise an error unless one of ``fields`` is the only field with content."""
     if not isinstance(part, dict) or part.get("type") not in types:
         raise _block_error(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"
@@ -126,7 +126,7 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 
 
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
-    """Replace the documents of the last message that has any. Remove those for which there is no replacement."""
+    """Replace the documents of the last message with documents. Remove documents without a replacement."""
     given, replaced = iter(documents), list(messages)
     for index in reversed(range(len(messages))):
         content = messages[index]["content"]
@@ -144,7 +144,7 @@ def locate_all(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | N
 
 
 def find_copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
-    """Return the texts that also occur as blocks in messages with other text, where methods do not treat them."""
+    """Return the texts that also occur as blocks of messages with other text. Methods do not treat these copies."""
     stripped = [text.strip() for text in texts]
     messages_text = "\n".join(content for content in contents if content.strip() not in stripped)
     found = occurrences_by_document(messages_text, stripped)

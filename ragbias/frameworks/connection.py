@@ -26,7 +26,7 @@ from ragbias.extras import require
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.05  # interval between checks for cancellation
-MAX_PARALLEL = 64  # maximum number of parallel requests of one call; servers queue more than this by default
+MAX_PARALLEL = 64  # maximum number of parallel requests of one call; servers queue more by default
 ERRORS: dict[str, type[RagBiasError]] = {  # error classes by the server's error code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -108,7 +108,7 @@ class Connection:
         return answer
 
     async def _check_size(self, response: Any) -> None:
-        """Raise an error for answers that are too large, or compressed, because then their size is unknown."""
+        """Raise an error for an answer that is too large, or whose size is unknown because it is compressed."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ServerError(f"{self.base_url} compresses answers, despite the header 'Accept-Encoding: identity'")
         if int(response.headers.get("content-length", 0)) > limits.ANSWER_BYTES:
@@ -145,7 +145,7 @@ class Connection:
             return ArgumentError(f"{error.get('param') or 'request'}: {message}")
         if status == 401:
             message += "; give api_key=, or set RAGBIAS_API_KEY"
-        return ServerError(f"{self.base_url} refuses with status {status}: {message}")
+        return ServerError(f"{self.base_url} rejects the request with status {status}: {message}")
 
 
 @cache

@@ -51,7 +51,7 @@ class MissingDocuments:
             on_missing: whether to warn, to raise an error, or to do nothing.
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected: whether the listener failed, so that documents may be missing.
+            suspected: whether documents may be missing because a retrieval was not recorded.
             at_end: a function that registers a warning for the end of the run, because a later step may retrieve
                 documents; ``None`` outside a run.
 
@@ -104,9 +104,9 @@ class MissingDocuments:
 
 
 def _explain(report: Report, plain: bool) -> str:
-    count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
-    ran = "it has to run plain" if plain else "it treats only those"
+    count = f"{report.n_found} of {report.n_expected} expected documents" if report.n_expected else "none"
+    ran = "only the plain model can answer" if plain else "it treats only these"
     but = "but" if 0 < report.n_found == report.n_expected else "so"  # the documents cannot be separated
     reason = f" ({report.reason})" if report.reason else ""
     needs = f"{report.method_requested} needs the retrieved documents"
-    return f"{needs}, and located {count} in the prompt, {but} {ran}{reason}"
+    return f"{needs}. It located {count} in the prompt, {but} {ran}{reason}"

@@ -41,9 +41,9 @@ class RagBiasOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
     top_p: float | None = None
-    """Sample only from the most probable tokens, whose probabilities add up to this value."""
+    """Sample only from the most probable tokens that together have the probability ``top_p``."""
     top_k: int | None = None
-    """Sample only from this number of most probable tokens."""
+    """Sample only from the ``top_k`` most probable tokens."""
     repetition_penalty: float | None = None
     """Penalty for tokens that occur in the prompt or answer, as in transformers. Above 1, it reduces repetition."""
     seed: int | None = None
@@ -112,7 +112,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
             continue
         value = fields.pop(name)
         if value is not None and fields.setdefault(field, value) != value:
-            raise ArgumentError(f"{name}={value!r} and {field}={fields[field]!r} are the same; give one of them")
+            raise ArgumentError(f"{name}={value!r} conflicts with {field}={fields[field]!r}; pass one of them")
     for field in (*names.values(), "lm"):
         if fields.get(field, field) is None:
             del fields[field]  # ``None`` selects the default
@@ -130,7 +130,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
         raise ArgumentError(f"{', '.join(twice)} is given twice, as an argument and in model_kwargs; give it once")
     if loaded := [name for name in ("lm", "model", "pipeline", "llm") if fields.get(name) is not None]:
         remedy = f"but {loaded[0]} is loaded already; leave it out"
-        raise ArgumentError(f"{', '.join(loading)}: for loading a model, {remedy}")
+        raise ArgumentError(f"{', '.join(loading)}: only for loading a model, {remedy}")
     return {**fields, "model_kwargs": {**model_kwargs, **loading}}
 
 
@@ -149,7 +149,7 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 def open_model(
     fields: ModelFields, name_field: str, options: Options, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]
 ) -> tuple[LanguageModel, Options]:
-    """Return ``lm``, or open the server at ``base_url``, or load a model. Also return the options with its settings.
+    """Return ``lm``, open the server at ``base_url``, or load a model. Return the options with the model's settings.
 
     Args:
         fields: the integration's model.

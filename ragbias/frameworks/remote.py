@@ -21,7 +21,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
-END = "<|im_end|>"  # ends a message where the client locates documents, because no document extends beyond a message
+END = "<|im_end|>"  # ends each message in the text for locating documents, so that no document extends beyond a message
 MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
 
 NEEDS_A_MODEL = (
@@ -63,7 +63,7 @@ class RemoteLM:
         base_url: address of the server, with or without ``/v1``.
         name: name of the model on the server; ``None`` selects the server's only model.
         method: default method; ``None`` selects the server's default method.
-        api_key: key for the server; empty if the server needs none.
+        api_key: key for the server; empty if the server needs no key.
         timeout: seconds to wait for data before the request fails; ``None`` waits without limit.
         max_retries: maximum number of retries of a request after connection errors and overload.
 

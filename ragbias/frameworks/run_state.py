@@ -1,10 +1,10 @@
 """Recent retrievals and last reports in context variables.
 
-A context is the context of a thread or asyncio task. New contexts copy the variables of the context that starts them.
-Frameworks run the steps of a chain or agent (a run) in copied contexts, so these steps share the values of the run:
+Each thread or asyncio task has a context. A new context copies the variables of the context that starts it. In a run of
+a chain or agent, frameworks run each step in a copied context. The steps of a run share these values:
 
 - ``Retrievals._seen``: recent retrievals, and the last failure to record one.
-- ``Retrievals._tasks``: the asyncio tasks that see the retrievals of this context, because they started it.
+- ``Retrievals._tasks``: the asyncio tasks that started this context and therefore see its retrievals.
 - ``Retrievals._requests``: retrievals that the current request inherits from the task in which it began.
 - ``LastReports``: the last report of each LLM object.
 """
@@ -52,7 +52,7 @@ class ContextScoped(Generic[T]):
 
     A copied context inherits the value, and copies it before the first change. This isolates the requests of a server,
     each of which runs in a copied context. During a run, copied contexts share one value, because frameworks run the
-    steps of chains and agents in copied contexts. ``copy`` copies a value, or creates one if it gets ``None``.
+    steps of chains and agents in copied contexts. ``copy`` copies a value, or creates one for ``None``.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -78,7 +78,7 @@ class ContextScoped(Generic[T]):
         return local
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, without the current value if ``empty``. Return a function that ends it, from any context."""
+        """Begin a run, without the current value if ``empty``. Return a function that ends the run from any context."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -104,14 +104,14 @@ class _Seen:
 
 
 Tasks = tuple[tuple["ref[asyncio.Task[Any]]", Registry], ...]
-"""Asyncio tasks, the innermost first. Each has the retrievals of the threads and tasks that it started."""
+"""Asyncio tasks, the innermost first. Each comes with the retrievals of the threads and tasks that it started."""
 
 
 class Retrievals:
     """Recent retrievals of each context, for requests outside a run.
 
-    An asyncio task also sees the retrievals of threads and tasks that it started in copies of its context. These do not
-    see each other's retrievals, because each may serve another request.
+    An asyncio task also sees the retrievals of threads and tasks that it started in copies of its context. The started
+    threads and tasks do not see each other's retrievals, because each may serve a different request.
 
     If one thread serves several users in turn, documents of an earlier user may be found in a prompt of a later user.
     To prevent this, run each request in a separate context: ``contextvars.copy_context().run(answer, request)``.
@@ -152,7 +152,7 @@ class Retrievals:
         return merged
 
     def _descendant_retrievals(self) -> list[Registry]:
-        """Copy the retrievals of threads and tasks that this task, or the task that began the request, started."""
+        """Copy the retrievals of threads and tasks started by this task, or by the task that began the request."""
         current = _current_task()
         tasks = self.enter_task()[:1] if current else ()
         here = [registry.copy() for task, registry in tasks if task() is current and len(registry)]

@@ -197,7 +197,7 @@ def answer_format(
     if reason := template_problem(lm, tools):
         raise UnsupportedToolsError(
             f"tools={[_tool_name(tool) for tool in tools]}: the chat template cannot render tools: {reason}; use a "
-            "model whose template supports tools, or leave them out"
+            "model whose template supports tools, or leave the tools out"
         )
     if isinstance(lm, RemoteLM) or not chosen.required:
         return AnswerFormat(tools, request_fields={"tool_choice": choice} if chosen.required else {})

@@ -13,7 +13,7 @@ from ragbias.frameworks.remote import LanguageModel
 from ragbias.generation.request import split_prompt
 
 T = TypeVar("T")
-DOCUMENTS_PER_PROMPT = 16  # documents in one prompt
+DOCUMENTS_PER_PROMPT = 16  # number of documents in one prompt
 
 
 def warm(
@@ -40,7 +40,7 @@ def warm(
     """
     count = len(documents)
     if count < 2:
-        raise ArgumentError(f"{count} documents to warm; pass at least two, because their separator is needed")
+        raise ArgumentError(f"{count} documents to warm; pass at least two, to show the separator between them")
     edges = [*range(0, count - 1, DOCUMENTS_PER_PROMPT), count]  # each group has at least two documents
     computed = 0
     with tqdm(total=count, desc="documents", disable=progress is not True) as bar:

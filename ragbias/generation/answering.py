@@ -41,7 +41,7 @@ def prepare_request(
     backend: str,
     cancelled: threading.Event | None = None,
 ) -> Request:
-    """Choose the method, order the documents, and fill the report. Some methods need a forward pass to do so."""
+    """Choose the method, order the documents, and fill the report. Some methods need a forward pass for these steps."""
     report = create_report(origin)
     ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
     reason = report.reason
@@ -62,7 +62,7 @@ def prepare_request(
             confidence.append(first.softmax(-1).amax().item())
         if confidence[0] >= confidence[1]:
             values = ", ".join(f"{value:.3f}" for value in confidence)
-            ran, reason = NoMethod(), f"selective: the plain model is as confident of its first token ({values})"
+            ran, reason = NoMethod(), f"selective: the plain model is equally or more confident ({values})"
         else:
             reason = ""
         tokens = tokens if ran.needs_documents else plain
@@ -81,7 +81,7 @@ def prepare_request(
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of one call. ``on_text`` is for a single request, and gets its text after each token."""
+    """Answer the requests of one call. For a single request, ``on_text`` gets the text after each token."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -92,7 +92,7 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
-        """Return one answer per request. For a vote, this is the winner."""
+        """Return one answer per request. For a vote, this is the elected answer."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
         generated: dict[int, Generation] = {}
@@ -169,7 +169,7 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     """Return the generation with the most frequent text, ignoring outer white space. Its usage counts all generations.
 
     Args:
-        mean_logprob: function for ties, from the index of a generation to its mean log-probability per token.
+        mean_logprob: function that breaks ties: it maps a generation's index to its mean log-probability per token.
     """
     texts = [generation.text.strip() for generation in generations]
     votes = Counter(texts)

@@ -49,9 +49,9 @@ class DecodingArguments(SamplingArguments, total=False):
     max_time: float | None
     """Maximum time for an answer in seconds, > 0."""
     no_repeat_ngram_size: int | None
-    """Length of token sequences that must not occur twice in prompt and answer; 0 allows all. Two kinds of methods
-    refuse values above 1: methods that are invariant inside the model, because sequences cross document borders, and
-    methods with a prompt per document, because each prompt would forbid different sequences."""
+    """Length of token sequences that must not occur twice in prompt and answer; 0 forbids none. Two kinds of methods
+    do not support values above 1. In methods that are order-invariant inside the model, sequences would cross document
+    borders. In methods with one prompt per document, each prompt would forbid different sequences."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that are never generated."""
     suppress_tokens: Sequence[int] | None
@@ -59,7 +59,7 @@ class DecodingArguments(SamplingArguments, total=False):
     begin_suppress_tokens: Sequence[int] | None
     """Token ids that never begin the answer."""
     sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
-    """A bias for each sequence of token ids. It is added to the logit of the last token after the other tokens."""
+    """A bias for each sequence of token ids. It is added to the last token's logit if the other tokens precede it."""
     exponential_decay_length_penalty: tuple[int, float] | None
     """``(start, factor)``: after ``start`` new tokens, a factor above 1 makes the end of the answer more probable."""
     prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None
@@ -81,7 +81,7 @@ class GenerationArguments(DecodingArguments, total=False):
 
 SAMPLING = tuple(name for name in SamplingArguments.__annotations__ if name != "max_new_tokens")
 KNOWN = frozenset(GenerationArguments.__annotations__)
-UNSUPPORTED = (  # in a model's generation config, these change ``generate``, and no argument resets them
+UNSUPPORTED = (  # settings of a model's generation config that change ``generate`` and that no argument resets
     "cache_implementation", "dola_layers", "guidance_scale", "is_assistant", "penalty_alpha", "prefill_chunk_size",
     "prompt_lookup_num_tokens", "stop_strings", "token_healing",
 )  # fmt: skip
@@ -198,7 +198,7 @@ def rename_max_tokens(arguments: dict[str, Any], name: str = "max_new_tokens") -
     """Rename ``max_tokens`` or ``max_new_tokens`` to ``name``. Raise ``ArgumentError`` if both are given."""
     names = arguments.keys() & {"max_tokens", "max_new_tokens"}
     if len(names) > 1:
-        raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
+        raise ArgumentError("max_tokens and max_new_tokens are the same argument; pass one of them")
     for other in names:
         arguments[name] = arguments.pop(other)
 
@@ -269,7 +269,7 @@ class GenerationSettings:
         order_free = method.invariant and method.acts_on == "attention"  # other invariant methods fix the order
         reason = "sequences of tokens cross document borders, so the answer would depend on the order of the documents"
         if joint := method.acts_on == "tokens":
-            reason = "each document's prompt would forbid other sequences"
+            reason = "each document's prompt would forbid different sequences"
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
             if (order_free or joint) and (extra.get(name) or 0) > 1:
                 raise ArgumentError(
@@ -286,7 +286,7 @@ class GenerationSettings:
             if order_free and longest - 1 > suffix:
                 raise ArgumentError(
                     f"{name} with {method.name}: a sequence of {longest} token ids is longer than the {suffix} tokens "
-                    "after the documents, so the answer would depend on the order of the documents; give shorter "
+                    "after the documents, so the answer would depend on the order of the documents; pass shorter "
                     "sequences"
                 )
 

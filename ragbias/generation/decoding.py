@@ -36,7 +36,7 @@ from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, apply_reader, reader_of
 
 CONTEXT = 4  # number of preceding tokens that can change the text of a token
-PIECE = 16  # tokens of a suffix whose logits are computed together
+PIECE = 16  # number of suffix tokens whose logits are computed together
 GREEDY = 1e-6  # lower temperatures would overflow the logits; their samples are the argmax
 
 
@@ -51,7 +51,7 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
         raise OutOfMemoryError(
             f"no memory left on {device} for {len(lengths)} prompts of up to {max(lengths)} tokens "
             f"({first_line(error)}); make batch_size smaller, retrieve fewer or shorter documents, or load the model "
-            "with a dtype of fewer bytes"
+            "in a smaller dtype"
         ) from error
 
 
@@ -75,7 +75,7 @@ def prepared_model(
 ) -> Iterator[PreparedCache]:
     """Attach a method for a batch of left-padded prompts, and yield the cache from which generation starts.
 
-    ``spans`` are the columns of documents, including padding. During training, ``lora`` replaces the method's reader.
+    ``spans`` are the documents' columns in the padded batch. During training, ``lora`` replaces the method's reader.
     """
     if lora is None and method.reader:
         lora = reader_of(model, method)
@@ -118,8 +118,8 @@ def suffix_likelihoods(
 ) -> Tensor | None:
     """Return the log-probability of the suffix in each prompt, without its first token: float32 ``[prompts]``.
 
-    Return None for methods that do not need likelihoods. All prompts have the same suffix. A ``cache`` contains the
-    documents of the prompts; the suffix is added to it, except the last token.
+    Return None for methods that do not need likelihoods. All prompts have the same suffix. ``cache`` contains the
+    prompts' documents. The tokens of the suffix except the last are added to it.
     """
     if not (isinstance(method, JointMethod) and method.needs_likelihoods):
         return None
@@ -293,8 +293,8 @@ def openai_logprobs(
 ) -> dict[str, Any]:
     """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
 
-    The joined texts of the tokens are the answer. Only the last token may extend into the stop string. A character of
-    several tokens belongs to the last of them.
+    The joined texts of the tokens are the answer. Only the last token may extend into the stop string. A character that
+    spans several tokens belongs to the last of these tokens.
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []

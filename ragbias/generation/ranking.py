@@ -63,8 +63,8 @@ class ModelAttention:
         calibration_ids = self.without_query()
         if calibration_ids is None:
             raise MethodError(
-                "icr found no query after the documents, but needs one to calibrate the scores; give a prompt with a "
-                "question, or calibration_ids to ragbias.rank"
+                "icr found no query after the documents, but needs one to calibrate the scores; add a question to "
+                "the prompt, or pass calibration_ids to ragbias.rank"
             )
         begin = self.spans[-1][1]
         gaps = self._gaps
@@ -72,8 +72,8 @@ class ModelAttention:
             begin += len(gaps[0])  # a separator also follows the last document
         if list(self.ids[:begin]) != list(calibration_ids[:begin]):
             raise ArgumentError(
-                f"calibration_ids differ from ids among the first {begin} tokens; expected a difference in the query "
-                "only, after the documents"
+                f"calibration_ids differ from ids among the first {begin} tokens; expected them to differ only in "
+                "the query, after the documents"
             )
         if begin >= min(len(self.ids), len(calibration_ids)):
             raise ArgumentError(
@@ -126,7 +126,7 @@ def rank(
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method does not reorder documents, or needs ``calibration_ids``.
-        ArgumentError: ``ids`` or ``calibration_ids`` have another shape, or a token outside the model's vocabulary.
+        ArgumentError: ``ids`` or ``calibration_ids`` have a wrong shape, or a token outside the model's vocabulary.
         PromptTooLongError: the prompt is longer than the model's window.
         WrongTypeError: ``model`` is not a transformers model.
         SpanError: spans overlap, are not ascending, lie outside the prompt, or leave no token after the last document.
@@ -145,7 +145,7 @@ def rank(
         raise SpanError(f"spans={spans!r} are not ascending; order and scores refer to the order in the prompt")
     if not checked or checked[-1][1] == len(prompt):
         raise SpanError(
-            f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
+            f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last document"
         )
     without = None if calibration_ids is None else _id_list("calibration_ids", calibration_ids, model)
     scorer = ModelAttention(model, prompt, checked, lambda: without)
@@ -156,7 +156,7 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
     """Rank documents with a method. Raise ``MethodError`` unless the ranking contains each document once."""
     ranking = method.rank(documents, scorer)
     if not isinstance(ranking, Ranking):
-        raise MethodError(f"{method.name}: rank gave {shown(ranking)}; expected a ragbias.methods.base.Ranking")
+        raise MethodError(f"{method.name}: rank returned {shown(ranking)}; expected a ragbias.methods.base.Ranking")
     check_each_once(f"{method.name}: order", ranking.order, len(documents))
     return ranking
 
@@ -194,7 +194,7 @@ def _id_list(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> 
     listed: list[int] = tensor.tolist()
     vocabulary: int = model.config.get_text_config().vocab_size
     if wrong := [token for token in listed if not 0 <= token < vocabulary]:
-        raise ArgumentError(f"{name}: token {wrong[0]}; expected one of the vocabulary, 0 to {vocabulary - 1}")
+        raise ArgumentError(f"{name}: token {wrong[0]}; expected a token id from 0 to {vocabulary - 1}")
     if len(listed) > (window := window_of(model.config)):
         raise PromptTooLongError(f"{name}: {len(listed)} tokens, but the model's window has {window}; give fewer")
     return listed

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Report:
-    """The requested method, the method that ran, and the documents found. Contains no text of the prompt.
+    """The requested method, the method that ran, and the documents found. A report contains no prompt text.
 
     Attributes:
         method_requested: name of the requested method.
@@ -25,7 +25,7 @@ class Report:
         order: for methods that reorder documents, ``order[i]`` is the original index of the document that the model
             reads at position ``i``; empty for other methods.
         numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to the model;
-            ``"stripped"`` if the numbers were removed; empty without numbers.
+            ``"stripped"`` if the numbers were removed; empty if there are no numbers.
         n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted, from
             earlier turns, or from other retrievals.
         segmentation_changed: whether the tokens differ from those of the plain model, which tokenises the whole text.
@@ -56,7 +56,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request, including the EOS token. A vote counts all its answers.
+    """Token counts of one request, including the EOS token. The counts of a vote cover all its answers.
 
     Attributes:
         cached_tokens: number of tokens of the prompt from a ``DocumentCache``.

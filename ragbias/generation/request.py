@@ -72,7 +72,7 @@ class Request:
     """A prepared prompt: its tokens in the order that the model reads, the method that runs, and the report.
 
     Attributes:
-        cancelled: event that ends the answer to this request at the next token. Other answers of the batch continue.
+        cancelled: event that stops this answer at the next token. Other answers in the batch continue.
     """
 
     tokens: TokenisedPrompt
@@ -89,7 +89,7 @@ class Request:
         return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
 
     def candidates(self) -> list[Request]:
-        """Return the requests to run: one per order of a vote, one per prompt of a ``JointMethod``, or this one."""
+        """Return the requests to run: one per order of a vote, one per prompt of a ``JointMethod``, or this request."""
         if isinstance(self.method, JointMethod):
             prompts = self.method.prompts(self.tokens.documents)
             return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
@@ -119,7 +119,7 @@ def split_prompt(
 ) -> SplitOutcome:
     """Split a prompt at its documents. Raise ``DocumentNotFoundError`` if one of ``documents`` is missing.
 
-    With a tokenizer, control-token strings in the documents are marked as data.
+    If a tokenizer is given, control-token strings in the documents are marked as data.
     """
     if boundaries is not None and not isinstance(boundaries, Boundaries):
         raise WrongTypeError(
@@ -232,7 +232,7 @@ def group_requests(requests: Sequence[Request], size: int, window: int, new_toke
 def padded(
     prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """Return left-padded ids and mask, int64 ``[batch, width]``, and the spans of each prompt with its padding."""
+    """Return left-padded ids and mask, int64 ``[batch, width]``, and the spans of each prompt, shifted by padding."""
     width = max(len(prompt.ids) for prompt in prompts)
     pads = [width - len(prompt.ids) for prompt in prompts]
     ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]

@@ -40,7 +40,7 @@ def warn_if_unused(cache: DocumentCache, method: Method) -> None:
 
 
 class DocumentPass(AttentionMethod):
-    """The plain model on a prefix and one document. The cache of this pass has keys without positions."""
+    """Run the plain model on a prefix and one document. The cached keys have no position encoding."""
 
     name = "document-pass"
 
@@ -62,7 +62,7 @@ class DocumentPass(AttentionMethod):
 
 
 class DocumentStates:
-    """The keys and values of prefixes and documents, cached or computed. ``cancelled`` stops at the next document."""
+    """Keys and values of prefixes and documents, cached or computed. ``cancelled`` stops before the next document."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class DocumentStates:
         return states, cached is not None
 
     def add_all(self, prompt: TokenisedPrompt, window: int, progress: Callable[[int], None]) -> int:
-        """Add the documents of a prompt to the cache, see ``DebiasedLM.warm``. Return how many had to be computed."""
+        """Add a prompt's documents to the cache, see ``DebiasedLM.warm``. Return the number of computed documents."""
         computed = 0
         for done, document in enumerate(prompt.documents, start=1):
             check_length(len(prompt.prefix) + len(document), window)
@@ -161,7 +161,7 @@ def start_from_states(
 
 @torch.no_grad()
 def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
-    """Run tokens of one sequence after those in the cache, and add them to the cache."""
+    """Run tokens of one sequence after its cached tokens, and add them to the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
     with hooked(binding):
@@ -179,7 +179,7 @@ def copy_states(cache: DynamicCache, begin: int, end: int) -> States:
 
 
 def cache_from_states(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
-    """Create a cache with these states in order. Each layer is on the device of the model's layer."""
+    """Create a cache from states in order. Each cache layer is on the device of its model layer."""
     cache = DynamicCache()
     if parts:
         architecture = architecture_of(model)

@@ -22,7 +22,7 @@ from ragbias.prompt import TokenisedPrompt
 
 
 class ContinuationScores(NamedTuple):
-    """Log-probabilities of all tokens after the prompt, float32 ``[V]``, and of each continuation as a whole."""
+    """Log-probabilities of each possible next token, float32 ``[V]``, and of each whole continuation."""
 
     next_token: Tensor
     logprobs: list[float]
@@ -66,7 +66,7 @@ def score_continuations(
 ) -> ContinuationScores:
     """Return the log-probability with which a method would sample each target after the prompt.
 
-    For a vote, this is the logarithm of the mean probability over the orders, which is the expected share of votes.
+    For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """
     scores = _logprobs(model, request, targets, backend, cache)
     logprobs = [_log_mean(_select_tokens(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
@@ -120,7 +120,7 @@ def _logits(
 def prefill(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
-    """Return logits float32 ``[V]`` after a prompt, and its cache. ``cache`` may have the prompt's beginning."""
+    """Return logits float32 ``[V]`` after a prompt, and its cache. ``cache`` may contain the prompt's beginning."""
     computed = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[computed:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -142,7 +142,7 @@ def continue_prefill(model: PreTrainedModel, first: Tensor, cache: DynamicCache,
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
     """Return the tokens of a continuation of the text ``before``. Raise ``ArgumentError`` if there are none."""
     head, whole = encode(before, tokenizer), encode(before + continuation, tokenizer)
-    # no token may contain the end of one text and the beginning of the other, as in a generated answer
+    # as in a generated answer, no token may span the border of the two texts
     ids = whole[len(head) :] if whole[: len(head)] == head else encode(continuation, tokenizer)
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")

@@ -18,7 +18,7 @@ _cancel_events: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDi
 
 
 class Stream(Iterator[str]):
-    """Iterator over the pieces of a text while a thread generates it. Iteration raises the errors of the generation.
+    """Iterator over the pieces of a text that a thread generates. Iteration raises the errors of the thread.
 
     If the stream is closed or deleted, the generation stops at the next token.
 
@@ -97,5 +97,5 @@ def _cancel_all() -> None:
     for cancelled in threads.values():
         cancelled.set()
     for thread in threads:
-        if thread.is_alive():  # not started after an interrupt
+        if thread.is_alive():  # an interrupt may have prevented its start
             thread.join()

@@ -96,7 +96,7 @@ def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) -> str:
-    """Return a salt for cached documents, which is empty if all tenants share the cache.
+    """Return a salt for cached documents, or an empty string if all tenants share the cache.
 
     The first half is a digest of API key and tenant. The second half also depends on ``prompt_cache_key``.
     """

@@ -81,7 +81,7 @@ def shutdown_error() -> ApiError:
 
 def internal_error(request_id: str) -> ApiError:
     """Return a 500 response that refers to the server's log."""
-    return ApiError(500, f"internal error; the server's log has it under request {request_id}", None, "internal_error")
+    return ApiError(500, f"internal error; see request {request_id} in the server's log", None, "internal_error")
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Scheduler:
     """Answer prepared requests with one model. Call all methods from one event loop.
 
     One padded batch runs at a time. It contains the oldest request, and later requests with the same method, settings
-    and salt until the token budget is used. In parallel, up to ``max_streams`` streams run.
+    and salt until the token budget is used. Up to ``max_streams`` streams run in parallel to it.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -268,7 +268,7 @@ class ServedModel(Scheduler):
         if max_tokens is not None and limit is not None and max_tokens > limit:
             raise bad_request(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
         arguments = {name: getattr(body, name) for name in (*SAMPLING, "stop")} | {"max_new_tokens": max_tokens}
-        arguments["logprobs"] = body.logprobs is not None and body.logprobs is not False  # 0 means the chosen tokens
+        arguments["logprobs"] = body.logprobs is not None and body.logprobs is not False  # 0 also requests them
         return GenerationSettings.from_arguments(arguments)
 
 

@@ -25,7 +25,7 @@ SEPARATOR = "\n\n"
 """Text after each document that the server inserts at the beginning of the user's last message."""
 CHARACTERS_PER_TOKEN = 16  # about three times the average
 Renderer = Callable[..., str]  # renders messages as a flat prompt; keywords are variables of the chat template
-LONGEST_METHOD = 1_000  # characters of a method with its parameters
+LONGEST_METHOD = 1_000  # maximum number of characters of a method with its parameters
 # a method with a file path: it has a parameter for paths, or characters that occur only in paths
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 _READER = re.compile(r"\breader=([\w-]+)(?=[,)])")
@@ -55,7 +55,7 @@ def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[ChatDocument] | None:
-    """Return the documents of a body, or None without a field for them. Raise a 400 for more than ``limit``."""
+    """Return the documents of a body, or None if no field contains them. Raise a 400 for more than ``limit``."""
     documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
         if documents is not None:
@@ -73,7 +73,7 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
 
 
 def check_documents_found(request: Request, on_missing: str) -> None:
-    """With ``on_missing="raise"``, raise a 400 if documents are missing so that the method cannot run."""
+    """With ``on_missing="raise"``, raise a 400 if the method cannot run because documents are missing."""
     origin = request.origin
     if on_missing != "raise" or not origin.method_requested.needs_documents:
         return
@@ -91,17 +91,17 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
     if chat_documents.find_copies(texts, contents):
         absent = next(iter(chat_documents.name_absent(texts, "\n".join(contents))), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
-        raise bad_request("documents", f"{message}, or send each exactly as one message has it", "invalid_documents")
+        raise bad_request("documents", f"{message}, or send each exactly as it is in a message", "invalid_documents")
 
 
 def render_with_documents(documents: Sequence[ChatDocument], messages: list[Json], render: Renderer) -> RenderedPrompt:
     """Render messages and documents as one prompt.
 
     Documents that all occur in the messages stay there. If the messages contain none of them, a chat template that
-    supports documents renders them. Other templates get them at the beginning of the user's last message.
+    supports documents renders them. Otherwise, the server inserts them at the beginning of the user's last message.
 
     Raises:
-        ApiError: the messages contain only some of the documents, or there is no message of the user.
+        ApiError: the messages contain only some of the documents, or there is no user message.
     """
     text = render(messages)
     if (boundaries := chat_documents.locate_all(text, documents)) is not None:
@@ -123,7 +123,7 @@ def render_with_documents(documents: Sequence[ChatDocument], messages: list[Json
 def render_document_parts(messages: list[Json], render: Renderer) -> RenderedPrompt:
     """Render messages whose contents include documents. The documents are those of the last such message.
 
-    A chat template that supports documents renders them. With other templates, they stay at their place in the message.
+    A chat template that supports documents renders them. With other templates, the documents stay in their place.
     """
     bare, documents = chat_documents.replace_documents(messages), chat_documents.message_documents(messages)[0]
     if rendered := chat_documents.render_if_absent(partial(render, bare), documents):
@@ -153,7 +153,7 @@ def _locate_inserted(render_texts: Callable[[Sequence[str]], str], texts: Sequen
 def missing_documents(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
     """Return a 400 response: some of the documents do not occur in ``text``, the value of the field ``param``."""
     names = ", ".join(chat_documents.name_absent([document.text for document in documents], text)) or "the documents"
-    message = f"{param}: {names} not found in it; add each verbatim in one text, or add a user message"
+    message = f"{param}: {names} not found; add each document verbatim to one text, or add a user message"
     return bad_request("documents", message, "invalid_documents")
 
 
@@ -200,7 +200,7 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Renderer:
         except ArgumentError as error:
             raise bad_request("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # templates raise errors of any class
-            message = f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
+            message = f"the model's chat template rejects this conversation: {error.__cause__ or error!s:.300}"
             raise bad_request("messages", message) from error
         check_characters(text, lm, "messages")
         return text

@@ -34,7 +34,7 @@ PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"
 # forwarded unchanged; other routes are a 404, to protect the upstream key
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
-MAX_LINE_BYTES = 16 * 2**20  # of one line in an event stream
+MAX_LINE_BYTES = 16 * 2**20  # maximum size of one line in an event stream
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
 
 
@@ -74,7 +74,7 @@ class Upstream:
             url = httpx.URL(path=path, query=request.scope["query_string"])  # request.url contains the host header
         except httpx.InvalidURL as error:
             raise bad_request(None, f"the path cannot be forwarded: {error}") from error
-        self.client.cookies.clear()  # cookies of other clients
+        self.client.cookies.clear()  # drop cookies of other clients
         built = self.client.build_request(request.method, url, headers=headers, content=body)
         with upstream_errors():
             response = await self.client.send(built, stream=True)
@@ -99,7 +99,7 @@ def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def upstream_errors() -> Iterator[None]:
-    """Convert errors in the connection to the upstream server, raised in the block, to ``ApiError``."""
+    """Convert errors of the connection to the upstream server to ``ApiError``."""
     try:
         yield
     except httpx.TimeoutException as error:
@@ -159,7 +159,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
     at the beginning of the user's last message.
 
     Args:
-        body: the parsed JSON body. It loses the fields ``documents`` and ``ragbias``.
+        body: the parsed JSON body. The fields ``documents`` and ``ragbias`` are removed from it.
         prompt: name of the field with the prompt: ``messages`` or ``prompt``.
         default: method of requests that name none.
     """

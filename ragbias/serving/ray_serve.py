@@ -33,13 +33,13 @@ from ragbias.serving.server import Metrics, log, log_to_stderr
 from ragbias.serving.settings import ModelSettings, ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-MAX_ATTEMPTS = 5  # for a request whose replica dies
+MAX_ATTEMPTS = 5  # maximum number of attempts if replicas die
 SECONDS_BETWEEN = 0.5
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
 class ReplicatedModel(ModelSettings):
-    """A model of a cluster. With ``max_replicas``, Ray keeps about ``target_requests`` requests per replica running."""
+    """A model of a cluster. ``max_replicas`` enables scaling to about ``target_requests`` requests per replica."""
 
     replicas: int = Field(default=1, ge=1)  # ignored with max_replicas
     min_replicas: int = Field(default=1, ge=0)
@@ -141,7 +141,7 @@ class ClusterEngine:
 
 
 def affinity(body: RequestBody) -> str:
-    """Return a routing key, which is the same for every order of the documents. Empty without documents."""
+    """Return a routing key that is the same for every order of the documents, or an empty string without documents."""
     documents = documents_of(body, sys.maxsize)  # the replica checks their number
     if not documents:
         return ""

@@ -21,7 +21,7 @@ from ragbias.errors import ArgumentError
 from ragbias.serving.server import log
 from ragbias.serving.settings import ServerSettings
 
-SECONDS_FOR_HEAD = 15.0  # timeout of idle connections, including those that send headers
+SECONDS_FOR_HEAD = 15.0  # timeout of idle connections, including those with incomplete headers
 SECONDS_FOR_ERRORS = 5  # time after the grace period, to send errors to remaining clients
 
 
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         self._grace_seconds = settings.grace_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for running requests during the grace period. Then answer the remaining ones with an error."""
+        """Wait for running requests during the grace period. Then answer the remaining requests with an error."""
         asyncio.get_running_loop().call_later(self._grace_seconds, self._state.grace_ended.set)
         await super().shutdown(sockets)
 
@@ -85,7 +85,7 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     a normal exit.
 
     Args:
-        load: loads the models in a thread. Until it returns, ``/ready`` is a 503. An error in it ends the server.
+        load: loads the models in a thread. ``/ready`` is a 503 until ``load`` returns. An error ends the server.
     """
     listener, server = open_listener(host, port), Server(app, settings)
     failures: list[BaseException] = []

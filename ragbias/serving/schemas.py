@@ -1,4 +1,4 @@
-"""Request bodies: the fields of OpenAI, and the fields ``documents`` and ``ragbias``."""
+"""Request bodies: OpenAI's fields, and the fields ``documents`` and ``ragbias``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT_KEYS = ("text", "content", "snippet")  # the first of these keys in a docum
 
 
 def accept_only(*neutral: Any) -> AfterValidator:
-    """Return a validator for a field of OpenAI that is not supported. It accepts only None and ``neutral`` values."""
+    """Return a validator for an unsupported OpenAI field. It accepts only None and ``neutral`` values."""
 
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
@@ -48,7 +48,7 @@ class Document(_Fields):
     title: str | None = None
     id: str | None = None
     metadata: dict[str, JsonValue] = {}
-    printed: list[str] = Field(default=[], description="How the messages contain the metadata, if known.")
+    printed: list[str] = Field(default=[], description="The metadata as the messages print it, if known.")
 
     @model_validator(mode="before")
     @classmethod

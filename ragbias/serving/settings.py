@@ -50,7 +50,7 @@ class ServerSettings(BaseModel):
     strip_numbering: bool = False  # used by the proxy only
 
     def locate_documents(self, text: str, documents: Sequence[str] | None = None) -> Boundaries:
-        """Locate ``documents``, or else those found by segmenter or separator, or two or more XML elements."""
+        """Locate ``documents``. Without them, use the segmenter, the separator, or at least two XML elements."""
         segmenter = (
             self.segmenter or self.separator or (document_elements if len(document_elements(text)) > 1 else None)
         )
@@ -70,13 +70,13 @@ class ModelSettings(BaseModel):
 
     model: str
     name: str | None = None  # name for clients; None: `model`
-    method: str | None = None  # None: the best measured for the model
+    method: str | None = None  # None: the best method measured for the model
     reader: str = ""  # folder of a reader adapter for the method
     dtype: str = "auto"
     device: str | None = None  # such as "cuda"; None: a GPU if there is one
     strip_numbering: bool = False
     cache: str | None = None  # a folder that several processes may share
-    cache_memory: str | None = None  # such as "4GB"; None: 2 GB with a folder, no cache without
+    cache_memory: str | None = None  # such as "4GB"; None: 2 GB with a folder, no cache without one
 
     @property
     def served_name(self) -> str:

@@ -153,7 +153,7 @@ def test_one_document_off_the_template_leaves_all_plain(broken):
     assert broken(text) != text
     split, found, reason, _ = split_prompt(broken(text), None, located(broken(text)))
     assert (split.documents, found.n_expected, found.source) == ((), 4, "run")
-    assert "cannot be distinguished" in reason or "in different ways" in reason
+    assert "cannot be distinguished" in reason or "different separators" in reason
 
 
 def test_a_document_quoted_in_a_question_makes_the_prompt_plain():

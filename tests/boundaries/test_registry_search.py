@@ -218,7 +218,7 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
 def test_documents_with_different_scores_are_refused():
     text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
-    assert "put this text before each document" in split_prompt(text, None, found).reason
+    assert "put this text before or inside each document" in split_prompt(text, None, found).reason
 
 
 @pytest.mark.parametrize(

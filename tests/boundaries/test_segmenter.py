@@ -78,7 +78,7 @@ def test_documents_of_another_message_are_not_expected_here():
     text = f"<doc>{A}</doc><|end|><doc>{B}</doc><doc>{C}</doc>"
     found = locate(text, segmenter=re.compile(r"(?s)<doc>(.*?)</doc>"))
     assert (found.n_expected, found.n_found) == (2, 2)
-    assert "1 are in another message" in found.reason
+    assert "1 documents are in another message" in found.reason
 
 
 @pytest.mark.parametrize(

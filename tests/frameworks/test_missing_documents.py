@@ -75,7 +75,7 @@ def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, given,
 
 def test_documents_without_a_question_after_them_are_missed(lm, policy):
     request = lm.prepare(TEXT[: SPANS[-1][1]], boundaries=found("run", 3, 3))
-    with pytest.raises(NoDocumentsError, match="it has to run plain"):
+    with pytest.raises(NoDocumentsError, match="only the plain model can answer"):
         policy.check(request, "raise")
 
 
@@ -138,7 +138,7 @@ def test_a_complete_source_misses_what_a_chain_may_drop(lm, policy):
     boundaries = found("run", 3, 2, absent=1)
     policy.check(lm.prepare(TEXT, boundaries=boundaries), "raise")
     policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
-    with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"):
+    with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected documents in the prompt, so it treats"):
         policy.check(lm.prepare(TEXT, boundaries=boundaries), "raise")
 
 

@@ -122,7 +122,7 @@ def test_settings_map_framework_names_and_return_arguments():
     assert GenerationSettings.from_arguments(settings.arguments()) == settings
     assert GenerationSettings.from_arguments({}).arguments() == {"max_new_tokens": 256}
     assert GenerationSettings.from_arguments({"temperature": 2, "do_sample": False}).temperature is None
-    with pytest.raises(ArgumentError, match="max_tokens and max_new_tokens are the same; give one of them"):
+    with pytest.raises(ArgumentError, match="max_tokens and max_new_tokens are the same argument; pass one of them"):
         GenerationSettings.from_arguments({"max_tokens": 3, "max_new_tokens": 3})
     with pytest.raises(ArgumentError, match=r"max_tokens=0; expected a whole number >= 1"):
         GenerationSettings.from_arguments({"max_tokens": 0})
@@ -147,7 +147,7 @@ def test_invariant_methods_refuse_sequences_across_documents(lm):
     suffix = len(lm.prepare(PROMPT).tokens.suffix)
     long = list(range(5, suffix + 7))
     for settings in ({"bad_words_ids": [[5], long]}, {"sequence_bias": [([5], 1.0), (long, 1.0)]}):
-        with pytest.raises(ArgumentError, match="give shorter sequences"):
+        with pytest.raises(ArgumentError, match="pass shorter sequences"):
             lm.generate(PROMPT, **settings)
     lm.generate(PROMPT, bad_words_ids=[[5], long[:-1]], max_new_tokens=2)
     lm.generate(PROMPT, sequence_bias={(5,): 1.0, tuple(long[:-1]): 1.0}, max_new_tokens=2)

@@ -94,7 +94,7 @@ def test_documents_that_the_message_has_are_not_rendered_again(lm):
     recorder = recording(lm, GRANITE)
     llm = ChatRagBias(lm=recorder, max_tokens=2)
     first, *others = GATES.values()
-    with pytest.warns(MissingDocumentsWarning, match="2 of 3 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="2 of 3 expected documents"):
         llm.invoke("\n\n".join([*others, first.upper(), "Which?"]), documents=[first, *others])
     assert all(recorder.prompts[-1].count(text) == 1 for text in others)
 
@@ -103,11 +103,11 @@ def test_a_document_that_equals_a_role_is_rendered_or_missing(lm, chat):
     recorder = recording(lm, GRANITE)
     ChatRagBias(lm=recorder, max_tokens=2).invoke("Which?", documents=["user"])
     assert "Document 0\nuser\n" in recorder.prompts[-1]
-    with pytest.warns(MissingDocumentsWarning, match="0 of 1 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="0 of 1 expected documents"):
         chat.invoke("Which?", documents=["user"])
 
 
 def test_a_template_that_ignores_documents_is_noticed(lm):
     llm = ChatRagBias(lm=recording(lm, TURNS), max_tokens=2)
-    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected documents"):
         llm.invoke("Which?", documents=list(GATES.values()))

@@ -241,9 +241,9 @@ def test_missing_documents_raise_if_wanted(lm):
     llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
     with pytest.raises(NoDocumentsError, match="located none in the prompt"):
         llm.invoke("Hello!")
-    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
+    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected documents"):
         list(llm.stream("Hello!", documents=DOCUMENTS))
-    with pytest.raises(DocumentNotFoundError, match="located 3 of 4 expected ones"):
+    with pytest.raises(DocumentNotFoundError, match="located 3 of 4 expected documents"):
         llm.invoke(TEXT, documents=[*DOCUMENTS, "A fourth that is not there."])
     assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"
     assert llm.invoke("Hello!", method="none").response_metadata["ragbias"]["method_ran"] == "none"

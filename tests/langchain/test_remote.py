@@ -133,7 +133,7 @@ def test_errors_are_those_of_a_local_model(address, remote):
         remote.invoke("owl " * 20_000)
     with pytest.raises(MethodError, match="layers"):
         remote.invoke(PROMPT, documents=TEXTS, method="pine(layers=(900, 950))")
-    with pytest.raises(NoDocumentsError, match="located 0 of 2 expected ones"):
+    with pytest.raises(NoDocumentsError, match="located 0 of 2 expected documents"):
         ChatRagBias(base_url=address, model_id="small", api_key="key", on_missing="raise").invoke(
             "Hello", documents=TEXTS
         )

@@ -211,7 +211,7 @@ def test_wrong_arguments_of_the_constructor_are_refused(make_llm, fields, text):
     ("call", "text"),
     [
         ({"temprature": 1}, "unknown argument 'temprature'; did you mean 'temperature'"),
-        ({"max_tokens": 3, "max_new_tokens": 3}, "the same; give one of them"),
+        ({"max_tokens": 3, "max_new_tokens": 3}, "the same argument; pass one of them"),
         ({"tools": []}, "unknown argument 'tools'"),
     ],
 )

@@ -47,14 +47,14 @@ def test_documents_that_the_message_has_are_not_rendered_again(lm):
     recorder = recording(lm, GRANITE)
     llm = RagBiasLLM(lm=recorder, max_new_tokens=2)
     first, *others = GATES.values()
-    with pytest.warns(MissingDocumentsWarning, match="2 of 3 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="2 of 3 expected documents"):
         llm.chat([ChatMessage("\n\n".join([*others, first.upper(), "Which?"]))], documents=[first, *others])
     assert all(recorder.prompts[-1].count(text) == 1 for text in others)
 
 
 def test_a_template_that_ignores_documents_is_noticed(lm):
     llm = RagBiasLLM(lm=recording(lm, TURNS), max_new_tokens=2)
-    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected documents"):
         llm.chat([ChatMessage("Which?")], documents=list(GATES.values()))
 
 

@@ -42,7 +42,7 @@ DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue."
 def test_a_rewriting_template_runs_plain_with_a_reason(make_llm, index):
     llm = make_llm()
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
-    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected documents"):
         engine.query(QUESTION)
     report = llm.last_report
     assert report is not None
@@ -74,14 +74,14 @@ def test_raise_is_not_swallowed_by_the_synthesizer(make_llm, index, mode):
 def test_raise_reaches_the_reader_of_a_stream(make_llm, index):
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN, streaming=True)
-    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
+    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected documents"):
         list(engine.query(QUESTION).response_gen)
 
 
 async def test_raise_reaches_the_async_caller(make_llm, index):
     llm = make_llm(on_missing="raise")
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
-    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected ones"):
+    with pytest.raises(NoDocumentsError, match="located 0 of 3 expected documents"):
         await engine.aquery(QUESTION)
 
 
@@ -89,7 +89,7 @@ def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm):
     with pytest.warns(MissingDocumentsWarning, match="0 of 2"):
         report = make_llm().complete(QUESTION, documents=DOCUMENTS).additional_kwargs["ragbias"]
     assert (report["method_ran"], report["n_expected"], report["n_found"]) == ("none", 2, 0)
-    with pytest.raises(NoDocumentsError, match="located 0 of 2 expected ones"):
+    with pytest.raises(NoDocumentsError, match="located 0 of 2 expected documents"):
         make_llm(on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
 
 

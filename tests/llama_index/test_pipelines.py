@@ -188,7 +188,7 @@ def row(name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-@pytest.mark.filterwarnings("ignore:.*expected ones in the prompt:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*expected documents in the prompt:UserWarning")
 @pytest.mark.parametrize(("name", "form", "is_chat_model"), CASES)
 async def test_retrieved_documents_are_found_and_no_others(lm, world, name, form, is_chat_model):
     recording = RecordingLM(lm)

@@ -217,7 +217,7 @@ def test_completions_name_their_fields_too(http):
     given = {"model": "tiny", "prompt": QUESTION, "max_tokens": 2}
     some = http.post("/v1/completions", json={**given, "prompt": DOCUMENTS[1], "documents": DOCUMENTS})
     check(some, 400, "documents")
-    assert "prompt: documents[0], documents[2] not found in it" in some.json()["error"]["message"]
+    assert "prompt: documents[0], documents[2] not found;" in some.json()["error"]["message"]
     check(http.post("/v1/completions", json={**given, "echo": True}), 400, "echo")
     check(http.post("/v1/completions", json={**given, "logprobs": 5}), 400, "logprobs")
     check(http.post("/v1/completions", json={**given, "prompt": ["a", "b"]}), 400, "prompt")
