@@ -1,4 +1,4 @@
-"""Algorithm 1: find the positional channel, and the best factor and layers to scale it.
+"""Algorithm 1: find the positional channel, and the best factor and layers for scaling it.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
 """
@@ -31,7 +31,7 @@ FACTORS = (0.5, 0.0, -0.5, -1.0)
 CURVE_POINTS = 200  # maximum number of points in a layer's curve
 SIGNIFICANT_DIGITS = 6  # of numbers in the record
 
-Progress = Callable[[str, int, int], None]  # arguments: stage, its number of steps, number of steps just done
+Progress = Callable[[str, int, int], None]  # arguments: stage, number of its steps, number of steps just done
 Losses = dict[ChannelScaling | NoMethod, list[float]]  # one loss per sample
 
 
@@ -46,7 +46,7 @@ def calibrate(
     try:
         chosen, record = _search(lm, plan, *data, results, progress)
     except NoPositionalChannelError:
-        results.remove()  # to resume would only repeat the failure
+        results.remove()  # resuming would only repeat the failure
         raise
     config = lm.model.config.get_text_config()
     size, n_layers = config.hidden_size, config.num_hidden_layers
@@ -63,7 +63,7 @@ def _search(
     lm: DebiasedLM, plan: CalibrationSettings, choose: Sequence[Sample], check: Sequence[Sample],
     results: PartialResults, progress: Progress,
 ) -> tuple[ChannelScaling, dict[str, Any]]:  # fmt: skip
-    """Run or resume the search. Return the best setting and a record of all measurements."""
+    """Run or resume the search. Return the best setting, and a record of all measurements."""
 
     def measure(stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Losses:
         """Measure the loss of every sample with every method."""
@@ -175,8 +175,8 @@ def _mean_by_key(keys: Sequence[int], values: Sequence[float]) -> dict[int, floa
 def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
     """Describe the search as JSON data.
 
-    ``position_correlation`` is Pearson's correlation between a channel's mean and the position, by layer, over the
-    positions of the monotone test. ``smoothness`` is the roughness of a channel: lower is smoother.
+    ``position_correlation`` is Pearson's correlation between the position and a channel's mean in each layer, over the
+    positions of the monotone test. ``smoothness`` is a channel's roughness, so lower values are smoother.
     """
     tested_range = ranking.search_range
     tested = layer_outputs(states)[tested_range.first : tested_range.last + 1, tested_range.skip_fit :]

@@ -34,19 +34,19 @@ def print_record(record: Mapping[str, Any], console: Console) -> None:
     """Print all measured settings, the best setting, and whether it helps."""
     if not record["channel_search"]["passed"]:
         console.print(
-            "No channel is monotone in more than a quarter of the layers, as Algorithm 1 requires. "
-            "Instead, the channels that are monotone in the most layers were measured."
+            "Algorithm 1 requires a channel that is monotone in more than a quarter of the layers. There is none, "
+            "so the channels that are monotone in the most layers were measured."
         )
     plain = record["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
-    table = make_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
+    table = make_table(f"Cross-entropy of right answers; {plain:.4f} without scaling", *headings)
     for tried in sorted(record["losses"], key=lambda tried: tried["loss"]):
         figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
         table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
     console.print(table)
     correlation = record["channel_search"]["position_correlation"]
     strongest = max((abs(r), channel) for channel, layers in correlation.items() for r in layers.values())
-    console.print(f"Strongest correlation of a tried channel with the position: {strongest[0]:.2f} ({strongest[1]})")
+    console.print(f"Strongest correlation with the position: {strongest[0]:.2f} (channel {strongest[1]})")
     ranges = ", ".join(f"{name} {low}-{high}" for name, (low, high) in record["layer_search"]["ranges"].items())
     console.print(f"Layers compared: {ranges}")
     check = record["check"]
@@ -67,7 +67,7 @@ def format_difference(against_plain: Mapping[str, float]) -> str:
 def plot_channel(record: Mapping[str, Any]) -> Figure:
     """Plot the channel's mean activation over random strings by position, for up to ``MAX_PANELS`` layers.
 
-    The thick line is the cubic fit of the search. It is solid if the fit is monotone, else dashed.
+    The thick line is the search's cubic fit. It is solid if the fit is monotone, else dashed.
     """
     positions, by_layer, search = record["curve"]["positions"], record["curve"]["by_layer"], record["channel_search"]
     monotone = search["monotone_layers"][str(record["channel"])]

@@ -1,4 +1,4 @@
-"""Find the channels of the hidden state that encode position: Algorithm 1 of the paper or of the authors' code.
+"""Find channels of the hidden state that encode position, by Algorithm 1 of the paper or of the authors' code.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
 and the authors' ``seach_dim_by_statistic.py``, whose results are in ``tests/golden/channel_search``.
@@ -19,9 +19,9 @@ Array = NDArray[np.float64]
 
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
-SKIPS = {"released": (300, 200), "paper": (30, 30)}  # numbers of first positions to skip for fit and smoothing
+SKIPS = {"released": (300, 200), "paper": (30, 30)}  # first positions to skip in the fit and in smoothing
 MIN_LENGTH = limits.STRING_LENGTH.least
-MIN_DEPTH = 8  # layers below which the authors' range 2..n-2 is too short for monotone channels
+MIN_DEPTH = 8  # with fewer layers, the authors' range 2..n-2 is too short
 
 
 class NoPositionalChannelError(MethodError):
@@ -42,8 +42,8 @@ class SearchRange:
         """Return the authors' range: layers 2 to n-2, without the first positions.
 
         The released code omits the first 300 positions from the fit and the first 200 from smoothing. The paper omits
-        the first 30 from both. If there are fewer than 1000 positions, these numbers decrease in proportion. If there
-        are fewer than 8 layers, all layers except the last are tested.
+        the first 30 from both. With fewer than 1000 positions, these numbers decrease in proportion. With fewer than 8
+        layers, all layers except the last are tested.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
@@ -55,8 +55,8 @@ class SearchRange:
 class ChannelRanking:
     """Result of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
 
-    monotone: dict[int, list[int]]  # by channel, layers with a monotone fit
-    roughness: dict[int, float]  # by channel, minimum over monotone layers (released) or mean over tested ones (paper)
+    monotone: dict[int, list[int]]  # by channel, the layers with a monotone fit
+    roughness: dict[int, float]  # by channel: minimum over monotone layers (released), mean over tested (paper)
     ranked: list[int]  # channels to measure, best first
     passed: list[int]  # channels that are monotone in enough layers, ascending
     search_range: SearchRange
@@ -123,7 +123,7 @@ def _curve_directions(curves: Array) -> NDArray[np.int64]:
 
 
 def _majority_layers(directions: NDArray[np.int64], first: int) -> list[int]:
-    """Return the layers where the curve rises, or those where it falls, whichever are more."""
+    """Return the layers where the curve rises or the layers where it falls: the larger group."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 

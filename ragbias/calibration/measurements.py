@@ -26,7 +26,7 @@ from ragbias.prompt import TokenisedPrompt
 
 @torch.no_grad()
 def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
-    """Sum hidden states ``[n_states, T, D]`` over strings, from the embeddings to the final, normalised states."""
+    """Sum hidden states over strings: ``[n_states, T, D]``, from the embeddings to the final, normalised states."""
     output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
@@ -69,7 +69,7 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Return the last token's mean attention ``(gold, other)`` by layer: to the gold document, and to another one."""
+    """Return the last token's mean attention to the gold document and to an average other document, by layer."""
     masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
@@ -105,7 +105,7 @@ def paper_layers(n_layers: int) -> tuple[int, int]:
 
 
 class _RecordedCalls(AttentionMethod):
-    """The plain model, which records the attention call of each layer."""
+    """Run the plain model, and record the attention call of each layer."""
 
     name = "recorded-calls"
     positions = "model"
@@ -122,8 +122,8 @@ class _RecordedCalls(AttentionMethod):
 def measure_losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
     """Return each method's mean negative log-likelihood per answer token, as in the authors' ``eval_on_valid_set``.
 
-    A method only changes the attention of the prompt's last token and of the answer. Earlier tokens run once for all
-    methods. Then each method recomputes the keys that it scales, and runs the last token and the answer.
+    A method only changes the attention of the prompt's last token and of the answer. Therefore earlier tokens run once
+    for all methods. Then each method recomputes the keys that it scales, and runs the last token and the answer.
     """
     *before, last = sample.prompt.ids
     ids = torch.tensor([[last, *sample.answer[:-1]]], device=model.device)

@@ -21,7 +21,7 @@ RESTART = "start again with --restart"
 class PartialResults:
     """Measurements by name in ``<out>.partial.json``, and mean hidden states in ``<out>.partial.npy``.
 
-    Files of a calibration with other ``settings`` raise ``MethodError``.
+    Raise ``MethodError`` if the files are from a calibration with other ``settings``.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
@@ -37,7 +37,7 @@ class PartialResults:
         self._write()
 
     def get_or_measure(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
-        """Return the saved result ``name``, or measure and save it. If it is saved, advance progress by ``steps``."""
+        """Return the saved result ``name`` and advance progress by ``steps``. If it is missing, measure and save it."""
         if name in self.results:
             advance(steps)
         else:
@@ -48,7 +48,7 @@ class PartialResults:
         """Return the saved hidden states, or measure and save them. See ``get_or_measure``."""
         if not self._states_file.exists():
             states = measure()
-            self._write()  # saves the settings of the states
+            self._write()  # records the settings that the states depend on
             # writes without a copy in memory, because the states may need a gigabyte
             with replacing(self._states_file) as temporary, temporary.open("wb") as file:
                 np.save(file, states)
@@ -69,7 +69,7 @@ class PartialResults:
 
     def _read(self) -> dict[str, Any]:
         if not self._file.exists():
-            self._states_file.unlink(missing_ok=True)  # of unknown settings
+            self._states_file.unlink(missing_ok=True)  # its settings are unknown
             return {}
         if kind := irregular_kind(self._file):
             raise MethodError(f"{self._file} is {kind}; remove it")

@@ -27,7 +27,7 @@ PromptRenderer = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]
 def draw_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
     """Draw the random strings ``begin`` to ``end - 1`` of a seed, as token ids ``[strings, length]``.
 
-    Tokens are uniform over the vocabulary without special tokens. Each string starts with the BOS token, if any.
+    Each token is drawn uniformly from the non-special tokens. Each string starts with the BOS token, if any.
     """
     tokenizer = lm.tokenizer
     usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
@@ -39,7 +39,7 @@ def draw_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -
 
 @dataclass(frozen=True)
 class Sample:
-    """A tokenised prompt, the token ids of its answer, and the indices of gold document and question."""
+    """A tokenised prompt, the token ids of its answer, and the indices of its gold document and question."""
 
     prompt: TokenisedPrompt
     answer: list[int]
@@ -50,11 +50,11 @@ class Sample:
 def make_samples(lm: DebiasedLM, questions: Iterable[Question], text: PromptRenderer, depths: int) -> list[Sample]:
     """Make samples of each question, with the gold document at up to ``depths`` evenly spread positions.
 
-    ``text`` renders the flat prompt and the answer, given documents in order and a question.
+    ``text`` renders the flat prompt and the answer, from a question and its documents in order.
     """
     samples = []
     for number, question in enumerate(questions):
-        assert question.gold is not None  # all calibration questions have it
+        assert question.gold is not None  # all calibration questions have a gold document
         others = [document for index, document in enumerate(question.documents) if index != question.gold]
         positions = spread_positions(len(question.documents), depths)
         for documents, position, _ in place_gold(question.documents[question.gold], others, positions, 1, ""):
@@ -109,7 +109,7 @@ def data_prompt(lm: DebiasedLM, documents: Sequence[str], question: Question) ->
 
 
 def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """Render a text as a user message. If there is no chat template, only put a space before the answer."""
+    """Render a text as a user message. Without a chat template, only put a space before the answer."""
     if lm.tokenizer.chat_template is None:
         return text, " " + answer
     return lm.chat_text([{"role": "user", "content": text}]), answer

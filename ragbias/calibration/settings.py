@@ -20,7 +20,7 @@ RESERVED_TOKENS = 200  # for instruction, question and answer
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Settings of a calibration. See ``ragbias calibrate --help``. ``plan`` fills in an empty or 0 setting."""
+    """Settings of a calibration. See ``ragbias calibrate --help``. ``plan`` replaces empty and 0 by defaults."""
 
     model: str
     task: str = ""
@@ -56,7 +56,7 @@ class CalibrationSettings:
         return replace(self, task=task, length=length, questions=questions)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings that affect the results as JSON data. A data file becomes its name and SHA-256."""
+        """Return, as JSON data, the settings that affect the results. A data file becomes its name and SHA-256."""
         plain = {**vars(self)}
         del plain["batch_size"]
         if self.data is not None:
@@ -67,8 +67,8 @@ class CalibrationSettings:
 def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
     """Draw or read the questions of a calibration, and tokenise them.
 
-    Return the samples that select channel, factor and layers, and samples of other questions that check the selection.
-    Of drawn questions, two thirds check the selection. Of questions from a file, one third checks it.
+    The first samples select channel, factor and layers. The second samples, of other questions, check the selection. Of
+    drawn questions, two thirds check the selection. Of questions from a file, one third checks it.
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")
@@ -78,7 +78,7 @@ def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[lis
     else:
         questions = read_questions(plan.data, labelled=True)
         if len(questions) < 3:
-            raise DataError(f"{plan.data} contains {len(questions)} questions; expected at least 3, better 100")
+            raise DataError(f"{plan.data} contains {len(questions)} questions; expected at least 3, preferably 100")
         first, second = [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
     text = RENDERERS[plan.task]
     return make_samples(lm, first, text, plan.depths), make_samples(lm, second, text, plan.depths)

@@ -35,7 +35,7 @@ from ragbias.models.named import no_model_message
 from ragbias.models.threads import use_idle_cores
 
 USER_ERROR = 2  # exit code of errors that the user can fix
-INTERRUPTED = 130  # exit code that shells use
+INTERRUPTED = 130  # exit code of a shell command after Ctrl-C
 CLOSED_PIPE = 1  # exit code that click uses if standard output is a closed pipe
 TRACEBACK = "--traceback"
 MODEL_COMMANDS = ("adapt", "ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
@@ -63,17 +63,15 @@ def options(
     versions: Annotated[
         bool, typer.Option("--version", help="Show the versions and exit.", callback=_show_versions, is_eager=True)
     ] = False,
-    with_traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Show the traceback of an error that ends the command.")
-    ] = False,
+    with_traceback: Annotated[bool, typer.Option(TRACEBACK, help="If the command fails, show the traceback.")] = False,
 ) -> None:
-    """Declare the common options. ``main`` parses ``--traceback`` itself, because it also applies to parsing errors."""
+    """Declare the common options. ``main`` itself parses ``--traceback``, which also applies to parsing errors."""
 
 
 def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Format a warning, without the source location if it is from ragbias."""
+    """Format a warning. Omit the source location of ragbias's own warnings."""
     if category.__module__.partition(".")[0] == "ragbias":
         return f"ragbias: warning: {message}\n"
     return _default_format(message, category, filename, lineno, line)
@@ -86,7 +84,7 @@ def main() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if command in MODEL_COMMANDS and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on threads
+    if command in MODEL_COMMANDS and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on the threads
         use_idle_cores()
     try:
         # typer accepts --traceback only before the command
@@ -136,11 +134,11 @@ def describe_error(error: BaseException, command: str | None = None) -> str | No
         return _shorten(str(error)) or type(error).__name__
     if (cause := find_memory_error(error)) is not None:
         detail = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        return _shorten(f"out of memory ({detail:.200}); free some, or use a smaller model, batch or prompt")
+        return _shorten(f"out of memory ({detail:.200}); free memory, or use a smaller model, batch or prompt")
     if isinstance(error, ModuleNotFoundError):
         return missing_extra_message(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
-        # ``ragbias.files`` adds file names to errors, so an error without one is about standard output
+        # ``ragbias.files`` adds file names to errors, so an error without a file name is about standard output
         file = "standard output" if error.filename is None else error.filename
         return _shorten(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None

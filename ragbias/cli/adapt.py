@@ -13,7 +13,7 @@ from ragbias.cli.terminal import integer
 from ragbias.extras import require_all
 
 Default = AdaptSettings  # class attributes are the defaults
-ITEMS_TO_ESTIMATE = 5  # items whose time estimates the remaining time of a phase
+ITEMS_TO_ESTIMATE = 5  # finished items after which a phase's remaining time is estimated
 
 
 def adapt(
@@ -31,25 +31,25 @@ def adapt(
     method: Annotated[str, typer.Option(help="A method that changes attention, such as pcw.")] = Default.method,
     objective: Annotated[
         Objective,
-        typer.Option(help="distil: match the plain model. labels: match known answers. auto: both, with answers."),
+        typer.Option(help="distil: match the plain model. labels: match known answers. auto: both if possible."),
     ] = Default.objective,
     steps: Annotated[int, integer(BOUNDS["steps"], "Optimiser steps.")] = Default.steps,
     batch: Annotated[int, integer(BOUNDS["batch"], "Examples per step.")] = Default.batch,
     rank: Annotated[int, integer(BOUNDS["rank"], "Rank of the LoRA.")] = Default.rank,
     learning_rate: Annotated[float, typer.Option(min=0, max=1, help="Maximum learning rate.")] = Default.learning_rate,
-    max_documents: Annotated[int, integer(BOUNDS["documents"], "Most documents per example.")] = Default.documents,
-    orders: Annotated[int | None, integer(BOUNDS["orders"], "Document orders to average, without gold.")] = None,
-    examples: Annotated[int | None, integer(BOUNDS["examples"], "Default: one per question, 300 to 800.")] = None,
+    max_documents: Annotated[int, integer(BOUNDS["documents"], "Maximum number of documents.")] = Default.documents,
+    orders: Annotated[int | None, integer(BOUNDS["orders"], "Orders of documents, if gold is unknown.")] = None,
+    examples: Annotated[int | None, integer(BOUNDS["examples"], "Default: one per question, but 300 to 800.")] = None,
     prompt: Annotated[
-        Path | None, typer.Option(help="Text file of your prompt with {documents} and {question}. Default: several.")
+        Path | None, typer.Option(help="File of a prompt with {documents} and {question}. Default: several prompts.")
     ] = None,
     seed: Annotated[int, integer(BOUNDS["seed"], "Seed of examples and weights.")] = Default.seed,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Dtype of the weights.")] = "auto",
-    restart: Annotated[bool, typer.Option("--restart", help="Delete a reader or training in the folder.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Delete the folder's reader or training first.")] = False,
     json_path: terminal.JsonPath = None,
     force: terminal.Force = False,
 ) -> None:
-    """Train a reader adapter: a small LoRA that improves the answers of a method.
+    """Train a reader adapter: a small LoRA that improves a method's answers.
 
     The adapter only affects the tokens after the documents, so documents remain reusable and answers order-invariant.
     Repeat the command to resume an interrupted training. The exit code is 1 if held-out questions show no improvement.
@@ -88,7 +88,7 @@ def adapt(
         receipt = train(lm, training_questions, out, settings, restart=restart, progress=show)
     _print_receipt(receipt, method)
     use = f"Use it with method={method!r}, reader={str(out)!r}, or --reader {out}."
-    unsupported = "No clear gain: its interval includes zero. Loading the reader will warn."
+    unsupported = "No clear gain: the interval of the gain includes zero. Loading this reader gives a warning."
     terminal.console.print(f"Written: {out}. {use if receipt['supported'] else unsupported}")
     terminal.write_json(receipt, json_path)
     if not receipt["supported"]:

@@ -14,7 +14,7 @@ from ragbias.checks import Bounds, check_text
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, integer, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD
 
-FEW_CHUNKS, MANY_CHUNKS = 3, 10  # default number of chunks; few for smollm2, with 135 M parameters
+FEW_CHUNKS, MANY_CHUNKS = 3, 10  # default number of chunks; few for smollm2, which has only 135 M parameters
 
 
 def ask(
@@ -23,7 +23,7 @@ def ask(
     model: Annotated[str, typer.Option(help=MODELS)],
     method: Annotated[
         str | None,
-        typer.Option(help=f"See `ragbias methods`. Default: {DEFAULT_METHOD}, or the best known for the model."),
+        typer.Option(help=f"See `ragbias methods`. Default: {DEFAULT_METHOD}, or the best known method for the model."),
     ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
     k: Annotated[
@@ -37,7 +37,7 @@ def ask(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Answer a question from your own text files, with FAISS, MiniLM and a model with a method."""
+    """Answer a question from your own text files. FAISS and MiniLM find the chunks."""
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     check_text("the question", question)

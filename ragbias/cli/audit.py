@@ -40,10 +40,10 @@ def audit(
     upstream: Annotated[
         str | None, typer.Option(help="Address of an OpenAI-compatible server; --model names a model of the server.")
     ] = None,
-    upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key of that server.")] = "",
+    upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key for --upstream.")] = "",
     methods: Annotated[
         str | None,
-        typer.Option(help=f"Methods to compare. Default: segmented and the model's; with --upstream {TEXT_METHODS}."),
+        typer.Option(help=f"Methods. Default: segmented and the model's default; with --upstream {TEXT_METHODS}."),
     ] = None,
     orders: Annotated[
         int, integer(Bounds(2, 1_000), "Number of document orders: as retrieved, reversed, then shuffles.")
@@ -62,7 +62,7 @@ def audit(
     """Measure whether a pipeline's answers depend on the order of its documents, and recommend a method.
 
     The unchanged pipeline and each method answer every question in several document orders. To measure noise, they also
-    repeat one order. Right answers are optional.
+    answer again in the same order. Right answers in the file are optional.
     """
     from ragbias.data.questions import read_questions
     from ragbias.evaluation.audit.audit_report import AuditReport, find_flipped_questions
@@ -97,14 +97,14 @@ def audit(
         cases = _make_cases(distinct, model, pipeline, upstream, upstream_key, bar)
         lm = cases[0].recorded.lm
         if model is None:
-            terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")  # above the bar
+            terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")  # printed above the progress bar
     if len(distinct) < len(listed):
         terminal.console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     as_is = cases[0].recorded.request.origin.method_requested
     label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
     compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}
-    if upstream is None:  # before the audit, whose estimate of the remaining time does not include it
+    if upstream is None:  # measured first, because the audit's estimate of the remaining time excludes it
         with terminal.status("Measuring the cost of the methods"):
             costs = measure_costs(lm, [case.prompt for case in cases[:2]], compared, min(2, len(cases)))
     with terminal.progress() as bar:

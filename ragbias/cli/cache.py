@@ -28,7 +28,7 @@ def warm(
     json_path: JsonPath = None,
     force: Force = False,
 ) -> None:
-    """Compute the chunks for `ragbias ask --cache`. All methods with reusable documents can use them.
+    """Precompute the chunks for `ragbias ask --cache`. All methods with reusable documents can use them.
 
     Repeat the command to resume a stopped run.
     """

@@ -32,13 +32,13 @@ def calibrate(
         typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: by model."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
+        Path | None, typer.Option(help="Calibration set: JSON lines with question, documents, answer, gold (an index).")
     ] = None,
     strings: Annotated[int, integer(Bounds(1, 1_000_000), "Number of random token strings; 2000 in the paper.")] = 500,
     length: Annotated[int | None, integer(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
-    questions: Annotated[int | None, integer(Bounds(1, 100_000), "Questions to draw. Default: 100, tiny 40.")] = None,
+    questions: Annotated[int | None, integer(Bounds(1, 100_000), "Questions. Default: 100, or 40 for tiny.")] = None,
     documents: Annotated[int | None, integer(limits.DRAWN_DOCUMENTS, "Documents per question.")] = None,
-    depths: Annotated[int, integer(limits.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
+    depths: Annotated[int, integer(limits.DEPTHS, "Number of evenly spread gold positions.")] = 5,
     seed: Annotated[int, integer(limits.SEED, "Seed for strings and questions.")] = 0,
     batch_size: Annotated[int, integer(limits.BATCH, "Sequences per batch.")] = 8,
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help=DTYPE)] = "auto",

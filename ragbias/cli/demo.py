@@ -66,7 +66,7 @@ def demo(
 
 
 def report_tiny(outcome: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield tables of the embedded model, and explanations."""
+    """Yield the tables and explanations of the embedded model's results."""
     for documents, results in outcome["results"].items():
         yield _make_bias_table(documents, results)
     questions = outcome["settings"]["questions"]
@@ -79,17 +79,17 @@ def report_tiny(outcome: dict[str, Any]) -> Iterator[Table | str]:
         yield f"With {questions} questions, an accuracy may be off by up to {margin:.2f} (the widest 95% interval)."
     yield (
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
-        "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
+        "The model is biased because its training data has answers near the ends of prompts (docs/results/tiny.md)."
     )
 
 
 def report_notes(outcome: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield tables of a real model, and explanations."""
+    """Yield the tables and explanations of a real model's results."""
     from ragbias.evaluation.report.tables import format_figure
 
     yield from make_notes_tables(outcome)
     yield (
-        "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
+        "Log-probability of the gold answer in nats (-0.69: half as probable), accuracy in brackets; 95% intervals.\n"
         f"Plain model, best position minus worst: {format_figure(outcome['results']['none']['logprob']['gap'])}. "
         f"This bias was not trained on purpose.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
@@ -138,14 +138,14 @@ def _make_bias_table(documents: str, results: dict[str, Any]) -> Table:
 
 
 def _print_framework_answers(prepared: Demo) -> None:
-    """Print the answers of each installed framework to one question in two document orders."""
+    """Print each installed framework's answers to one question in two document orders."""
     from ragbias.evaluation.demo.demo_run import ask_in_both_orders, find_order_sensitive_question
     from ragbias.evaluation.report.tables import make_table
 
     question = find_order_sensitive_question(prepared)
     terminal.console.print(
-        "The next table has one question. With the demo's prompt, the plain model's answer depends on the document "
-        "order. Frameworks use other prompts, so the answer may be the same in both orders."
+        "Answers to one question in both orders. In the demo's prompt, the plain model's answer depends on the order. "
+        "Frameworks use other prompts, so their answers may be the same in both orders."
     )
     table = make_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):

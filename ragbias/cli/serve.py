@@ -42,8 +42,8 @@ ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API key
 TenantHeader = Annotated[
     str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
 ]
-MaxStreams = Annotated[int, integer(limits.COUNTS, "Concurrent streamed answers. In front of vLLM, for pcw only.")]
-MaxWaiting = Annotated[int, integer(limits.COUNTS, "Requests that may wait. In front of vLLM, for pcw only.")]
+MaxStreams = Annotated[int, integer(limits.COUNTS, "Concurrent streamed answers. With vLLM, only for pcw.")]
+MaxWaiting = Annotated[int, integer(limits.COUNTS, "Maximum number of waiting requests. With vLLM, only for pcw.")]
 MaxDocuments = Annotated[int, integer(limits.COUNTS, "Maximum documents per request.")]
 MaxNewTokens = Annotated[int | None, integer(limits.TOKENS, "Maximum new tokens per request. Default: the window.")]
 MaxBody = Annotated[int, integer(limits.MEGABYTES, "Maximum megabytes of a request.")]
@@ -54,16 +54,16 @@ Grace = Annotated[int, integer(limits.SECONDS, "Seconds for running requests to 
 def serve(
     context: typer.Context,
     model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
-    named: Annotated[str | None, typer.Option("--model", help="Same as the argument.")] = None,
+    named: Annotated[str | None, typer.Option("--model", help="Same as the argument MODEL.")] = None,
     method: Annotated[
         str | None,
         typer.Option(
             envvar="RAGBIAS_METHOD",
-            help=f"Method of requests without one. Default: {DEFAULT_METHOD}, or the best for the model.",
+            help=f"Method of requests that name none. Default: {DEFAULT_METHOD}, or the best for the model.",
         ),
     ] = None,
     reader: Annotated[str, typer.Option(help="Folder of a reader adapter for the method, see `ragbias adapt`.")] = "",
-    served_name: Annotated[str | None, typer.Option(help="Model name for clients. Default: the model.")] = None,
+    served_name: Annotated[str | None, typer.Option(help="Model name that clients use. Default: MODEL.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     api_key: ApiKey = "",
@@ -93,7 +93,7 @@ def serve(
     grace_seconds: Grace = 30,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="One process, or replicas on Ray Serve.")] = "local",
     replicas: Annotated[int, integer(REPLICAS, "Replicas on Ray Serve.")] = 1,
-    max_replicas: Annotated[int | None, integer(REPLICAS, "Most replicas, to scale up. Default: no scaling.")] = None,
+    max_replicas: Annotated[int | None, integer(REPLICAS, "Maximum number of replicas. Default: no scaling.")] = None,
     replica_cpus: Annotated[int, integer(limits.COUNTS, "Cores per replica.")] = 1,
     replica_gpus: Annotated[int, integer(Bounds(0, 1_000), "GPUs per replica.")] = 0,
 ) -> None:
@@ -111,7 +111,7 @@ def serve(
 
     if (model is None) == (named is None):
         raise typer.BadParameter(
-            no_model_message("`ragbias serve smollm2`") if model is None else "two models given; name one"
+            no_model_message("`ragbias serve smollm2`") if model is None else "two models are given; name only one"
         )
     name = model or named or ""
     settings = ServerSettings(**select_fields(ServerSettings, options))
@@ -145,17 +145,17 @@ def proxy(
             help="Folder or name of the model in vLLM, for pcw and rotor. Default: the path that vLLM reports."
         ),
     ] = "",
-    reader: Annotated[str, typer.Option(help="Name of a reader adapter for the method in vLLM's --lora-modules.")] = "",
-    cache: Annotated[Path | None, typer.Option(help="Folder of vLLM's connector, for rotor; loads weights.")] = None,
-    cache_disk: Annotated[str | None, typer.Option(help="Maximum size of this folder, as in vLLM's settings.")] = None,
-    dtype: Annotated[str, typer.Option(help="Dtype of vLLM, for rotor.")] = "auto",
+    reader: Annotated[str, typer.Option(help="Reader adapter for the method: its name in vLLM's --lora-modules.")] = "",
+    cache: Annotated[Path | None, typer.Option(help="For rotor: vLLM's connector folder. Loads the weights.")] = None,
+    cache_disk: Annotated[str | None, typer.Option(help="Size limit of --cache, as in vLLM's settings.")] = None,
+    dtype: Annotated[str, typer.Option(help="Dtype of the weights in vLLM, for rotor.")] = "auto",
     host: Host = "127.0.0.1",
     port: Port = 8001,
     api_key: ApiKey = "",
     share_cache: ShareCache = False,
     tenant_header: TenantHeader = "",
     upstream_key: Annotated[
-        str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="Key for the upstream server. Default: the client's.")
+        str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="Key of the upstream server. Default: the client's key.")
     ] = "",
     separator: Separator = "",
     segmenter: Segmenter = None,
@@ -172,8 +172,8 @@ def proxy(
 ) -> None:
     """Reorder the documents of requests, and forward the requests to any OpenAI-compatible server.
 
-    Methods that only reorder text need no model. Embeddings and similar routes are forwarded unchanged. With pcw
-    and rotor, vLLM reuses documents in any order, which requires ragbias's connector, see docs/how-to/vllm.md.
+    Methods that only reorder text need no model. Embeddings and similar routes are forwarded unchanged. With pcw and
+    rotor, vLLM reuses documents in any order. This requires ragbias's connector, see docs/how-to/vllm.md.
     """
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
     require_all("serve")

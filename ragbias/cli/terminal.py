@@ -1,6 +1,6 @@
 """The console, progress bars, output files and numeric options of all commands.
 
-Overwriting a file of the user requires ``--force``. Numeric options show their bounds in help and errors.
+Only ``--force`` overwrites a file that ragbias did not write. Numeric options show their bounds in help and errors.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ragbias.models.named import EXPECTED
 
 MODELS = f"{EXPECTED}."
 DEVICES = (("/", "dev"), ("/", "proc"))
-MAX_SILENCE = 30.0  # seconds after which an update prints a progress line
+MAX_SILENCE = 30.0  # seconds without output, after which an update prints a progress line
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-ESTIMATE_PERIOD = 3600.0  # steps of this many last seconds estimate the remaining time
+ESTIMATE_PERIOD = 3600.0  # seconds; steps in this period estimate the remaining time
 
 
 class _PlainConsole(Console):
@@ -64,7 +64,7 @@ def _digest_file(path: Path) -> Path:
 
 
 def _is_unchanged_output(path: Path) -> bool:
-    """Whether a command wrote this file and it has not changed since."""
+    """Whether this file is unchanged since a command wrote it."""
     try:
         return _digest_file(path).read_text() == sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -84,7 +84,7 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Raise an error for a file that no command wrote, or that has changed since, unless ``force`` is set."""
+    """Raise an error for an existing file, unless it is an unchanged output of a command or ``force`` is set."""
     if not force and path.is_file() and path.stat().st_size and not _is_unchanged_output(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 
@@ -114,7 +114,7 @@ def check_folder(path: Path | None) -> Path | None:
 
 
 JsonPath = Annotated[
-    Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=check_file)
+    Path | None, typer.Option("--json", help="Also write the results to this file.", callback=check_file)
 ]
 
 
@@ -162,7 +162,7 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 def select_fields(settings: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the given options, which are not None, that are fields of the class ``settings``."""
+    """Select the options that are not None and are fields of the class ``settings``."""
     given = {name: value for name, value in options.items() if value is not None}
     return {name: value for name, value in given.items() if name in settings.__annotations__}
 

@@ -59,8 +59,8 @@ def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line
     r"""Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
 
     The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because JSON strings can
-    contain other line breaks, such as U+2028. A ``growing`` file may be empty, unless it is gzipped, and an incomplete
-    last line is skipped.
+    contain other line breaks, such as U+2028. With ``growing``, an incomplete last line is skipped, and a file may be
+    empty unless it is gzipped.
     """
     if kind := irregular_kind(path):
         raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
@@ -96,7 +96,7 @@ def parse_json(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
 
 
 def files_by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the files by name without suffixes, which ids of cases contain. Repeated names raise ``RunError``."""
+    """Return the files by name without suffixes. Case ids contain these names. Repeated names raise ``RunError``."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     by_name: dict[str, Path] = {}

@@ -13,8 +13,8 @@ class Question:
     """A question.
 
     Attributes:
-        documents: retrieved documents, best first. Empty if a pipeline retrieves them.
-        answers: accepted answers. Empty if they are unknown.
+        documents: retrieved documents, best first; empty if a pipeline retrieves them.
+        answers: accepted answers; empty if they are unknown.
         gold: index of the document with the answer, counted from 0; None if unknown.
     """
 
@@ -39,7 +39,7 @@ def read_questions(path: Path, documents: bool = True, labelled: bool = False) -
     """Read questions from JSON lines with ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
 
     ``labelled=True`` requires an answer and ``gold``; otherwise they are optional. Each line needs at least two
-    documents, unless ``documents=False``, which ignores ``documents`` and ``gold``.
+    documents. With ``documents=False``, the fields ``documents`` and ``gold`` are ignored.
     """
     if not documents:
         return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]

@@ -10,13 +10,13 @@ from ragbias.errors import DataError
 from ragbias.files import file_name_in_errors, irregular_kind
 
 SUFFIXES = (".txt", ".md", ".rst")
-MAX_BYTES = 2**28  # of one file
+MAX_BYTES = 2**28  # maximum size of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     """Split a text file, or all text files in a folder, into chunks of up to about ``size`` characters.
 
-    Paragraphs that are not longer stay whole. Return, by chunk, the relative path of the first file that contains it.
+    Paragraphs of at most this length stay whole. Return, for each chunk, the relative path of the first file with it.
     """
     problem = "missing" if not path.exists() else "" if path.is_dir() else irregular_kind(path)
     if problem:

@@ -264,7 +264,7 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for arguments, words in (
         ([], "no model given; name one, e.g. `ragbias serve smollm2`; expected"),
-        (["tiny", "--model", "tiny"], "two models given; name one"),
+        (["tiny", "--model", "tiny"], "two models are given; name only one"),
         (["tiny", "--method", "pin"], "unknown method 'pin'"),
         (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
         (["tiny", "--host", "a\udcff"], "cannot listen on a\ufffd port 8000: encoding"),
