@@ -112,7 +112,7 @@ def _read_settings(files: list[Path], task: list[str], options: dict[str, Any]) 
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:
             names = ", ".join(["task"] * bool(task) + list(task_options))
-            raise RunError(f"{names}: not allowed with {files[0]}; put tasks and their options into the file")
+            raise RunError(f"{names}: not possible with {files[0]}; put tasks and their options into the file")
         return read_settings(files[0], changes)
     if files:
         task_options["data"] = [*task_options.get("data", []), *files]

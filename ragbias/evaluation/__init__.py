@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 TASK_NAMES = ("mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny")
 JUDGES = ("judge", "llmbar")  # tasks in which the model chooses one of two responses
-REFERENCE = "none"  # the plain model, with which methods are compared
+REFERENCE = "none"  # label of the plain model, to which methods are compared
 
 Measure: TypeAlias = Literal["accuracy", "logprob"]
 ACCURACY: Final = "accuracy"

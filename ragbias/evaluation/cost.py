@@ -26,7 +26,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes a line at
 DECODED_TOKENS = 8  # tokens after the first one, in each round
 
 Spread = tuple[float, float, float]  # median, lowest, highest
-Cost = dict[str, list[float]]  # spread over the rounds, by name
+Cost = dict[str, list[float]]  # by name of the figure: its spread over the rounds
 Measurements = dict[str | None, list[tuple[float, ...]]]  # by method label; None: the plain model
 Input = TypeVar("Input")
 
@@ -43,8 +43,8 @@ def interleave(
 ) -> Measurements:
     """Measure all methods on the first input, then on the next input, and so on.
 
-    The plain model always runs, once per input. Its measurements have the key None, and also the labels of methods that
-    do not change the model.
+    The plain model always runs, once per input. Its measurements are stored under the key None, and under the labels of
+    methods that do not change the model.
     """
     measured: dict[str | None, Method] = {None: NoMethod()}
     measured.update((label, method) for label, method in methods.items() if method.acts_on != "nothing")
@@ -119,8 +119,8 @@ def measure_costs(
 ) -> dict[str, Cost]:
     """Measure the cost of every method, with greedy decoding and one prompt at a time.
 
-    Each prompt must leave ``DECODED_TOKENS + 1`` tokens of the window free. Memory does not vary, so it is measured
-    only once. This also warms up the model.
+    Each prompt must leave ``DECODED_TOKENS + 1`` tokens of the window free. Memory does not vary, so it is measured in
+    only one run. This run also warms up the model.
 
     Returns:
         the costs by label: ``prefill_seconds`` to the first token, ``decode_seconds`` per later token, ``peak_bytes``
@@ -149,7 +149,7 @@ def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
 def _measure_times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
     """Return the seconds of the prefill and of each later token.
 
-    A forward pass with one token counts as decoding, from the end of the previous pass. All other time is prefill,
+    If a forward pass has one token, the time since the end of the previous pass is decoding. All other time is prefill,
     including extra passes of a method.
     """
     device, decoding = lm.model.device, 0.0

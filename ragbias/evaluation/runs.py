@@ -44,9 +44,9 @@ class Record:
         score: score of the prediction, from 0 to 1; None if not measured.
         seconds: wall time of the batch, divided by the number of its cases.
         method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
-        shown: order of the documents in the model's prompt. Each number is the alphabetical rank of a document, the
-            same in all records of the same ``question``, ``documents`` and ``seed``. Empty if the method keeps the
-            order, except for ``none`` and ``segmented``.
+        shown: order of the documents in the model's prompt. Each number is a document's alphabetical rank, which is
+            equal in all records of the same ``question``, ``documents`` and ``seed``. Empty for methods that keep the
+            order, except ``none`` and ``segmented``.
         logprob: log-probability of the most probable gold answer, in nats, summed over tokens. ``logprob``,
             ``answer_tokens``, ``kl`` and ``agrees`` are None if they were not measured.
         answer_tokens: number of tokens of that gold answer.
@@ -103,7 +103,7 @@ def as_json_lines(records: Iterable[Record]) -> str:
 def read_records(path: Path) -> list[Record]:
     """Read a file of records. Skip an incomplete last line, which an interrupted run may leave.
 
-    Of records that differ only in ``seconds``, return the first.
+    If records differ only in ``seconds``, return only the first.
     """
     by_key: dict[Key, Line[Record]] = {}
     for line in read_lines(path, Record, growing=True):
@@ -150,12 +150,12 @@ def cost_key(model: str, task: str, documents: int) -> str:
 
 
 def read_costs(folder: Path) -> Costs:
-    """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Empty if they were not measured."""
+    """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Return {} if there are none."""
     return _read_json(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Figure]]])) or {}
 
 
 def read_run_description(folder: Path) -> dict[str, Any]:
-    """Read the description of a run, see ``describe_run``. Empty if the file is missing."""
+    """Read the description of a run, see ``describe_run``. Return {} if the file is missing."""
     about = _read_json(folder / SETTINGS, TypeAdapter(_SettingsFile))
     return about.model_dump(exclude_unset=True) if about else {}
 

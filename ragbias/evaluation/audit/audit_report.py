@@ -29,13 +29,13 @@ JSON_EXAMPLES = 2  # maximum number of example questions in the JSON file
 HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
 LEGEND = (
     "Flips: questions whose answer changes with the document order. Same order: questions whose answer changes when "
-    "the retrieved order is repeated. Beyond: the difference of the two, with its 95% interval; a problem if it is at "
-    f"least {THRESHOLD:.0%}. Changed: questions whose answer in the retrieved order differs from that of the first "
-    "method. Time to the first token and peak memory are relative to the plain model."
+    "the retrieved order is repeated. Beyond: flips minus same order, with its 95% interval; at least "
+    f"{THRESHOLD:.0%} is a problem. Changed: questions whose answer in the retrieved order differs from that of the "
+    "first method. Time to the first token and peak memory are relative to the plain model."
 )
 PREFERENCE_LEGEND = (
-    "The share of answers from documents in each part of the positions, minus the share expected without an effect of "
-    "order. Without such an effect, the curve is flat at 0. Only questions with two or more known documents count."
+    "Share of answers that come from documents in each part of the prompt, minus the share expected if the order has "
+    "no effect. If it has none, the curve is flat at 0. Only questions with two or more known source documents count."
 )
 NO_PREFERENCE = "Not shown: too few answers have a known source document. Preferences may still exist."
 
@@ -156,7 +156,7 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
         for label, answers in example.answers.items():
             cells = [bold.format(printable(answer)) if differs else answer for answer, differs in answers]
             rows.append([question, label, *cells])
-            question = ""  # only the first row of a question names it
+            question = ""  # only the first row of a question contains the question
     text = (
         f"{len(examples)} of {len(flipped)} questions that flip with at least one method. Answers that differ from the "
         "answer in the retrieved order are bold."

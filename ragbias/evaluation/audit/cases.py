@@ -29,7 +29,7 @@ from ragbias.prompt import Prompt
 # the blank line before the first document makes the tokens of ``segmented`` and ``none`` equal
 INSTRUCTION = SYSTEM_PROMPT.rstrip() + "\n\n"
 MAX_NEW_TOKENS = 64  # the stock prompt requests a concise answer
-TIMEOUT_SECONDS, ATTEMPTS = 600.0, 4  # of a request to a server
+TIMEOUT_SECONDS, ATTEMPTS = 600.0, 4  # timeout and attempts of a request to a server
 
 
 @dataclass(frozen=True)

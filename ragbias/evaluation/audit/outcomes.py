@@ -26,10 +26,10 @@ Progress = Callable[[Mapping[str, int]], None]
 
 
 class PositionPreference(NamedTuple):
-    """The positions of the documents that answers come from, compared with a model that ignores the order.
+    """Positions of the answers' source documents, compared with those of a model that ignores the order.
 
     Attributes:
-        answers: number of answers with a known source document, to questions where two or more answers have one.
+        answers: number of answers with a known source document. Questions with fewer than two of them do not count.
         total: number of all answers.
         questions: number of questions whose source document is known in two or more orders.
         excess: share of answers from each part of the positions, minus the expected share. Empty if there are too
@@ -44,7 +44,7 @@ class PositionPreference(NamedTuple):
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions that flip between orders and in repetitions (``floor``). ``excess``: the difference."""
+    """Share of questions that flip between orders, the share between repetitions (``floor``), and their difference."""
 
     flips: Interval
     floor: Interval
@@ -67,12 +67,12 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method. It is compared with the first method, which is the unchanged pipeline's.
+    """Measurements of one method, compared with the first method, which is the unchanged pipeline's.
 
     Attributes:
         answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
-        rightness: shares of questions with both right and wrong answers. None if too few have accepted answers, or if
-            no answer of any method is right.
+        rightness: shares of questions with both right and wrong answers. None if too few questions have accepted
+            answers, or if no answer of any method is right.
         accuracy_by_order: accuracy in each order, over questions with accepted answers.
         changed: share of questions whose answer in the retrieved order differs in meaning from the first method's.
         better: accuracy in the retrieved order, minus the first method's accuracy.
@@ -139,8 +139,8 @@ def audit(
 ) -> Audit:
     """Answer every question with every method, in several orders and in repetitions of the retrieved order.
 
-    The first method is that of the unchanged pipeline. ``progress`` gets the number of flipped questions by label,
-    after each question of each method. An interrupt after ``MIN_QUESTIONS`` questions returns the results so far.
+    The first method is that of the unchanged pipeline. After each question of each method, ``progress`` gets the number
+    of flipped questions by label. An interrupt after ``MIN_QUESTIONS`` questions returns the results so far.
     """
     check_count(len(cases))
     case_orders = [audit_orders(len(case.prompt.documents), orders, seed + index) for index, case in enumerate(cases)]
@@ -176,8 +176,8 @@ class _CaseRuns:
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer in all orders, then repeat the retrieved order.
 
-        Greedy decoding repeats it once. Sampling repeats it once per other order. Nothing is repeated if the answer
-        cannot change, or if greedy decoding runs the same computation in all orders.
+        The order is repeated once with greedy decoding, and once per other order with sampling. Nothing is repeated if
+        the answer cannot change, or if greedy decoding runs the same computation in all orders.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -257,7 +257,7 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def answers_differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and others wrong or, without accepted answers, whether any two differ."""
+    """Whether some answers are right and others wrong. Without accepted answers: whether any two differ."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
@@ -300,7 +300,7 @@ def measure_position_preference(
         answer_count += len(pairs)
         counts = np.zeros(parts)
         for order, document in pairs:
-            part = [position * parts // len(order) for position in np.argsort(order)]  # part of each document
+            part = [position * parts // len(order) for position in np.argsort(order)]  # of each document
             counts[part[document]] += len(pairs)
             for _, other in pairs:
                 counts[part[other]] -= 1

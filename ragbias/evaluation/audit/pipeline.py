@@ -88,7 +88,7 @@ def from_pipeline(
         reason = "; ".join(dict.fromkeys(filter(None, reasons)))
         raise RunError(
             f"no prompt of the pipeline contains two or more documents ({reason or 'none were retrieved'}); let the "
-            "retriever return several, or describe them with the LLM's segmenter or documents"
+            "retriever return several, or give the LLM a segmenter or the documents"
         )
     return cases
 

@@ -22,7 +22,7 @@ RIGHTNESS_FLIP = (
 )
 NEVER_RIGHT = (
     "Changes between right and wrong are not counted, because no answer is right in any order: check that the "
-    "documents contain the right answers of your file."
+    "documents contain the right answers from your file."
 )
 
 
@@ -70,8 +70,8 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
 
     A method with the verdict ``NO_PROBLEM`` helps. Other methods help if two conditions hold: their excess of flips is
     at most half of the pipeline's, and the high end of its interval is below the pipeline's excess. Methods that
-    ``may_lose`` accuracy are excluded. Of the rest, the method with the largest gain in accuracy is recommended, and
-    with equal gains the one with the fewest flips. ``consistent`` ignores accuracy.
+    ``may_lose`` accuracy are excluded. Of the rest, the method with the largest gain in accuracy is recommended. If
+    gains are equal, the method with the fewest flips is recommended. ``consistent`` ignores accuracy.
     """
     label = audit.unchanged_label
     unchanged = audit.outcomes[label]
@@ -130,15 +130,15 @@ def _describe_flips(outcome: Outcome) -> str:
     change = "get another answer" if outcome.rightness is None else "change between right and wrong"
     return (
         f"{flips.estimate:.0%} ({flips.low:.0%} to {flips.high:.0%}) of your questions {change} when only the order "
-        f"of the documents changes; repetition in the same order changes {headline.floor.estimate:.0%}"
+        f"of the documents changes; repeating the same order changes {headline.floor.estimate:.0%}"
     )
 
 
 def _explain_no_problem(audit: Audit, unchanged: Outcome) -> str:
     """Explain the verdict ``NO_PROBLEM`` on the plain model, or on the pipeline's current method."""
     at_most = (
-        f"beyond what repetition changes, at most {max(0.0, unchanged.headline.excess.high):.0%} of the answers depend "
-        "on the order of the documents"
+        f"apart from random changes, at most {max(0.0, unchanged.headline.excess.high):.0%} of the answers depend on "
+        "the order of the documents"
     )
     name = unchanged.method.name
     if name == NoMethod.name:
@@ -164,8 +164,8 @@ def _explain_too_few(audit: Audit, unchanged: Outcome) -> str:
 def _describe_method(label: str, outcome: Outcome, ratio: float | None) -> str:
     costs = "" if ratio is None else f" and takes {ratio:.2f} times as long to the first token"
     text = (
-        f"{label} brings this to {outcome.headline.flips.estimate:.0%}, changes {outcome.changed.estimate:.0%} of the "
-        f"current answers{costs}."
+        f"{label} reduces this share to {outcome.headline.flips.estimate:.0%}, but changes "
+        f"{outcome.changed.estimate:.0%} of the current answers{costs}."
     )
     if outcome.method.acts_on == "order":
         text += (

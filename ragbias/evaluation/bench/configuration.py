@@ -133,7 +133,7 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
 
 
 def validate_settings(content: Mapping[str, Any], source: str) -> BenchConfiguration:
-    """Validate the settings. ``source`` says in errors where they come from, such as a file."""
+    """Validate the settings. Errors name their ``source``, such as a file."""
     known = tuple(BenchConfiguration.model_fields)
     if not content.get("models"):
         raise RunError(f"{source}: {no_model_message('--model smollm2, or models: smollm2 in a file')}")

@@ -1,4 +1,4 @@
-"""Divide a bench into units of work, and run a unit. The order of units is fixed, so a run can resume."""
+"""Divide a bench into units: batches of cases. The order of units is fixed, so a run can resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE_QUESTIONS = 50  # questions to repeat, per task, seed and number of docume
 
 @dataclass(frozen=True)
 class Unit:
-    """A batch of cases that runs with each method in turn, which makes their times comparable.
+    """A batch of cases that runs with each method in turn, which makes the methods' times comparable.
 
     Attributes:
         methods: methods by label.
@@ -62,7 +62,7 @@ class Unit:
 
 def run_unit(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     """Run the unit. Yield a list of records for each method."""
-    plain: list[GoldScore] = []  # all methods are compared with them
+    plain: list[GoldScore] = []  # the scores to which all methods are compared
     for label, method in unit.methods.items():
         sources = unit.source_indices(method)
         distinct = dict.fromkeys(sources)
@@ -80,7 +80,7 @@ def run_unit(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
             raise type(error)(f"{where}: {error}") from error
-        results = dict(zip(distinct, zip_longest(answers, golds), strict=True))  # None without the measure
+        results = dict(zip(distinct, zip_longest(answers, golds), strict=True))  # None for a missing measure
         yield [
             _build_record(unit, label, index, source, *results[source], seconds, plain)
             for index, source in enumerate(sources)
@@ -142,8 +142,8 @@ class BenchPlan:
         for task, *_ in self.tasks:
             if LOGPROB in settings.measure and not task.answers_at_once:
                 raise RunError(
-                    f"task {task.name!r} lets the model explain itself before its answer, so the answer has no "
-                    f"log-probability after the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
+                    f"task {task.name!r} lets the model explain itself before its answer, so the answer does not "
+                    f"directly follow the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
                 )
 
     def units(self) -> Iterator[Unit]:
@@ -158,7 +158,7 @@ class BenchPlan:
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
     def _cases_by_task(self) -> Iterator[tuple[Task, Iterator[Case]]]:
-        """Yield each task of each seed, with its cases. Cases that do not depend on the seed appear only once."""
+        """Yield each task with its cases, for each seed. Cases that do not depend on the seed appear only once."""
         for seeded in self.tasks:
             seen: set[str] = set()
             for task in seeded:

@@ -78,7 +78,7 @@ def _check_plan(plan: BenchPlan, models: ModelLoader) -> None:
 
 
 def _run_units(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress, total: int) -> None:
-    """Run the methods whose records are incomplete, on all cases of their unit, because padding affects rounding."""
+    """If a unit lacks records of a method, run the method on the whole unit, because padding affects rounding."""
     stored = len(store.records.by_key) + len(store.noise.by_key)
     progress = bar.add_task("answering", total=total, completed=stored)
     for unit in plan.units():

@@ -61,7 +61,7 @@ def describe_run(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def hash_readers(methods: str) -> dict[str, Any]:
-    """Return the hash of each reader adapter in ``methods``. It reveals that a reader was trained again."""
+    """Return the hash of each reader adapter in ``methods``. The hash changes if a reader is trained again."""
     digests = {}
     for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
         files = [path for path in sorted(reader_folder(reader).glob("*")) if path.is_file()]

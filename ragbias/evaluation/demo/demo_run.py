@@ -52,7 +52,7 @@ class Demo:
         self.index = Index([passage.document for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages and whether the index found the gold passage. If not, it replaces the last passage."""
+        """Return ``k`` passages and whether the index found the gold one. If not, the gold one replaces the last."""
         nearest, gold = self.index.search(question.question, k), question.gold.document
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
@@ -109,7 +109,7 @@ def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dic
 
 
 def find_order_sensitive_question(demo: Demo) -> WorldQuestion:
-    """Find a question whose plain answer changes if the documents are reversed. Otherwise return the first question."""
+    """Return a question whose plain answer changes if the documents are reversed, else the first question."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.documents))
         orders = [texts, texts[::-1]]
@@ -123,8 +123,8 @@ def find_order_sensitive_question(demo: Demo) -> WorldQuestion:
 def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[str, str, str, str]]:
     """Yield ``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
 
-    Each integration has an entry point in the group ``ragbias.demo``. It is a function ``(passages, question, lm,
-    method, documents) -> (answer as retrieved, answer reversed)`` that runs a chain of the framework.
+    Each integration has an entry point in the group ``ragbias.demo``. The entry point is a function ``(passages,
+    question, lm, method, documents) -> (answer as retrieved, answer reversed)`` that runs a chain of the framework.
     """
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:

@@ -1,7 +1,8 @@
 """The demo of a real model: its bias on questions about thirty short, invented notes (``notes.jsonl``, CC0).
 
-The note with the answer is at several positions among the notes that MiniLM finds nearest to the question. The demo
-measures accuracy and the log-probability of the gold answer, which shows a bias even with few questions.
+The note with the answer is placed at several positions among the notes that MiniLM finds most similar to the question.
+The demo measures accuracy and the log-probability of the gold answer. The log-probability shows a bias even with few
+questions.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class NotesDemo:
         self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
 
     def run(self, bar: Progress) -> dict[str, Any]:
-        """Measure all methods. Invariant methods run in one order only, because their answers are bit-identical in all.
+        """Measure all methods. Invariant methods run in only one order, because all orders give bit-identical answers.
 
         Returns:
             JSON data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95%

@@ -49,7 +49,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document, and others, nearest first. ``begin`` ends the prompt, before the answer."""
+    """A question, its gold document, and other documents, nearest first. The prompt ends with ``begin``."""
 
     question: str
     gold: str

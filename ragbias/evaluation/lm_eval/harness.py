@@ -37,7 +37,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's ``hf`` model with a method that needs no documents.
 
     Methods treat prompts and generated tokens differently. Therefore continuations are scored like generated tokens:
-    one forward pass runs the context, and a second pass runs the continuation with the cache of the first. A
+    one forward pass runs the context, and a second pass runs the continuation with the cache of the first pass. A
     continuation of one token needs only the first pass. To measure perplexity, a whole text runs in one pass.
     ``batch_size`` applies only to generation.
 
@@ -81,7 +81,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         with debias(self.model, self.method):
             for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
                 context = self._cut_context(context, continuation)
-                if texts is None:  # a whole text, in one pass
+                if texts is None:  # a whole text runs in one pass
                     ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
                     logits = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
                 elif last is not None and last[0] == context and len(continuation) == 1:

@@ -22,7 +22,7 @@ from ragbias.evaluation.runs import Record, cost_key
 get_score = attrgetter("score")
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
-MINUS_PLAIN = {  # by name: the fields of ``Summaries`` that are subtracted, the method's minus the plain model's
+MINUS_PLAIN = {  # by name: the method's field of ``Summaries``, and the plain model's field to subtract
     "mean": ("mean", "mean"),
     "worst": ("mean", "worst"),
     "best": ("mean", "best"),
@@ -106,7 +106,7 @@ def scored_records(records: Iterable[Record]) -> list[Record]:
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Compute flips between orders and between repetitions. A judge flips if it prefers another response."""
+    """Compute flips between orders and between repetitions. A judge's answer flips if the preference changes."""
     compared = per_question.preferred_response if records[0].task in JUDGES else per_question.normalised_answer
     orders = Counter((record.question, record.seed) for record in records)
     return {
@@ -119,7 +119,7 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
     """Compute a judge's consistency between both orders, its preference for the first response, and its accuracy.
 
-    Accuracy is given by position of the better response. A pair that gets no verdict in any order is consistent.
+    Accuracy is given by position of the better response. A pair without a verdict in any order counts as consistent.
     """
     flips = per_question.order_flips(records, per_question.preferred_response)
     consistent = {question: 1 - flip for question, flip in flips.items()}
@@ -240,9 +240,9 @@ def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estim
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
     """Summarise one method's log-probabilities of gold answers.
 
-    The result has the figures of ``curve_figures`` and ``minus_plain``, and these means over questions: ``spread``, the
-    range of a log-probability over the document orders; ``kl``, KL(plain || method) of the token after the prompt;
-    ``agreement``, whether both find the same token most probable; and ``answer_tokens``.
+    The result has the figures of ``curve_figures`` and ``minus_plain``, and means over questions. ``spread`` is the
+    range of a log-probability over the document orders. ``kl`` is KL(plain || method) of the token after the prompt.
+    ``agreement`` is 1 if both have the same most probable token. ``answer_tokens`` is the length of the gold answer.
     """
     measured = [record for record in records if record.logprob is not None]
     return {

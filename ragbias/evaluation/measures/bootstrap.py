@@ -43,7 +43,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one method, ``[questions, positions]``: means over orders and seeds, NaN if missing.
+    """Scores of one method, ``[questions, positions]``, averaged over orders and seeds. Missing scores are NaN.
 
     Positions of the gold document are counted from 0; -1 means no gold document. Both axes are sorted.
     """
@@ -67,7 +67,7 @@ class Scores:
         return cls(tuple(questions), tuple(positions), values)
 
     def restrict_to_common(self, other: Scores) -> tuple[Scores, Scores]:
-        """Restrict two methods' scores to common questions and positions. A score that one lacks is NaN in both."""
+        """Restrict two methods' scores to common questions and positions. A score missing in one is NaN in both."""
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         ours, theirs = (
@@ -107,7 +107,7 @@ def summarise_scores(values: Floats) -> Summaries:
 
 @lru_cache(maxsize=2)
 def draw_counts(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw how often each resample contains each question, ``[resamples, questions]``; none for too few questions."""
+    """Draw how often each resample contains each question, ``[resamples, questions]``. Few questions: no resamples."""
     if questions < MIN_QUESTIONS:
         return np.empty((0, questions))
     indices = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
@@ -127,9 +127,9 @@ def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> In
     """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of such figures.
 
     The minimum of noisy scores is too low, and the minimum of a resample is even lower. Therefore percentile intervals
-    often miss the true value on flat curves. Two other intervals correct this bias. The percentile interval
-    shifted by twice the bias can be too short on flat curves. The basic (reverse percentile) interval can be too short
-    near accuracies of 0 and 1. The result is the union of both, limited to the ``bounds``.
+    often miss the true value on flat curves. Two other intervals correct this bias. The percentile interval shifted by
+    twice the bias can be too short on flat curves, the basic (reverse percentile) interval near accuracies of 0 and 1.
+    The result is their union, limited to the ``bounds``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
     If there was no gap, the interval of the gap contained 0 in only 64 to 81% of runs. To test for a gap, use
@@ -169,7 +169,7 @@ def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = S
 
 
 def estimate_chance_gap(scores: Scores) -> float:
-    """Estimate the gap due to chance: 5% of random shuffles of the scores over positions have a larger gap."""
+    """Estimate the largest gap that chance explains: 95% of shuffles of scores over positions have a smaller gap."""
     rng = np.random.default_rng(0)
     gaps = [summarise_scores(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

@@ -17,7 +17,7 @@ def normalise(answer: str) -> str:
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers mean the same, which is assumed if one contains the other as whole words.
+    """Whether two answers are assumed to mean the same: one contains the other as whole words.
 
     Case, punctuation, white space and articles are ignored.
     """
@@ -31,13 +31,13 @@ def normalise_squad(text: str) -> str:
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """Return 1 if the first line contains an answer, both normalised, else 0. From Lost in the Middle."""
+    """Return 1 if the normalised first line contains a normalised answer, else 0. From Lost in the Middle."""
     words = normalise_squad(prediction.split("\n")[0])
     return float(any(normalise_squad(answer) in words for answer in answers))
 
 
 def qa_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Return the highest F1 of normalised words with any of the answers. From LongBench."""
+    """Return the highest F1 over the answers, on normalised words. From LongBench."""
     words = Counter(normalise_squad(prediction).split())
     return max(_f1(words, Counter(normalise_squad(answer).split())) for answer in answers)
 
@@ -60,8 +60,8 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 def find_source(answer: str, documents: Sequence[str], question: str) -> int | None:
     """Return the index of the document that an answer comes from, or None if this is ambiguous.
 
-    It is the only document that contains the normalised answer as whole words. If there is none, it is the
-    document with the most words of the answer, if these are at least half. Words of the question do not count.
+    The source is the only document that contains the normalised answer as whole words. If no document does, the source
+    is the document with the most words of the answer, at least half. Words of the question do not count.
     """
     words = " ".join(_split_words(answer))
     if not words:

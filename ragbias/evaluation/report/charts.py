@@ -49,7 +49,7 @@ def curves_by_scale(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[st
 
 
 def draw_u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Draw accuracy, with intervals, by position of the gold document. Many methods get a panel each."""
+    """Draw accuracy, with intervals, by position of the gold document. If there are many methods, each has a panel."""
     return _draw_curves(curves_by_scale(result)[ACCURACY], styles, ACCURACY)
 
 
@@ -69,7 +69,7 @@ def _draw_curves(curves: Curves, styles: Mapping[str, Style], scale: str) -> Fig
 def draw_overlaid(
     curves_by_panel: Mapping[str, Curves], styles: Mapping[str, Style] | None = None, scale: str = ACCURACY
 ) -> Figure:
-    """Draw a panel of several curves for each entry. Keys are titles."""
+    """Draw a panel with several curves for each entry. Keys are the titles of panels."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = make_canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):

@@ -90,7 +90,7 @@ def draw_line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, as a band or as error bars. ``wider`` counts the equal curves drawn later."""
+    """Draw estimates with intervals, as a band or as error bars. ``wider``: number of equal curves drawn later."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     xs_known, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     options = {**style, "markersize": 4.5 + 4 * wider, "linewidth": 1.6 + 2.5 * wider, "zorder": 3}
@@ -106,7 +106,7 @@ def draw_line(
 
 
 def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point]]) -> None:
-    """Draw shares as horizontal bars with intervals and percentages, one for each label and series."""
+    """Draw a horizontal bar with an interval and a percentage for each label and series."""
     fills: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
     step = 0.8 / len(series)
     for index, (name, points) in enumerate(series.items()):

@@ -29,11 +29,11 @@ READING_NOTES = (
     "Tables are sorted by the worst position, best method first. Position 1 is the first document of the prompt.",
     f"Numbers in small print are {LEVEL}% bootstrap intervals over questions. Differences from the plain model (none) "
     "are paired by question. Intervals of the worst position and of the gap are corrected for bias, because the lowest "
-    "of several noisy figures is too low. They are less exact than other intervals.",
+    "of several noisy figures is too low. Corrected intervals are less exact.",
     "Flips compare all orders of a question: positions of the gold document and, depending on the settings, shuffles. "
     "With more orders, more answers flip. A flip rate below the noise means nothing.",
     "An answer that never changes can still be wrong, so read flips together with accuracy.",
-    "A gap is never negative, so noise alone causes a gap. Notes below a table list gaps that chance explains.",
+    "A gap is never negative, so noise alone causes a gap. Notes below a table list gaps that chance can explain.",
     "Cost is the median time to the first token, relative to the plain model on the same prompts.",
 )
 ORACLE = (

@@ -136,7 +136,7 @@ def _compare_settings(first: Run, second: Run, task: str) -> list[str]:
                 )
             notes.append(
                 f"The runs differ in {name}: {values[0]!r} in {first.folder}, {values[1]!r} in {second.folder}; "
-                "differences may come from that."
+                "this may cause differences between methods."
             )
     return notes
 

@@ -1,4 +1,4 @@
-"""Format the methods of a summary, best worst position first, for a terminal, as Markdown or as CSV."""
+"""Format the methods of a summary for a terminal, as Markdown or as CSV, sorted by their worst position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEGENDS = {
     ACCURACY: "worst, mean, gap: accuracy over the positions of the gold document; "
     f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: "
     "questions whose answer changes if the same order is repeated.",
-    LOGPROB: "log-probability: natural logarithm of the probability of the (most probable) gold answer after the "
+    LOGPROB: "log-probability: natural logarithm of the probability of the most probable gold answer after the "
     f"prompt, summed over tokens; {AGAINST_PLAIN}; spread: a question's highest minus its lowest value over the orders "
     "of the same documents; KL: KL(plain || method) of the token after the prompt, in nats; agree: share of prompts "
     "after which the same token is most probable with and without the method.",
@@ -139,7 +139,7 @@ def prefill_costs(result: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
-    """Whether the table of accuracies has the column ``order``, because a method reorders documents."""
+    """Whether a method reorders documents, so that the table of accuracies has the column ``order``."""
     return ACCURACY in result["measures"] and any(
         method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
     )
@@ -210,7 +210,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Group]:
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
-    """Yield a table per measure of differences from the method ``label``. ``differences_from`` returns ``minus``."""
+    """Yield a table of differences from ``label`` for each measure. ``minus`` comes from ``differences_from``."""
     for measure, methods in minus.items():
         rows = [
             [name, *(format_figure(figures[of], "+.2f") for of in ("mean", "worst"))]

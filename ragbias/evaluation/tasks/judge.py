@@ -88,8 +88,8 @@ class Judge(Task):
     0 the better response comes first. ``gold_position`` is the position of the better response.
 
     The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict names the
-    better response, else ``"rejected"``. An answer with no verdict or with two different ones is ``"neither"`` and
-    scores 0.5. (The released code counts an answer with both as A.) Methods with several prompts per answer, such as
+    better response, else ``"rejected"``. An answer without a verdict or with both verdicts is ``"neither"`` and scores
+    0.5. (The released code counts an answer with both verdicts as A.) Methods with several prompts per answer, such as
     ``permutation-vote``, use the majority of verdicts. A tie is ``"neither"``.
 
     Pairs of equal responses are skipped. If the chat template does not support system messages, the instruction
@@ -97,7 +97,7 @@ class Judge(Task):
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
-        seed: unused; an option of all tasks.
+        seed: has no effect; all tasks have this option.
         explain: let the model explain its verdict first, as in the benchmark. False: only a verdict can be generated.
         letters: ``"response"``: a response keeps its letter. ``"position"``: the first response is A, as in the
             benchmark. Then letters reveal the order, so no method is order-invariant.

@@ -151,7 +151,8 @@ class _MusiqueRow(Row):
 class MuSiQue(PassagesTask):
     """Multi-hop questions over passages without numbers.
 
-    ``shorten`` may cut the relevant part from passages that are needed but do not contain the answer.
+    ``shorten`` keeps the words around the answer. Some passages are needed but do not contain the answer. They may lose
+    their relevant part.
 
     Args:
         data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.

@@ -64,7 +64,7 @@ class Case:
         documents: the documents as they occur in ``text``, in the same order.
         answers: the accepted answers.
         gold_position: position of the gold document, counted from 0; None without a gold document.
-        order: 0: the documents are in the order of the data, except for the gold document; k: in the k-th shuffle.
+        order: 0 if all documents but the gold one are in the order of the data; k if they are in the k-th shuffle.
         seed: seed that selected the documents; 0 if the data file lists them.
         group: part of the task, such as a subset of RewardBench.
         contents: the documents without their numbers; empty if ``documents`` have no numbers.
@@ -167,7 +167,7 @@ class GoldScore:
         logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
         tokens: number of tokens of that gold answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        answer: an ``Answer`` with number of prompt tokens and report, but an empty prediction.
+        answer: an ``Answer`` with an empty prediction, the number of prompt tokens, and the report.
         seconds: wall time.
     """
 
@@ -254,7 +254,7 @@ def _find_first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
 
 
 def spread_positions(documents: int, count: int) -> list[int]:
-    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. A single one is in the middle."""
+    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. A single one is the middle."""
     if count == 1:
         return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
