@@ -1,14 +1,14 @@
 """Recommend a method for each kind of task, from the studies of real models.
 
-A method's *margin* in a case is the low end of the 95% interval of its mean minus the plain model's mean, divided by
-the tolerated loss (``TOLERATED``). With a margin above 0, the method is better than the plain model. With a margin from
--1 to 0, its loss is tolerated. If both log-probability and accuracy were measured for a model, task and number of
-documents, the larger margin counts, and neither measure may show a loss.
+A method's *margin* in a case measures its mean minus the plain model's mean: the low end of the 95% interval of this
+difference, divided by the tolerated loss (``TOLERATED``). With a margin above 0, the method is better than the plain
+model. With a margin from -1 to 0, the method's loss is tolerated. If both log-probability and accuracy were measured
+for a model, task and number of documents, the larger margin counts, and neither measure may show a loss.
 
 A method qualifies for a kind of task if, in every case and on every model,
 
 - no interval lies below 0, and
-- the method is better than the plain model, or its loss is tolerated and it is invariant without only reordering.
+- the method is better than the plain model, or its loss is tolerated and it is invariant by more than reordering.
 
 Methods that qualify are sorted: invariant methods first, then methods that are better in every case, then by their
 smallest margin. If no method qualifies, the plain model is recommended.
@@ -25,7 +25,7 @@ from typing import TypeAlias
 from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.methods import DEFAULT_METHOD
 
-TOLERATED = {LOGPROB: 0.1, ACCURACY: 0.02}  # nats, and share of right answers
+TOLERATED = {LOGPROB: 0.1, ACCURACY: 0.02}  # in nats, and as a share of right answers
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}
 LONG = 4_000  # minimum number of prompt tokens that counts as a long context, for any task
 LONG_CONTEXT = "long context"
@@ -91,7 +91,7 @@ class Advice:
     Attributes:
         method: recommended method with parameters; ``"none"``: the plain model.
         others: other methods that qualify, best first.
-        cases: cases of this kind of task, the evidence.
+        cases: the evidence, which are the cases of this kind of task.
         strength: ``"no evidence"``, ``"weak"`` (one model, or fewer than 100 questions in a case), ``"fair"`` (two
             or three models), or ``"good"``.
     """
@@ -167,7 +167,7 @@ def _rank(label: str, cases: Sequence[Case]) -> tuple[bool, bool, float, str] | 
 
 
 def _margin(label: str, cases: Sequence[Case]) -> float:
-    """Return the margin for one model, task and number of documents; minus infinity if unknown or if a loss shows."""
+    """Return the margin for one model, task and number of documents; minus infinity if unknown or a loss."""
     effects = [(case.effects[label].mean, TOLERATED[case.measure]) for case in cases if label in case.effects]
     if not effects or any(high < 0 for (_, _, high), _ in effects):
         return -math.inf
@@ -213,8 +213,8 @@ def describe_coverage(all_advice: Sequence[Advice]) -> str:
     """State which models were measured, and how to choose a method for other models."""
     models = sorted({case.model for advised in all_advice for case in advised.cases}) or ["no model"]
     return (
-        f"The recommendations cover studies of {' and '.join(models)} without readers. A mixture with its reader was "
-        "measured later: on smollm2, prefer it (see the findings)."
+        f"The recommendations cover studies of {' and '.join(models)} without readers. A later study "
+        "measured the method mixture with a reader: on smollm2, prefer these two (see the findings)."
     )
 
 

@@ -85,7 +85,7 @@ def causal_pairs(tokens: int) -> int:
 
 
 def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
-    """Count visible query-key pairs. A document sees the prefix, itself causally and, if set, the other documents."""
+    """Count visible query-key pairs. A document sees the prefix, itself causally, and the others if ``sees_others``."""
     others = lengths.in_documents if sees_others else 0
     documents = sum(
         length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents
@@ -187,7 +187,7 @@ def plain_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
 
 
 def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Return the ratio of a method's multiply-adds to the plain model's for a batch. None: unknown."""
+    """Return a method's multiply-adds divided by the plain model's, for a batch. None: unknown."""
     plain = added = 0
     for lengths in prompts:
         own = added_multiply_adds(method, shape, lengths)
@@ -206,7 +206,7 @@ def plain_reads(shape: ModelShape, prompts: Sequence[PromptLengths]) -> int:
 
 
 def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Return the ratio of a method's bytes read to the plain model's, with one dtype for all. None: unknown."""
+    """Return the bytes that a method reads divided by the plain model's, with one dtype for all. None: unknown."""
     if added_multiply_adds(method, shape, prompts[0]) is None:
         return None
     added = sum(added_key_reads(method, shape, lengths) for lengths in prompts)

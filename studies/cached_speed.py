@@ -2,8 +2,8 @@
 
 In each round, the plain model and the method run on the same documents in a new order. The method runs with an empty
 cache (cold), with documents in memory, and with documents on disk. Before a disk run, the files are dropped from the
-operating system's page cache if the system supports that. With --reader-rank, the method reads with a reader of random
-weights, because weights do not change the time.
+operating system's page cache if the system supports that. --reader-rank adds a reader with random weights to the
+method. The values of the weights do not change the time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write calibration questions that no study of ``docs/results/real`` uses: those after the benchmark's first 120.
+"""Write calibration questions that no study of ``docs/results/real`` uses: all after the benchmark's first 120.
 
     python -m studies.calibration_questions BENCHMARK.jsonl.gz questions.jsonl
 

@@ -2,7 +2,7 @@
 
 Each row is a search: with all criteria, or without monotonicity, smoothness or validation. The last row scales the two
 best channels of the first search together. Channels are scaled in the paper's layers. ``ragbias bench`` accepts the
-methods that are found.
+resulting methods.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def choose_methods(
 
     Args:
         layers: first and last layer to scale.
-        measure: returns the mean loss of the right answers by method.
+        measure: returns the mean cross-entropy of right answers, by method.
     """
     chosen = {}
     for left_out, channels in {**ranked, "validation": ranked["all"][:1]}.items():
@@ -79,7 +79,7 @@ def choose_methods(
 
 
 def compare_criteria(settings: CalibrationSettings) -> dict[str, Any]:
-    """Search with all criteria and without each, and compare the methods found with the plain model."""
+    """Search with all criteria and without each one, and compare the resulting methods with the plain model."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
     choose, check = make_calibration_set(lm, plan)
@@ -108,10 +108,10 @@ def compare_criteria(settings: CalibrationSettings) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--model", required=True, help="name or folder")
-    parser.add_argument("--data", type=Path, help="JSON lines of question, documents, answer and gold (an index)")
-    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: tiny or kv, or the data")
+    parser.add_argument("--data", type=Path, help="JSON lines with question, documents, answer and gold (an index)")
+    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: data if given, else by model")
     parser.add_argument("--strings", type=int, default=500, help="number of random token strings")
-    parser.add_argument("--length", type=int, help="tokens per string; default: up to 1000")
+    parser.add_argument("--length", type=int, help="tokens per string; default: 1000, or the window if smaller")
     parser.add_argument("--questions", type=int, help="drawn questions; default: 100, or 40 for tiny")
     parser.add_argument("--documents", type=int, help="documents of a drawn question; default: by task")
     parser.add_argument("--depths", type=int, default=5, help="positions of the gold document")

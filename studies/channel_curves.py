@@ -1,9 +1,9 @@
 """Measure a channel by position over random strings, with a perturbed causal mask or perturbed position ids.
 
-Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
-In strings of 1000 random tokens, tokens 400 to 600 are prevented from attending to tokens 1 to 400, or 200 is
-subtracted from their position ids. If the channel's curve moves with the mask and not with the position ids, the
-channel comes from the causal mask.
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536. In
+strings of 1000 random tokens, tokens 400 to 600 are prevented from attending to tokens 1 to 400, or 200 is subtracted
+from their position ids. If the mask moves the channel's curve and the position ids do not, the channel comes from the
+causal mask.
 """
 
 from __future__ import annotations

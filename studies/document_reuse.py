@@ -1,8 +1,8 @@
 """Measure whether documents can be computed once and reused: the effect on answers, and the tokens saved.
 
-A method with reusable documents gives bit-identical answers with and without the cache. What can suffer is accuracy,
-because documents cannot attend to each other. So the method is compared with a method without reuse: the pipeline's
-method, or the plain model if the pipeline's method has reusable documents or runs several prompts.
+A method with reusable documents gives bit-identical answers with and without the cache. Accuracy can suffer, because
+documents cannot attend to each other. So the method is compared with a method without reuse: the pipeline's method, or
+the plain model if the pipeline's method has reusable documents or runs several prompts.
 
 --questions and --pipeline are the same as for ``ragbias audit``.
 """
@@ -41,9 +41,9 @@ APART = (
 PAIRS = "Each prompt contains two documents; do not reuse them if this is a judge that compares them."
 HEADINGS = ("method", "against", "agrees", "reversed", "known answers", "cached", "reuse")
 LEGEND = (
-    "Agrees: questions with the same most probable next token as without reuse. Reversed: the same when, instead of "
-    "reusing documents, their order is reversed. Known answers: change of their log-probability. Cached: share of "
-    "prompt tokens that need no computation once the documents are cached."
+    "Agrees: questions with the same most probable next token as without reuse. Reversed: the same, if the "
+    "documents are reversed instead of reused. Known answers: change of the answers' log-probability. Cached: share "
+    "of prompt tokens that need no computation once the documents are cached."
 )
 
 
@@ -129,7 +129,7 @@ def measure(
 
 
 def _method_without_reuse(case: AuditCase) -> Method:
-    """Return the pipeline's method, or the plain one if it reuses documents or runs several prompts."""
+    """Return the pipeline's method. If it reuses documents or runs several prompts, return the plain one."""
     method = case.recorded.request.origin.method_requested
     return NoMethod() if method.reusable_documents or method.acts_on in ("tokens", "answers") else method
 

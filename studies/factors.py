@@ -40,7 +40,7 @@ from studies.experiment import (
 from studies.layer_attention import attention_by_head, gold_and_other
 
 Range = tuple[int, int]
-SPREAD = 0.7  # width over which the factors at one place are spread
+SPREAD = 0.7  # width over which the factors at one x are spread
 
 
 @dataclass(frozen=True)

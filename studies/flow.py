@@ -2,8 +2,8 @@
 
     python -m studies.flow --model tiny --out flow.png
 
-Flow is measured by attention, and by attention times the norm of the value. The second measure is needed because a
-token with much attention may have a value near zero (Kobayashi et al., Attention is Not Only a Weight, EMNLP 2020).
+Flow is measured by attention, and by attention times the norm of the value. The norm matters because a token with much
+attention may have a value near zero (Kobayashi et al., Attention is Not Only a Weight, EMNLP 2020).
 """
 
 from __future__ import annotations

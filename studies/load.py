@@ -2,7 +2,7 @@
 
     python -m studies.load --url http://127.0.0.1:8000 --methods none,pine
 
-Prints requests per second, and percentiles of the time to the first token and to the whole answer.
+The test prints requests per second, and percentiles of the time to the first token and to the whole answer.
 """
 
 from __future__ import annotations

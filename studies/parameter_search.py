@@ -1,7 +1,8 @@
 """Search the parameters of APE, SIW and layer-wise position interpolation for a model, axis by axis.
 
 APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. SIW and
-position interpolation are tuned by the loss of the right answers. The record contains both figures for all methods.
+position interpolation are tuned by the cross-entropy of right answers. The record contains both figures for all
+methods.
 
 Repeat the command to resume an interrupted search. The exit code is 1 if the best setting does not clearly lower the
 loss on other questions. It is 0 for APE.
@@ -209,8 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="name or folder")
     parser.add_argument("--method", choices=SPACES, required=True, help="method to tune")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the record")
-    parser.add_argument("--data", type=Path, help="JSON lines of question, documents, answer and gold (an index)")
-    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: tiny or kv, or the data")
+    parser.add_argument("--data", type=Path, help="JSON lines with question, documents, answer and gold (an index)")
+    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: data if given, else by model")
     parser.add_argument("--questions", type=int, help="drawn questions; default: 100, or 40 for tiny")
     parser.add_argument("--documents", type=int, help="documents of a drawn question; default: by task")
     parser.add_argument("--depths", type=int, default=5, help="positions of the gold document")

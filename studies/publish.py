@@ -94,8 +94,8 @@ def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
     """Store the finished runs of a folder, and update all files that are made from them.
 
     Raises:
-        RunError: as in ``store``; or a run has other settings than its study, or all studies together have too many
-            bytes of answers.
+        RunError: as in ``store``; a run has other settings than its study; or all studies together have too many bytes
+            of answers.
         RunError, DataError: as in ``read_run``.
     """
     for name in study_names(root):

@@ -1,9 +1,9 @@
 """Train readers for several methods, seeds, ranks and numbers of steps, and compare them with the plain model.
 
-METHOD:OBJECTIVE:STEPS:RANK:SEED names a run. The objectives are those of `ragbias adapt`, and "free", which is "distil"
-without answers and gold documents. All runs of a seed have the same examples and the same teacher answers. The method
-"none" is the control: the plain model with the same training. An interrupted study resumes. Readers of finished runs
-are only evaluated, so another --results can have other questions.
+METHOD:OBJECTIVE:STEPS:RANK:SEED names a run. The objectives are those of `ragbias adapt` and "free": "distil" without
+answers and gold documents. All runs of a seed have the same examples and the same teacher answers. The method
+"none" is the control: the plain model with the same training. An interrupted study resumes. Finished readers are not
+trained again, so a new --results can have other questions.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def train_reader(lm: DebiasedLM, run: Run, training: Training, cache: DocumentCa
 
 
 def average_seeds(scores: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
-    """Return scores ``[question][order]`` of the plain model, and those of all seeds of a run, averaged."""
+    """Return scores ``[question][order]`` of the plain model, and of each run, averaged over its seeds."""
     seeds: dict[str, list[list[list[float]]]] = {}
     for name, values in scores.items():
         seeds.setdefault(name.rpartition(":")[0] or name, []).append(values)

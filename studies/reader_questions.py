@@ -1,7 +1,7 @@
 """Write training questions for ``ragbias adapt``, from questions that have only a gold passage.
 
-Passages are cut into chunks. A question's gold document is the chunk around its answer. Its distractors are the most
-similar other chunks by TF-IDF without an answer. Many are from the same passage.
+Passages are cut into chunks. A question's gold document is the chunk around its answer. Its distractors are the other
+chunks without an answer that are most similar to the question by TF-IDF. Many distractors are from the same passage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_examples(rows: list[dict[str, Any]], words: int) -> Iterator[dict[str, 
     similar = vectors.transform([row["question"] for row in rows]) @ matrix.T
     for row, index, scores in zip(rows, gold, similar, strict=True):
         text = documents[index].lower()
-        row["answers"].sort(key=lambda answer: answer.lower() not in text)  # one that can be copied first
+        row["answers"].sort(key=lambda answer: answer.lower() not in text)  # first those in the gold chunk
         answers = [answer.lower() for answer in row["answers"]]
         ranked = (documents[other] for other in scores.indices[scores.data.argsort()[::-1]])
         others = dict.fromkeys(other for other in ranked if not any(answer in other.lower() for answer in answers))

@@ -1,8 +1,8 @@
 """Compare methods with and without a reader, on questions that are not in the training data.
 
-FILE has questions in the official multi-document format, gold document first, or MuSiQue's list. The plain model runs
-with the gold document first, in the middle and last. --generate also generates answers and prints the share that
-contains an accepted answer. An interrupted study resumes. Other settings need another --out.
+FILE has questions in the official multi-document format, with the gold document first, or in MuSiQue's format. The
+plain model runs with the gold document first, in the middle and last. --generate also generates answers and prints the
+share that contains an accepted answer. An interrupted study resumes. Other settings need another --out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from studies import arguments_of
 INSTRUCTION = "Answer the question using the documents below.\n\n"
 MARK = "{documents}"
 ENDINGS = {"chat": "\nQuestion: {question}\nAnswer in a few words.", "bare": "\nQuestion: {question}\nAnswer:"}
-EVERY = 5  # questions between two writes of the results
+EVERY = 5  # number of questions between two writes of the results
 ANSWER_TOKENS = 40  # of a generated answer
 
 

@@ -118,7 +118,7 @@ def _remove_paths(run: Run, name: str) -> Run:
 
 
 def _complete_questions(run: Run) -> Run:
-    """Return the run with only the questions that have the maximum number of records in their setting."""
+    """Return the run with only those questions that have the maximum number of records in their setting."""
 
     def question(record: Record) -> tuple[object, ...]:
         return *setting_of(record), record.question

@@ -21,7 +21,7 @@ $(CALIBRATION)/questions.jsonl: | $(TOOLS)
 $(CALIBRATION)/fewer.jsonl: $(CALIBRATION)/questions.jsonl
 	head -n 18 $< > $@
 
-# exits with 1 when nothing beats the plain model; the record is written all the same
+# exits with 1 if nothing beats the plain model, but also writes the record in that case
 SETTINGS = --model $* --data $< --depths 3 --dtype bfloat16 --out $@
 CALIBRATE = $(BIN)/ragbias calibrate $(SETTINGS)
 SEARCH = $(BIN)/python -m studies.parameter_search $(SETTINGS)

@@ -1,4 +1,4 @@
-"""Measure which documents hold the tokens with the highest attention weights, and are therefore dense in SIW.
+"""Measure which documents hold the tokens with the highest attention weights. SIW calls such documents dense.
 
     python -m studies.top_tokens --model tiny --out top-tokens.png
 

@@ -1,20 +1,20 @@
 """Train readers for parallel windows, and compare them with the plain model.
 
-Unlike `ragbias adapt`, this trains in batches. Each step computes documents and teachers, and draws new distractors and
-orders. One run trains the readers of --readers, one after another, for --minutes in all, and evaluates each on unseen
-questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objectives:
+Unlike `ragbias adapt`, this study trains in batches. Each step computes documents and teachers, and draws new
+distractors and orders. One run trains the readers of --readers, one after another, in --minutes altogether. It
+evaluates each reader on unseen questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objectives:
 
     distil   KL divergence from the plain model with the gold document
-             alone, on known answers and on its own
-    known    the same on known answers only
-    both     known, and cross-entropy of the known answers
+             alone, on known answers and on the plain model's answers
+    known    like distil, on known answers only
+    both     like known, plus the cross-entropy of the known answers
     free     no labels: KL divergence from the plain model in two orders,
-             on its own answers
+             on the plain model's answers
     ranked   no labels: KL divergence from the plain model with only the
              document that is most similar to the question by TF-IDF, on
-             its own answers
-    plain    the control: both, for the plain model, which reads all
-             documents in order
+             the plain model's answers
+    plain    the control: the objective both, for the plain model, which
+             reads all documents in order
 
 With --mixture, the readers are for the method "mixture" instead of parallel windows. They also learn to give the
 question the highest probability after the document that the teacher reads.

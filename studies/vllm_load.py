@@ -2,8 +2,9 @@
 
     python -m studies.vllm_load --proxy URL --stock URL
 
-Every request has its documents in a new order. ``warm``: the same documents in every request; ``half``: half of them
-are new; ``cold``: all are new. Both servers get the same requests and take turns.
+Every request has its documents in a new order. Kinds of requests: ``warm`` requests all have the same documents, half
+of the documents of ``half`` are new, and all documents of ``cold`` are new. Both servers get the same requests and take
+turns.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     .venv-vllm/bin/python -m studies.vllm_soak --model tiny
 
-Sends rounds of concurrent requests over a pool of documents, each in a new order. Some documents are new, so that the
-folder is full and entries leave it. Checks that every answer equals the first of its kind, and prints the memory of
-each process, vLLM's blocks in use, and the counters of the connector.
+The study sends rounds of concurrent requests, each with documents from a pool in a new order. Some documents are new,
+so that the folder fills and entries are evicted. The study checks that requests with the same question and documents
+get the same answer. It prints the memory of each process, vLLM's blocks in use, and the counters of the connector.
 
 The worker's memory is flat once its entries fill the limit ``memory``. The settings in ``ENVIRONMENT`` bound what else
 grows: by default, oneDNN caches 1,024 compiled matrix products, and the allocator caches freed blocks of tensors.
@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB; the default is a share of the machine
 }
-ATTEMPTS = 3  # of a request whose documents left the folder
+ATTEMPTS = 3  # attempts for a request whose documents were evicted
 
 
 class Soak:
@@ -78,7 +78,7 @@ class Soak:
         return self.ids(self.words(self.draw.randint(10, 60)) + "\n\n")
 
     def prompt(self) -> tuple[str, TokenisedPrompt]:
-        """Return a prompt in a random order, and the name of its kind."""
+        """Return a prompt with documents in random order, and the name of its set of documents."""
         number = self.draw.randrange(len(self.kinds))
         chosen, question = self.kinds[number]
         documents = [self.documents[index] for index in self.draw.sample(chosen, len(chosen))]
@@ -100,7 +100,7 @@ class Soak:
         return list(self.llm.generate(prompts, settings, use_tqdm=False))
 
     def round(self, count: int, tokens: int) -> int:
-        """Answer ``count`` prompts together, as a proxy does. Return how many differ from the first of their kind."""
+        """Answer ``count`` prompts together, as a proxy does. Return how many answers to known prompts changed."""
         waiting, different = [self.prompt() for _ in range(count)], 0
         for _ in range(ATTEMPTS):
             plans = [Plan(False, "pcw", (len(p.prefix), *map(len, p.documents)), "") for _, p in waiting]

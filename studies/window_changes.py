@@ -5,8 +5,8 @@
     recomputed  the document tokens to which the question attends most also
                 see the other documents, as with PINE's mask
 
-FILE has questions in the official multi-document format, gold document first. The plain model runs with the gold
-document first, in the middle and last.
+FILE has questions in the official multi-document format, with the gold document first. The plain model runs with the
+gold document first, in the middle and last.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def enclose_documents(row: Row, before: list[int], after: list[int]) -> Row:
 def recompute_context(model: PreTrainedModel, rows: Sequence[Row], share: float) -> Context:
     """Return a context where the most attended ``share`` of each row's document tokens also sees other documents.
 
-    These tokens see the prefix, the earlier tokens of their document, and all tokens of the others, at the positions of
-    parallel windows.
+    These tokens see the prefix, the earlier tokens of their document, and all tokens of other documents. Positions are
+    those of parallel windows.
     """
     probe = compute_context(model, rows)
     probe.mass = torch.zeros(probe.seen.shape, device=probe.seen.device)

@@ -31,7 +31,7 @@ WINDOWS = 64  # windows whose states are computed together
 
 @dataclass
 class Row:
-    """A prompt as token ids. ``windows`` see only the prefix and themselves; the plain model has one window."""
+    """A prompt as token ids. A window sees only the prefix and itself; the plain model has one window."""
 
     prefix: list[int]
     windows: list[list[int]]

@@ -26,7 +26,7 @@ class Intervention:
         name: the name that users type.
         shifts: whether the intervention shifts positions, see ``offsets``.
         span_fields: names of the fields that hold a ``Where``.
-        layers: first and last layer, both included. A last layer of None is the model's last; None means all layers.
+        layers: first and last layer, both included. ``(first, None)`` ends at the model's last layer; None: all layers.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Intervention:
             raise MethodError(f"{self.name}: 'gold' is unknown here; pass the index of the document")
 
     def layer_indices(self, n_layers: int) -> range:
-        """Return the layers in which the intervention acts, of a model with ``n_layers`` layers."""
+        """Return the layers in which the intervention acts, in a model with ``n_layers`` layers."""
         return layers_of(self.name, self.layers, n_layers)
 
     def acts_in(self, layer: int) -> bool:
@@ -71,5 +71,5 @@ class Intervention:
         return None
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
-        """Return the changes of weights on the first ``count`` tokens in model order, equally many by sequence."""
+        """Return the changes of weights on the first ``count`` tokens in model order, equally many per sequence."""
         return []

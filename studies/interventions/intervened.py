@@ -53,7 +53,7 @@ class Intervened(AttentionMethod):
     interventions: tuple[Intervention, ...]
     on: AttentionMethod
 
-    cost = "up to twice the method's cost more for each change of weights"
+    cost = "for each change of weights, up to twice the method's cost in addition"
     source = "Yu et al., arXiv 2406.02536; Qiang et al., arXiv 2512.13109"
 
     def __init__(self, *interventions: Intervention, on: str | Method | None = None) -> None:

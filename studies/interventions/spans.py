@@ -46,7 +46,7 @@ def _is_whole(value: object) -> bool:
 
 
 def overlap(one: Where, other: Where) -> bool:
-    """Whether two spans surely overlap, in every prompt."""
+    """Whether two spans overlap in every prompt."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return (one[1] is None or other[0] < one[1]) and (other[1] is None or one[0] < other[1])
     return one == other

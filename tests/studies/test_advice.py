@@ -181,7 +181,7 @@ def test_no_evidence_is_called_so_and_is_no_recommendation():
 
 def test_the_models_that_the_advice_covers_are_named():
     words = describe_coverage([recommend(ONE_FACT, [reported_case(), reported_case(model="a")]), recommend(JUDGE, [])])
-    assert words.startswith("The recommendations cover studies of a and m without readers. A mixture with its reader ")
+    assert words.startswith("The recommendations cover studies of a and m without readers. A later study measured ")
 
 
 def test_evidence_for_the_default_is_reported():
