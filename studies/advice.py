@@ -8,7 +8,7 @@ for a model, task and number of documents, the larger margin counts, and neither
 A method qualifies for a kind of task if, in every case and on every model,
 
 - no interval lies below 0, and
-- the method is better than the plain model, or its loss is tolerated and it is invariant by more than reordering.
+- the method is better than the plain model, or its loss is tolerated and it is invariant, and not by reordering.
 
 Methods that qualify are sorted: invariant methods first, then methods that are better in every case, then by their
 smallest margin. If no method qualifies, the plain model is recommended.

@@ -271,7 +271,7 @@ def _average_view(
     interventions: Sequence[Intervention],
     done: Callable[[], None],
 ) -> View:
-    """Average the attention over questions. An invariant method runs once: attention ignores positions."""
+    """Average the attention over questions. An invariant method runs once, as positions do not matter."""
     once = method.invariant and not (method.selective or interventions)
     masses, moved = [], []
     for question, gold in zip(questions, golds, strict=True):

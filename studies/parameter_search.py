@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--method", choices=SPACES, required=True, help="method to tune")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the record")
     parser.add_argument("--data", type=Path, help="JSON lines with question, documents, answer and gold (an index)")
-    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: data if given, else by model")
+    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: by model, or the data")
     parser.add_argument("--questions", type=int, help="drawn questions; default: 100, or 40 for tiny")
     parser.add_argument("--documents", type=int, help="documents of a drawn question; default: by task")
     parser.add_argument("--depths", type=int, default=5, help="positions of the gold document")

@@ -65,7 +65,7 @@ class SpeedSettings:
         documents: numbers of documents, measured one after the other.
         tokens: tokens per document. Default: 100.
         total_tokens: tokens of all documents together, instead of ``tokens``.
-        ragged: draw the length of each document between half and one and a half times its nominal length.
+        ragged: draw the length of each document between 0.5 and 1.5 times its nominal length.
         batch: number of prompts that run together.
         rounds, steps: see ``measure``.
         dtype: dtype of the weights. Default: as stored, or float32 for random weights.

@@ -146,7 +146,7 @@ def draw_prompts(
 ) -> PromptBatch:
     """Draw ``count`` prompts of random tokens with the given document lengths. Every call draws the same prompts.
 
-    With ``ragged``, each length is drawn between half and one and a half times the given length.
+    With ``ragged``, each length is drawn between 0.5 and 1.5 times the given length.
     """
     generator = torch.Generator().manual_seed(0)
 
