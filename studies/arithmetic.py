@@ -57,7 +57,7 @@ class ModelShape:
         return self.key_heads * self.head_dim
 
     def weights(self, experts: int) -> int:
-        """Return the weights of a layer with this many experts, i.e. its multiply-adds for one token."""
+        """Return the number of weights of a layer with this many experts: its multiply-adds for one token."""
         projections = 2 * self.hidden * self.width + 2 * self.hidden * self.key_width
         return projections + experts * self.mlp_matrices * self.hidden * self.intermediate
 

@@ -65,7 +65,7 @@ class ChannelCurves:
         return self._in_span(name) - self._in_span(PLAIN)
 
     def expected(self, name: str) -> Tensor:
-        """Change if the span had the plain curve at the positions to which the perturbation moves it.
+        """Expected change, if the span followed the plain curve at the positions to which it is moved.
 
         These are the first positions (mask), or the positions ``by`` earlier (position ids).
         """

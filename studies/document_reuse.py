@@ -38,7 +38,7 @@ APART = (
     "Documents that are computed separately cannot attend to each other. Do not reuse documents for questions that "
     "combine several documents, or for a judge that compares them."
 )
-PAIRS = "Each prompt contains two documents; do not reuse them if this is a judge that compares them."
+PAIRS = "Each prompt contains two documents; do not reuse documents if a judge compares them."
 HEADINGS = ("method", "against", "agrees", "reversed", "known answers", "cached", "reuse")
 LEGEND = (
     "Agrees: questions with the same most probable next token as without reuse. Reversed: the same, if the "

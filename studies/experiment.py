@@ -231,7 +231,7 @@ def run(
 
 
 def make_method(name: str, model: str, method_class: type[M]) -> M:
-    """Make the named method. Raise ``MethodError`` if it is of another class."""
+    """Make the named method. Raise ``MethodError`` if the method is of another class."""
     method = get(name, model)
     if not isinstance(method, method_class):
         raise MethodError(f"method {name!r}; expected {method_class.name}, optionally with parameters")

@@ -174,8 +174,8 @@ class View:
 
     Attributes:
         attention: ``[n_layers, n]``, attention to the document at each position in retrieved order.
-        moved: ``[3, n_layers, n]``, the same with the gold document moved to the first, middle and last position. It is
-            averaged over the questions whose gold document is known; None if there are none.
+        moved: ``[3, n_layers, n]``, the same with the gold document moved to the first, middle and last position. The
+            average is over questions whose gold document is known. None if no gold document is known.
         known: number of questions whose gold document is known.
         before: for a view with interventions, the view without them.
     """

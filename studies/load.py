@@ -55,7 +55,7 @@ class Target:
 
 @dataclass
 class Latencies:
-    """Waiting times of the clients of one target, for one number of clients.
+    """Waiting times of a target's clients, for one number of clients.
 
     Attributes:
         seconds: duration of each round.

@@ -5,7 +5,7 @@ position interpolation are tuned by the cross-entropy of right answers. The reco
 methods.
 
 Repeat the command to resume an interrupted search. The exit code is 1 if the best setting does not clearly lower the
-loss on other questions. It is 0 for APE.
+loss on other questions. For APE, the exit code is 0.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SHORTEST = 15  # words of a chunk
 
 
 def cut_chunks(text: str, answers: list[str], words: int) -> list[str]:
-    """Cut a text into chunks of at most ``words`` words. The first one is around the first answer that occurs."""
+    """Cut a text into chunks of at most ``words`` words. The first chunk is around the first answer that occurs."""
     parts, lower = text.split(), text.lower()
     at = next((lower.find(answer.lower()) for answer in answers if answer.lower() in lower), 0)
     begin = max(0, min(len(text[:at].split()) - words // 2, len(parts) - words))

@@ -59,7 +59,7 @@ def read_cases(file: Path, words: int, count: int) -> list[Case]:
 
 
 def _cut_text(text: str, words: int, answer: str) -> str:
-    """Return the first words of a text, or those around an answer. Empty if the text lacks the answer."""
+    """Return the first words of a text, or the words around an answer. Return "" if the answer does not occur."""
     parts, at = text.split(), text.lower().find(answer.lower())
     begin = max(0, len(text[:at].split()) - words // 2) if answer and at >= 0 else 0
     return "" if at < 0 else " ".join(parts[begin : begin + words])
@@ -83,7 +83,7 @@ def document_orders(case: Case) -> list[list[str]]:
 
 
 def load_results(out: Path, settings: dict[str, Any], readers: dict[str, str]) -> dict[str, Any]:
-    """Read the results in a file, if any. Exit if they are from other settings, or from readers trained again."""
+    """Read the results in a file, if any. Exit if the settings differ, or if readers were trained again."""
     if not out.exists():
         return {"settings": settings, "readers": readers, "scores": {}}
     results: dict[str, Any] = {"settings": {}, "readers": {}, **json.loads(out.read_text())}
@@ -157,7 +157,7 @@ def compare(results: dict[str, list[list[float]]]) -> dict[str, tuple[float, Int
 
 
 def accuracy(cases: Sequence[Case], answers: list[list[str]]) -> tuple[list[list[float]], float]:
-    """Return whether each answer ``[question][order]`` contains an accepted one, and the mean number of words."""
+    """Return whether each answer ``[question][order]`` contains an accepted answer, and the mean number of words."""
     found = [
         [best_subspan_em(text, case.answers) for text in texts] for case, texts in zip(cases, answers, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Compare time and memory of methods with those of plain attention, on random prompts in padded batches.
+"""Compare methods with plain attention in time and memory, on random prompts in padded batches.
 
 Methods and plain attention take turns. The limit is the smallest ratio that the arithmetic allows, see
 ``studies.arithmetic``.

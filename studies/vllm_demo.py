@@ -98,7 +98,7 @@ def vllm_command(python: str, model: str, window: int, port: int, connector: dic
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", local_path(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model]
     command += ["--dtype", "float32", "--max-model-len", str(window), "--enforce-eager"]
-    command.append("--enable-prompt-tokens-details")  # the proxy checks streams by them
+    command.append("--enable-prompt-tokens-details")  # the proxy needs these details to check streams
     if connector is None:
         return command
     transfer = {

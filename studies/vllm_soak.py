@@ -6,8 +6,8 @@ The study sends rounds of concurrent requests, each with documents from a pool i
 so that the folder fills and entries are evicted. The study checks that requests with the same question and documents
 get the same answer. It prints the memory of each process, vLLM's blocks in use, and the counters of the connector.
 
-The worker's memory is flat once its entries fill the limit ``memory``. The settings in ``ENVIRONMENT`` bound what else
-grows: by default, oneDNN caches 1,024 compiled matrix products, and the allocator caches freed blocks of tensors.
+The worker's memory is flat once its entries fill the limit ``memory``. The settings in ``ENVIRONMENT`` limit other
+growth: by default, oneDNN caches 1,024 compiled matrix products, and the allocator caches freed blocks of tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from studies import arguments_of
 
 WORDS = ["red", "blue", "old", "hall", "tower", "bridge", "lies", "near", "falcon", "7", "19"]
 NEW = 0.05  # share of requests that have a new document
-BLOCKS = 64  # of vLLM's cache, so that all are in use soon and its memory does not grow
+BLOCKS = 64  # few blocks in vLLM's cache, so that all are soon in use and its memory stays constant
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",

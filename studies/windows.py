@@ -1,7 +1,7 @@
 """Parallel windows in batches: log-probabilities, greedy answers, and logits with gradients for a reader's weights.
 
 The results equal those of the method ``pcw``, or of the plain model for prompts with a single window. Functions with
-``mixture`` in their names equal the method ``mixture``, with one window per document.
+``mixture`` in their names give the results of the method ``mixture``, with one window per document.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def compute_logprobs(
 
 
 def _sum_logprobs(logprobs: Tensor, real: Tensor, rows: Sequence[Row]) -> list[float]:
-    """Return the log-probability of each row's target, given those of all tokens ``[B, T, V]``."""
+    """Return the log-probability of each row's target, given the log-probabilities of all tokens ``[B, T, V]``."""
     ids, _ = pad_right([row.target for row in rows], logprobs.device)
     chosen = logprobs.gather(2, ids[..., None])[..., 0]
     return [float(total) for total in (chosen * real).sum(1)]
@@ -313,7 +313,7 @@ def evaluate(
 def evaluate_mixture(
     lm: DebiasedLM, cases: Sequence[Case], reader: Reader | None, answers: bool
 ) -> tuple[list[list[float]], list[list[str]]]:
-    """Return the results of ``evaluate`` for a mixture. It runs in one order."""
+    """Return the results of ``evaluate`` for a mixture. A mixture runs in one order."""
     scores, texts = [], []
     for case in cases:
         row = make_case_rows(lm, case)[0]

@@ -67,8 +67,8 @@ class CalibrationSettings:
 def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
     """Draw or read the questions of a calibration, and tokenise them.
 
-    The first samples select channel, factor and layers. The second samples, of other questions, check the selection. Of
-    drawn questions, two thirds check the selection. Of questions from a file, one third checks it.
+    The first list selects channel, factor and layers. The second list, about other questions, checks the selection.
+    The second list uses two thirds of drawn questions, but only one third of questions from a file.
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")

@@ -32,7 +32,7 @@ Input = TypeVar("Input")
 
 
 def synchronized_time(device: torch.device) -> float:
-    """Wait for all work of the device, then return the time in seconds."""
+    """Wait until the device has finished its work, then return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -20,7 +20,7 @@ Self = TypeVar("Self", bound="Intervention")
 
 
 class Intervention:
-    """Base class of all interventions. A subclass overrides the methods for what it changes.
+    """Base class of all interventions. A subclass overrides the methods that it needs.
 
     Attributes:
         name: the name that users type.

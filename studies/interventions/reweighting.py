@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Reweighting(NamedTuple):
-    """Factors for the weights of some queries of a sequence, one for each key.
+    """Factors for the attention weights of some queries of a sequence: one factor per key.
 
     Attributes:
         queries: bool ``[K]``, whether each token so far is one of the queries.

@@ -221,7 +221,7 @@ class FlippedQuestion(NamedTuple):
 
 
 def find_flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
-    """Return the questions that flip with any method. List those that flip with the first method first."""
+    """Return the questions that flip with any method. Questions that flip with the first method come first."""
     flipped = []
     for index, question in enumerate(questions[: audit.questions]):
         compared = question if audit.uses_accepted_answers else Question(question.question)

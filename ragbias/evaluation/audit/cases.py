@@ -1,4 +1,4 @@
-"""Cases of an audit. A case is a question with its prompt; it runs in several document orders with several methods.
+"""Cases of an audit. A case is a question with its prompt. A case runs in several document orders with several methods.
 
 The prompt comes from a pipeline, or it is a stock prompt for a local model or an OpenAI-compatible server. Servers
 support only methods that reorder the text of the prompt.
@@ -117,7 +117,7 @@ class UpstreamLM:
         return request
 
     def variant(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
-        """Return the request with another document order, another method or both. None keeps the current one."""
+        """Return the request with another document order, another method or both. None keeps the current value."""
         origin = request.origin if order is None else request.origin.reordered(order)
         return order_text(replace(origin, method_requested=method or origin.method_requested))
 

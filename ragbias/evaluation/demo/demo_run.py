@@ -129,7 +129,7 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:
         raise MissingExtraError(
-            "no integration is installed; install them with: pip install langchain-ragbias llama-index-llms-ragbias"
+            "no integration is installed; install both with: pip install langchain-ragbias llama-index-llms-ragbias"
         )
     for integration in integrations:
         answer = integration.load()

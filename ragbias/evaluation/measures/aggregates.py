@@ -181,7 +181,7 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
 
 
 def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """Return the part of a method's summary for one measure. It is empty without data."""
+    """Return the part of a method's summary for one measure, or {} without data."""
     return method if measure == ACCURACY else method[measure] or {}
 
 

@@ -42,7 +42,7 @@ ORACLE = (
 )
 NUMBERED = (
     "The prompts of mdqa number the documents, as the official prompts do. The numbers reveal the order, so no method "
-    "can make the answers independent of it. indices=False removes the numbers."
+    "can make the answers order-invariant. indices=False removes the numbers."
 )
 CURVE_TITLES = {
     ACCURACY: "Accuracy",

@@ -153,7 +153,7 @@ class Task:
         return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
-        """Render the flat prompt, with the model's chat template if ``chat`` is set and there is one."""
+        """Render the flat prompt, with the chat template if ``chat`` is set and the model has one."""
         if not self.chat or lm.tokenizer.chat_template is None:
             return case.text
         return lm.chat_text([{"role": "user", "content": case.text}])
@@ -182,7 +182,7 @@ class GoldScore:
         return kl(plain.next_token, self.next_token)
 
     def agrees(self, plain: GoldScore) -> bool:
-        """Whether both have the same most probable token after the prompt."""
+        """Whether both methods have the same most probable token after the prompt."""
         return int(self.next_token.argmax()) == int(plain.next_token.argmax())
 
 
