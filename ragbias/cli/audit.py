@@ -70,7 +70,7 @@ def audit(
     from ragbias.evaluation.audit.outcomes import check_count
     from ragbias.evaluation.audit.verdict import recommend_method
     from ragbias.evaluation.cost import measure_costs
-    from ragbias.frameworks.remote import check_orders_text
+    from ragbias.frameworks.text_orders import check_orders_text
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 

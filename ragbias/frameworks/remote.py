@@ -11,23 +11,18 @@ from typing import Any
 from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.checks import check_text
-from ragbias.errors import ArgumentError, MethodError, ServerError, WrongTypeError
+from ragbias.errors import ArgumentError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import Connection, Json
+from ragbias.frameworks.text_orders import text_origin
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.request import Origin, create_report, split_prompt
+from ragbias.generation.request import create_report
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod, ReorderingMethod, format_method
-from ragbias.prompt import TokenisedPrompt
+from ragbias.methods import Method, format_method
 
 END = "<|im_end|>"  # ends each message in the text for locating documents, so that no document extends beyond a message
 MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
-
-NEEDS_A_MODEL = (
-    "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "
-    "or long-context-reorder, or none; in front of vLLM, `ragbias proxy` runs pcw and rotor"
-)
 
 
 @dataclass(frozen=True)
@@ -260,43 +255,3 @@ def _merge_reports(request: RemoteRequest, sent: Json) -> Report:
 
 LanguageModel = DebiasedLM | RemoteLM
 """A model in this process or behind a server."""
-
-# The functions below reorder documents in a text. They need no model.
-
-
-class _NoModel:
-    """A placeholder for the model that raises ``MethodError`` if a method uses it."""
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-
-    def __call__(self, order: Sequence[int] = ()) -> Any:
-        raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
-
-    contrast = __call__
-
-
-def check_orders_text(method: Method) -> None:
-    """Raise ``MethodError`` unless a method can reorder texts without a model."""
-    if isinstance(method, ReorderingMethod):
-        method.rank([[1], [2], [3]], _NoModel(method))
-    elif not isinstance(method, NoMethod):
-        raise MethodError(f"{method.name} {NEEDS_A_MODEL}")
-
-
-def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
-    """Split a prompt at its documents, without a model. UTF-8 bytes are used as tokens."""
-    split = split_prompt(prompt, None, boundaries, strip_numbering)
-    texts = (split.parts.prefix, *split.parts.documents, split.parts.suffix)
-    prefix, *documents, suffix = (list(text.encode("utf-8", "replace")) for text in texts)
-    tokens = TokenisedPrompt(prefix, documents, suffix)
-    return Origin(split.parts, tokens, split.flat, method, split.boundaries, split.reason)
-
-
-def order_text(origin: Origin) -> Request:
-    """Reorder the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
-    method, report = origin.method_requested, create_report(origin)
-    if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
-        order = method.rank(origin.tokens.documents, _NoModel(method)).order
-        origin, report = origin.reordered(order), replace(report, order=order)
-    return Request(origin.tokens, method, report, origin)

@@ -16,7 +16,8 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
 from ragbias.frameworks import ChatDocument, chat_documents
 from ragbias.frameworks.connection import server_address
-from ragbias.frameworks.remote import END, check_orders_text, order_text, text_origin
+from ragbias.frameworks.remote import END
+from ragbias.frameworks.text_orders import check_orders_text, order_text, text_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers

@@ -15,7 +15,8 @@ from ragbias import limits
 from ragbias.boundaries import locate
 from ragbias.errors import MissingExtraError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import MAX_PARALLEL, Connection
-from ragbias.frameworks.remote import RemoteLM, order_text, text_origin
+from ragbias.frameworks.remote import RemoteLM
+from ragbias.frameworks.text_orders import order_text, text_origin
 from ragbias.generation import GenerationSettings
 from ragbias.methods import NoMethod
 from support.live_server import listening_app

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from ragbias import methods
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
-from ragbias.frameworks.remote import check_orders_text
+from ragbias.frameworks.text_orders import check_orders_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.arguments import generation_config
 from ragbias.generation.decoding import (

@@ -19,7 +19,8 @@ from ragbias.data.questions import Question
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.prompts import SYSTEM_PROMPT, stock_prompt
 from ragbias.frameworks.connection import Connection
-from ragbias.frameworks.remote import END, order_text, text_origin
+from ragbias.frameworks.remote import END
+from ragbias.frameworks.text_orders import order_text, text_origin
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.request import RecordedRequest
 from ragbias.lm import DebiasedLM
