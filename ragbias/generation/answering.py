@@ -31,7 +31,8 @@ from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Origin, Request, check_length, create_report, group_requests, padded
 from ragbias.generation.scoring import continuation_logits, logprobs_of
-from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
+from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.prompt import TokenisedPrompt
 
 
 def prepare_request(
@@ -55,16 +56,7 @@ def prepare_request(
         in_order = origin.reordered(order)
         tokens, plain = in_order.tokens, in_order.whole(tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:
-        confidence = []
-        for method, prompt in ((NoMethod(), plain), (ran, tokens)):
-            check_not_cancelled(cancelled)
-            first = continuation_logits(model, prompt, method, [0], backend)
-            confidence.append(first.softmax(-1).amax().item())
-        if confidence[0] >= confidence[1]:
-            values = ", ".join(f"{value:.3f}" for value in confidence)
-            ran, reason = NoMethod(), f"selective: the plain model is equally or more confident ({values})"
-        else:
-            reason = ""
+        ran, reason = _choose_more_confident(model, ran, plain, tokens, backend, cancelled)
         tokens = tokens if ran.needs_documents else plain
     report = replace(
         report,
@@ -77,6 +69,29 @@ def prepare_request(
         reader=Path(ran.reader).resolve().name if ran.reader else "",
     )
     return Request(tokens, NoMethod() if ran.acts_on == "order" else ran, report, origin)
+
+
+def _choose_more_confident(
+    model: PreTrainedModel,
+    method: AttentionMethod,
+    plain: TokenisedPrompt,
+    tokens: TokenisedPrompt,
+    backend: str,
+    cancelled: threading.Event | None,
+) -> tuple[Method, str]:
+    """Choose between a method and the plain model by the probability of the first token, and give the reason.
+
+    The plain model reads the prompt ``plain``, and the method ``tokens``.
+    """
+    confidence = []
+    for candidate, prompt in ((NoMethod(), plain), (method, tokens)):
+        check_not_cancelled(cancelled)
+        first = continuation_logits(model, prompt, candidate, [0], backend)
+        confidence.append(first.softmax(-1).amax().item())
+    if confidence[0] < confidence[1]:
+        return method, ""
+    values = ", ".join(f"{value:.3f}" for value in confidence)
+    return NoMethod(), f"selective: the plain model is equally or more confident ({values})"
 
 
 @dataclass(frozen=True)
