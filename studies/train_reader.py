@@ -8,6 +8,7 @@ evaluates each reader on unseen questions. NAME:OBJECTIVE:STEPS[:SEED] names a r
              alone, on known answers and on the plain model's answers
     known    like distil, on known answers only
     both     like known, plus the cross-entropy of the known answers
+    labels   the cross-entropy of the known answers alone
     free     no labels: KL divergence from the plain model in two orders,
              on the plain model's answers
     ranked   no labels: KL divergence from the plain model with only the
@@ -148,6 +149,17 @@ def make_rows(
     return drawn
 
 
+@torch.no_grad()
+def compute_teacher(
+    model: PreTrainedModel, drawn: Sequence[tuple[Row, int]], objective: str, rng: random.Random
+) -> Tensor:
+    """Compute the teacher's log-probabilities ``[B, T, V]`` of the targets."""
+    if objective == "free":
+        orders = [compute_target_logits(model, [shuffle_windows(row, rng) for row, _ in drawn])[0] for _ in range(2)]
+        return torch.stack([logits.float().softmax(-1) for logits in orders]).mean(0).log()
+    return compute_target_logits(model, [gold_alone(row, gold) for row, gold in drawn])[0].float().log_softmax(-1)
+
+
 def compute_loss(
     model: PreTrainedModel,
     reader: Reader,
@@ -158,14 +170,6 @@ def compute_loss(
 ) -> Tensor:
     """Compute the mean loss of a step."""
     rows = [row for row, _ in drawn]
-    with torch.no_grad():
-        if objective == "free":
-            orders = [compute_target_logits(model, [shuffle_windows(row, rng) for row in rows])[0] for _ in range(2)]
-            teacher = torch.stack([logits.float().softmax(-1) for logits in orders]).mean(0).log()
-        else:
-            teacher = (
-                compute_target_logits(model, [gold_alone(row, gold) for row, gold in drawn])[0].float().log_softmax(-1)
-            )
     if mixture:
         student, real, likelihoods = compute_mixture_logprobs(model, rows, reader)
         shares = [each.log_softmax(0)[read] for each, (_, read) in zip(likelihoods, drawn, strict=True)]
@@ -175,8 +179,9 @@ def compute_loss(
             model, [shuffle_windows(r, rng) for r in rows] if objective == "plain" else rows, reader
         )
         student, loss = logits.float().log_softmax(-1), 0.0
-    loss = loss + divergence(teacher, student, real)
-    if objective in ("both", "plain"):
+    if objective != "labels":
+        loss = loss + divergence(compute_teacher(model, drawn, objective, rng), student, real)
+    if objective in ("both", "labels", "plain"):
         ids, _ = pad_right([row.target for row in rows], student.device)
         loss = loss + cross_entropy(student[real], ids[real])
     return loss
