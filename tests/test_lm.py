@@ -232,7 +232,7 @@ def test_a_method_that_returns_no_ranking_is_refused(lm):
         def rank(self, documents, scorer):
             return list(range(len(documents)))
 
-    with pytest.raises(MethodError, match=r"listed: rank returned \[0, .*; expected a ragbias.methods.base.Ranking"):
+    with pytest.raises(MethodError, match=r"listed: rank returned \[0, .*; expected a ragbias.methods.Ranking"):
         lm.prepare(PROMPT, method=Listed())
 
 

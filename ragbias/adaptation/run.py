@@ -114,7 +114,7 @@ def adapt(
 
 
 class AdaptPlan(NamedTuple):
-    """The validated settings, questions and folder of a training."""
+    """The validated settings, questions and folder of a training run."""
 
     settings: AdaptSettings  # with resolved defaults: no "auto", and a number of examples
     training: Sequence[Question]

@@ -52,9 +52,9 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the functions that produce this form of the document, in the list of ``READINGS``
-            followed by the rewrites of formatters.
-        margins: whether the white space at the beginnings or ends of the documents differs.
+        readings: indices of the functions that produce this form of the document. They count ``READINGS`` first, then
+            the rewrites of formatters.
+        margins: whether documents differ in their leading or trailing white space.
     """
 
     begin: int

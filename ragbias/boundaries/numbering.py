@@ -149,7 +149,7 @@ def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan
 
 
 def _normalise(char: str) -> str:
-    """Return a space for white space or an empty string, and the same mark for all quotation marks."""
+    """Map white space and the empty string to a space, and single to double quotation marks."""
     return (char.strip() or " ").replace("'", '"')
 
 

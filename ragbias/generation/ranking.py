@@ -156,7 +156,7 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
     """Rank documents with a method. Raise ``MethodError`` unless the ranking contains each document once."""
     ranking = method.rank(documents, scorer)
     if not isinstance(ranking, Ranking):
-        raise MethodError(f"{method.name}: rank returned {shown(ranking)}; expected a ragbias.methods.base.Ranking")
+        raise MethodError(f"{method.name}: rank returned {shown(ranking)}; expected a ragbias.methods.Ranking")
     check_each_once(f"{method.name}: order", ranking.order, len(documents))
     return ranking
 

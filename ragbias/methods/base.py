@@ -190,7 +190,8 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty for none.
 
-    Other code distinguishes methods by the classes ``AttentionMethod``, ``ReorderingMethod`` and ``JointMethod``.
+    Methods that act on attention, on the order or on tokens are subclasses of ``AttentionMethod``,
+    ``ReorderingMethod`` and ``JointMethod``.
 
     Attributes:
         name: the name that users type.

@@ -273,7 +273,7 @@ class ServedModel(Scheduler):
 
 
 class LocalEngine:
-    """An engine for the models that ``load`` returns, by name. Rejected and failed requests raise ``ApiError``."""
+    """An engine for several models; ``load`` returns them by name. Rejected and failed requests raise ``ApiError``."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics

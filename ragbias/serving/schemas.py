@@ -201,7 +201,7 @@ class Message(_Fields):
     @field_validator("content", mode="before")
     @classmethod
     def _join_texts(cls, content: Any) -> Any:
-        """Join text parts to a string, unless the content has document parts."""
+        """Join text parts into one string, unless the content has document parts."""
         if content is None or isinstance(content, str):
             return content
         if not isinstance(content, list) or not content:

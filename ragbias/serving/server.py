@@ -1,4 +1,4 @@
-"""The common base of server and proxy: routes for operators, limits, API keys, errors, logs and metrics.
+"""The common base of server and proxy: operator routes, limits, API keys, errors, logs and metrics.
 
 Logs and metrics never contain text of prompts or answers.
 """

@@ -92,7 +92,7 @@ class Outcome:
 
     @property
     def headline(self) -> Flips:
-        """The flips for the verdict: ``rightness`` if available, otherwise ``answer_flips``."""
+        """The flip rates that the verdict uses: ``rightness`` if available, otherwise ``answer_flips``."""
         return self.rightness or self.answer_flips
 
     def as_dict(self) -> dict[str, Any]:

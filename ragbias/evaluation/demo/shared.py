@@ -49,7 +49,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document, and other documents, nearest first. The prompt ends with ``begin``."""
+    """A question, its gold document, and others, most similar first. The prompt ends with ``begin`` of the answer."""
 
     question: str
     gold: str

@@ -169,7 +169,7 @@ def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = S
 
 
 def estimate_chance_gap(scores: Scores) -> float:
-    """Estimate the largest gap that chance explains: 95% of shuffles of scores over positions have a smaller gap."""
+    """Estimate the 95th percentile of the gap if each question's scores are shuffled over positions."""
     rng = np.random.default_rng(0)
     gaps = [summarise_scores(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

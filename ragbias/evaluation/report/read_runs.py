@@ -57,7 +57,7 @@ def read_run(folder: Path) -> Run:
 
 
 def summarise_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Combine runs into one summary, see ``summarise_records``. Notes list settings that differ between runs.
+    """Combine runs into one summary, see ``summarise_records``. Its notes name the settings that differ between runs.
 
     Raise ``RunError`` if two runs measured the same method on the same task, or have different prompts for a task.
     """
