@@ -132,6 +132,7 @@ def test_the_page_has_the_figures_of_trained_windows():
     shown = [line.split("|") for line in page.splitlines() if line.count("|") == 7]
     rows = {tuple(cell.strip() for cell in cells[1:5]): [cell.strip() for cell in cells[5:7]] for cells in shown}
     names = {"distil": "distilled", "ranked": "distilled without labels", "both": "distilled and with known answers"}
+    names |= {f"{each}-20": f"{names[each]}, up to 20 passages" for each in ("distil", "ranked")}
     names |= {"shipped": "`smollm2-pcw`, steps of 8", "adapt": "`ragbias adapt` without labels"}
     names |= {"mixture": "mixture without a reader", "both-mixture": "`smollm2-mixture`", "pine": "`smollm2-pine`"}
     for name, run in stored["runs"].items():
