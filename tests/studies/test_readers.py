@@ -193,3 +193,13 @@ def test_the_page_has_the_figures_of_gold_passages():
     gains += compare(results["scores"])["reader"][1:]
     assert all(f"{each.estimate:+.2f} ({each.low:+.2f} to {each.high:+.2f})" in page for each in gains)
     assert all(f"{each.estimate:.2f} ({each.low:.2f} to {each.high:.2f})" in page for each in intervals)
+
+
+def test_the_page_has_the_figures_of_judgements():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "llmbar.json").read_text())
+    for reader in ("mixture", "pine", "pcw"):
+        of_reader = stored["methods"][f"{reader}(reader=smollm2-{reader})"]
+        right, gain = of_reader["mean"], of_reader["minus_plain_mean"]
+        cells = "{:.2f} ({:.2f} to {:.2f}) | {:+.2f} ({:+.2f} to {:+.2f})".format(*right, *gain)
+        assert f"| `smollm2-{reader}` | {cells} | {of_reader['flip_rate'][0]:.0%} |" in page
