@@ -37,9 +37,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
         else:
             future.set_result(result)
 
-    context = copy_context()
-    context.run(remember_call_site)
-    threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()
+    _start(worker)
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
@@ -50,18 +48,34 @@ async def run(work: Callable[[threading.Event], T]) -> T:
 async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
     """Yield the pieces of a stream. Close the generator, or cancel its consumer, to stop the computation."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
+    queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 
-    def read(_: threading.Event) -> None:
-        for piece in stream:
-            loop.call_soon_threadsafe(queue.put_nowait, piece)
+    def put(event: str | BaseException | None) -> None:
+        try:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
 
-    reading = asyncio.ensure_future(run(read))
-    reading.add_done_callback(lambda _: queue.put_nowait(None))
+    def worker() -> None:
+        try:
+            for piece in stream:
+                put(piece)
+            put(None)
+        except BaseException as error:  # raised in the consumer
+            put(error)
+
+    _start(worker)
     try:
-        while (piece := await queue.get()) is not None:
-            yield piece
-        await reading  # raises errors of the stream
+        while (event := await queue.get()) is not None:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
     finally:
         stream.cancel()
-        reading.cancel()
+
+
+def _start(worker: Callable[[], None]) -> None:
+    context = copy_context()
+    context.run(remember_call_site)
+    threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()

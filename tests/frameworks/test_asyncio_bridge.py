@@ -1,6 +1,7 @@
 """Blocking work next to an event loop: results, errors, context, cancellation, and separate threads."""
 
 import asyncio
+import gc
 import threading
 import time
 from contextvars import ContextVar
@@ -86,3 +87,20 @@ async def test_closing_stops_the_computation(lm):
     await pieces.aclose()
     await asyncio.to_thread(stream._thread.join, 5)
     assert not stream._thread.is_alive()
+
+
+def test_a_loop_closed_with_an_open_stream_logs_nothing(lm, caplog):
+    async def leave():
+        reader = bridge.pieces(lm.stream(PROMPT, max_new_tokens=60, min_new_tokens=60))
+        await anext(reader)
+        return reader
+
+    loop = asyncio.new_event_loop()
+    reader = loop.run_until_complete(leave())
+    loop.close()
+    for thread in threading.enumerate():
+        if thread.name == "ragbias-async":
+            thread.join(60)
+    del reader
+    gc.collect()
+    assert caplog.records == []
