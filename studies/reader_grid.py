@@ -130,10 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder, free = options.out / text.replace(":", "-"), run.objective == FREE
         if not (folder / READER).exists():
             print(text, flush=True)
-            key = run.seed, free, run.objective != "labels"
+            distil = run.objective != "labels"
+            key = run.seed, free, distil
             if key not in trainings:
                 questions = unlabelled if free else labelled
-                trainings = {key: make_training(lm, questions, run.seed, options.examples, distil=key[-1])}
+                trainings = {key: make_training(lm, questions, run.seed, options.examples, distil)}
             train_reader(lm, run, trainings[key], cache, folder)
         method = get(run.method, None, str(folder))
         show_scores(measure(lm, cases, {text: method}, options.prompt, results, options.results))
